@@ -1,0 +1,29 @@
+"""What can go wrong with durable logs; each message names the thing and the way out."""
+
+
+class ManagedLedgerError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class CorruptStorage(ManagedLedgerError):
+    """Bytes that were once durable do not read back; nothing was changed on disk."""
+
+
+class DirectoryInUse(ManagedLedgerError):
+    """Another process holds the data directory."""
+
+
+class BadVersion(ManagedLedgerError):
+    """A compare-and-set met another version than it expected: somebody else wrote first."""
+
+
+class LedgerNotFound(ManagedLedgerError):
+    """The ledger was deleted or never existed."""
+
+
+class LedgerClosed(ManagedLedgerError):
+    """The managed ledger was closed, deleted or fenced; nothing more can be appended or read."""
+
+
+class StorageFull(ManagedLedgerError):
+    """The disk refused a write for lack of space; the write did not happen."""

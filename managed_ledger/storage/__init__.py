@@ -1,0 +1,1 @@
+"""Where ledgers live: the backend seam and its implementations."""

@@ -1,0 +1,134 @@
+"""The only seam between managed ledgers and where bytes live: ledgers by number, keys by version.
+
+The embedded engine (journal.py), the memory backend (memory.py) and, later, BookKeeper with
+ZooKeeper implement `Backend`. Everything above works through these Protocols alone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+# Called exactly once, on the event loop: None after the entries are durable, else the reason why
+# they are not. Calls come in the order of the appends.
+Appended = Callable[[Exception | None], None]
+
+
+@dataclass(slots=True)
+class EntryRun:
+    """Consecutive entries of one ledger, by column: entry i is `first_entry_id + i`.
+
+    `message_counts[i]` is how many messages the entry carries (a batch is one entry; a
+    transaction marker carries 0).
+    """
+
+    ledger_id: int
+    first_entry_id: int
+    entries: list[bytes]
+    message_counts: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSummary:
+    """What recovery found in a ledger. `last_entry_id` is -1 for an empty one."""
+
+    last_entry_id: int
+    size_bytes: int
+    message_count: int
+
+
+class Versioned(NamedTuple):
+    value: bytes
+    version: int  # counts from 0 at creation
+
+
+class MetadataStore(Protocol):
+    """Small durable values by key, with compare-and-set.
+
+    Keys are '/'-separated paths. Every mutation is durable when its await returns (or raises and
+    nothing changed). Mutations take effect, in memory and on disk, in the order of the calls.
+    """
+
+    def get(self, key: str) -> Versioned | None: ...
+
+    async def put(self, key: str, value: bytes, expected_version: int | None = None) -> int:
+        """Write and return the new version. `expected_version` -1 means "must not exist",
+        None means "whatever is there". Raises BadVersion.
+        """
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Idempotent."""
+        ...
+
+    def keys(self, prefix: str) -> list[str]:
+        """All keys that start with `prefix`, sorted."""
+        ...
+
+
+class LogStorage(Protocol):
+    """Append-only ledgers by number; one writer each, which numbers the entries from 0."""
+
+    async def create_ledger(self) -> int:
+        """A number never used before, and never again after a deletion or a restart."""
+        ...
+
+    def append(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        entries: Sequence[bytes],
+        message_counts: Sequence[int],
+        appended: Appended,
+    ) -> None:
+        """Queue consecutive entries for the next group commit; returns at once.
+
+        The caller must not change `entries` afterwards. `appended` is called once, in order.
+        """
+        ...
+
+    async def recover_ledger(self, ledger_id: int) -> LedgerSummary:
+        """Fence an old writer, settle the last entry, say what is there. Raises LedgerNotFound."""
+        ...
+
+    def read_cached(
+        self, ledger_id: int, first_entry_id: int, last_entry_id: int, max_entries: int,
+        max_bytes: int,
+    ) -> EntryRun | None:
+        """What `read` would return, if the first entry is in memory; else None. Never blocks.
+
+        Only durable entries are ever returned. At least one entry is returned even when it alone
+        is larger than `max_bytes`.
+        """
+        ...
+
+    async def read(
+        self, ledger_id: int, first_entry_id: int, last_entry_id: int, max_entries: int,
+        max_bytes: int,
+    ) -> EntryRun:
+        """Entries from `first_entry_id` up to `last_entry_id` (inclusive) as far as the limits go.
+
+        Raises LedgerNotFound, CorruptStorage.
+        """
+        ...
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Idempotent. Space is given back in the background."""
+        ...
+
+
+class Backend(LogStorage, Protocol):
+    @property
+    def metadata(self) -> MetadataStore: ...
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes queued by `append` that are not durable yet: what back-pressure looks at."""
+        ...
+
+    async def open(self) -> None:
+        """Recover. Raises CorruptStorage or DirectoryInUse with nothing touched."""
+        ...
+
+    async def close(self) -> None:
+        """Make everything queued durable, then let go. Idempotent."""
+        ...

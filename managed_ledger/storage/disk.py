@@ -1,0 +1,60 @@
+"""The disk as the embedded engine sees it: the seam where a simulated disk goes in.
+
+Names are relative paths with '/' between folders ("journal/0000000001", "ledgers/42"); folders
+come into being with their first file. Calls block; the engine makes them from its worker thread.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class DiskFile(Protocol):
+    def pwritev(self, parts: Sequence[bytes], offset: int) -> None:
+        """Write all parts, one behind the other, from `offset` on. Not durable until synced."""
+        ...
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+        ...
+
+    def fdatasync(self) -> None:
+        """Everything written to this file so far, and its length, survives a power cut."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    def create(self, name: str) -> DiskFile:
+        """A new empty file; FileExistsError if there is one. The name is durable after
+        `sync_folder`.
+        """
+        ...
+
+    def open(self, name: str) -> DiskFile:
+        """An existing file for reading and writing; FileNotFoundError if there is none."""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """Full names ("folder/x") of the files in a folder, sorted; empty if there is none."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic; replaces `new`. Durable after `sync_folder`."""
+        ...
+
+    def unlink(self, name: str) -> None:
+        """Idempotent."""
+        ...
+
+    def sync_folder(self, folder: str) -> None: ...
+
+    def lock(self) -> None:
+        """Take the data directory for this process; raises DirectoryInUse."""
+        ...
+
+    def unlock(self) -> None: ...

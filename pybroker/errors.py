@@ -1,0 +1,129 @@
+"""One exception class per error code of the wire protocol, each with its HTTP status.
+
+Raise them anywhere; they become ERROR commands or HTTP answers only at the edge (server/, admin/).
+The message is for the user: it names the thing, the state it is in, and what to do.
+"""
+
+from typing import ClassVar
+
+
+class PulsarError(Exception):
+    """`code` is a ServerError value of the wire protocol, `http_status` its admin-API answer."""
+
+    code: ClassVar[int] = 0  # UnknownError
+    http_status: ClassVar[int] = 500
+
+
+class MetadataError(PulsarError):
+    code = 1
+
+
+class PersistenceError(PulsarError):
+    code = 2
+
+
+class AuthenticationError(PulsarError):
+    code = 3
+    http_status = 401
+
+
+class AuthorizationError(PulsarError):
+    code = 4
+    http_status = 403
+
+
+class ConsumerBusy(PulsarError):
+    code = 5
+    http_status = 409
+
+
+class ServiceNotReady(PulsarError):
+    """The client closes its connection, or retries, depending on the text: wire.md, fact 5."""
+
+    code = 6
+    http_status = 503
+
+
+class ChecksumError(PulsarError):
+    code = 9
+    http_status = 400
+
+
+class UnsupportedVersionError(PulsarError):
+    code = 10
+    http_status = 400
+
+
+class TopicNotFound(PulsarError):
+    code = 11
+    http_status = 404
+
+
+class SubscriptionNotFound(PulsarError):
+    code = 12
+    http_status = 404
+
+
+class ConsumerNotFound(PulsarError):
+    code = 13
+    http_status = 404
+
+
+class TooManyRequests(PulsarError):
+    code = 14
+    http_status = 429
+
+
+class TopicTerminated(PulsarError):
+    code = 15
+    http_status = 405
+
+
+class ProducerBusy(PulsarError):
+    code = 16
+    http_status = 409
+
+
+class InvalidTopicName(PulsarError):
+    code = 17
+    http_status = 412
+
+
+class IncompatibleSchema(PulsarError):
+    code = 18
+    http_status = 409
+
+
+class ConsumerAssignError(PulsarError):
+    code = 19
+    http_status = 409
+
+
+class TransactionCoordinatorNotFound(PulsarError):
+    code = 20
+    http_status = 503
+
+
+class InvalidTxnStatus(PulsarError):
+    code = 21
+    http_status = 409
+
+
+class NotAllowed(PulsarError):
+    code = 22
+    http_status = 405
+
+
+class TransactionConflict(PulsarError):
+    code = 23
+    http_status = 409
+
+
+class TransactionNotFound(PulsarError):
+    code = 24
+    http_status = 404
+
+
+class ProducerFenced(PulsarError):
+    code = 25
+    http_status = 409

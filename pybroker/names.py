@@ -1,0 +1,102 @@
+"""Names that users type: topics, namespaces, transaction ids; parsed once, at the edge."""
+
+import re
+from typing import Final, NamedTuple
+
+from pybroker.errors import InvalidTopicName
+
+# Namespaces and tenants are path elements and metadata keys; topics may hold more.
+_PROPERTY: Final = re.compile(r"[-=:.\w]{1,255}", re.ASCII)
+_LOCAL: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
+_PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,5})\Z", re.DOTALL)
+_DOMAINS: Final = ("persistent", "non-persistent")
+MAX_NAME_BYTES: Final = 1024
+
+
+class TxnId(NamedTuple):
+    """A transaction's id on the wire: coordinator (most bits) and its counter (least bits)."""
+
+    most: int
+    least: int
+
+    def __str__(self) -> str:
+        return f"({self.most},{self.least})"
+
+
+class TopicName(NamedTuple):
+    """`persistent://tenant/namespace/local`; a partition's local name ends in -partition-N."""
+
+    domain: str
+    tenant: str
+    namespace: str
+    local: str
+
+    @classmethod
+    def parse(cls, text: str) -> "TopicName":
+        """Accepts short forms: `t` is persistent://public/default/t, `a/b/t` is persistent too.
+
+        Raises InvalidTopicName.
+        """
+        domain, separator, rest = text.partition("://")
+        if not separator:
+            domain, rest = "persistent", text
+            if rest.count("/") == 0:
+                rest = f"public/default/{rest}"
+        parts = rest.split("/", 2)
+        if domain not in _DOMAINS:
+            raise InvalidTopicName(
+                f"Topic {text[:200]!r}: the domain must be persistent or non-persistent"
+            )
+        if len(parts) != 3 or len(text) > MAX_NAME_BYTES:
+            raise InvalidTopicName(
+                f"Topic {text[:200]!r} is not of the form persistent://tenant/namespace/topic "
+                f"with at most {MAX_NAME_BYTES} characters"
+            )
+        tenant, namespace, local = parts
+        for part in (tenant, namespace):
+            if not _PROPERTY.fullmatch(part) or part in (".", ".."):
+                raise InvalidTopicName(
+                    f"Topic {text[:200]!r}: tenant and namespace may hold letters, digits and -=:._"
+                )
+        if not _LOCAL.fullmatch(local) or local in (".", ".."):
+            raise InvalidTopicName(
+                f"Topic {text[:200]!r}: the topic part is empty or holds control characters"
+            )
+        return cls(domain, tenant, namespace, local)
+
+    def __str__(self) -> str:
+        return f"{self.domain}://{self.tenant}/{self.namespace}/{self.local}"
+
+    @property
+    def namespace_name(self) -> str:
+        return f"{self.tenant}/{self.namespace}"
+
+    @property
+    def persistent(self) -> bool:
+        return self.domain == "persistent"
+
+    @property
+    def partition(self) -> int:
+        """The partition's index, or -1 for a topic that is not a partition."""
+        match = _PARTITION.match(self.local)
+        return int(match[2]) if match else -1
+
+    @property
+    def partitioned_name(self) -> "TopicName":
+        """The partitioned topic that this partition belongs to; itself if it is none."""
+        match = _PARTITION.match(self.local)
+        return self._replace(local=match[1]) if match else self
+
+    def partition_at(self, index: int) -> "TopicName":
+        return self._replace(local=f"{self.local}-partition-{index}")
+
+    @property
+    def ledger_name(self) -> str:
+        """The managed ledger's name, as Apache Pulsar names it: tenant/ns/persistent/topic."""
+        return f"{self.tenant}/{self.namespace}/{self.domain}/{self.local}"
+
+
+SYSTEM_NAMESPACE: Final = "pulsar/system"
+COORDINATOR_ASSIGN: Final = TopicName(
+    "persistent", "pulsar", "system", "transaction_coordinator_assign"
+)

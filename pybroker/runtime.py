@@ -1,0 +1,60 @@
+"""What the broker borrows from its surroundings: time, and tasks that somebody owns.
+
+The event loop is the seam for waiting and for the network: `asyncio.sleep`, `loop.call_later` and
+transports run on virtual time in a simulated loop. `Clock` is the seam for what time it is.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+log = logging.getLogger("pybroker")
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Wall time: milliseconds since 1970 (publish times, deadlines that outlive restarts)."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Seconds that never go back (durations)."""
+        ...
+
+
+class SystemClock:
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+
+class Tasks:
+    """Owns background tasks: each failure is logged once, `close` cancels and awaits them all."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}: {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s failed", task.get_name(), exc_info=error)
+
+    async def close(self) -> None:
+        current = asyncio.current_task()
+        waiting = [task for task in self._tasks if task is not current]
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
