@@ -1,0 +1,47 @@
+"""Configuration under broker.conf's own names, in snake_case here and camelCase in the file."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Units last in a name; a name without one says it in its comment."""
+
+    cluster_name: str = "standalone"
+    advertised_address: str = ""  # empty: the address the broker is bound to
+    # limits
+    max_message_size: int = 5 * 1024 * 1024  # bytes
+    max_connections: int = 1000
+    max_connections_per_ip: int = 100
+    max_pending_publish_bytes: int = 64 * 1024 * 1024
+    handshake_timeout_ms: int = 10_000
+    keep_alive_interval_seconds: int = 30
+    max_unacked_messages_per_consumer: int = 50_000
+    max_unacked_messages_per_subscription: int = 200_000
+    # topics
+    allow_auto_topic_creation: bool = True
+    allow_auto_topic_creation_type: str = "non-partitioned"
+    default_num_partitions: int = 1
+    max_num_partitions_per_partitioned_topic: int = 100_000
+    allow_auto_subscription_creation: bool = True
+    broker_deduplication_enabled: bool = False
+    broker_deduplication_max_number_of_producers: int = 10_000
+    broker_deduplication_entries_interval: int = 1000
+    # managed ledgers
+    managed_ledger_max_entries_per_ledger: int = 50_000
+    managed_ledger_max_size_per_ledger_mbytes: int = 2048
+    managed_ledger_min_ledger_rollover_time_minutes: int = 10
+    managed_ledger_max_ledger_rollover_time_minutes: int = 240
+    managed_ledger_default_mark_delete_rate_limit: float = 1.0  # cursor writes a second
+    default_retention_time_in_minutes: int = 0
+    default_retention_size_in_mb: int = 0
+    # transactions
+    transaction_coordinator_enabled: bool = True
+    transaction_coordinators: int = 16
+    max_active_transactions_per_coordinator: int = 100_000
+    max_transaction_timeout_ms: int = 900_000
+    transaction_outcome_retention_ms: int = 3_600_000
+    transaction_metadata_snapshot_entries: int = 10_000
+    transaction_buffer_snapshot_max_transaction_count: int = 1000
+    transaction_buffer_snapshot_min_time_in_millis: int = 5000
+    transaction_pending_ack_log_entries: int = 10_000

@@ -1,0 +1,172 @@
+"""Commands as the broker writes them: templates where there is one per message, protobuf elsewhere.
+
+A template is a frame whose changing numbers are padded varints (varint.py), so that its length,
+and with it both size fields, depends only on what stays the same within a run.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pybroker.errors import PulsarError
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire import varint
+from pybroker.wire.frames import SendRun, encode_frame
+from pybroker.wire.varint import ENTRY_HIGH, ENTRY_LOW, ENTRY_WIDTH
+
+Type = pb.BaseCommand
+_SIZES: Final = struct.Struct(">II")
+
+
+# -- SEND_RECEIPT --------------------------------------------------------------------------------
+
+
+def receipts(run: SendRun, ledger_id: int, first_entry_id: int) -> bytes:
+    """The receipts of a whole run whose entries are consecutive, as one piece to write."""
+    ledger = b"\x08" + varint.encode(ledger_id) + b"\x10"
+    message_id = b"\x1a" + varint.encode(len(ledger) + ENTRY_WIDTH) + ledger
+    heads: dict[int, bytes] = {}
+    parts: list[bytes] = []
+    add = parts.extend
+    entry_id = first_entry_id
+    for prefix, highest in zip(run.prefixes, run.highest, strict=True):
+        size = len(prefix) + len(highest)
+        head = heads.get(size)
+        if head is None:
+            body = size + len(message_id) + ENTRY_WIDTH
+            head = heads[size] = _head(b"\x08\x07\x3a" + varint.encode(body), body)
+        add((head, prefix, message_id, ENTRY_LOW[entry_id & 127], ENTRY_HIGH[entry_id >> 7]))
+        if highest:
+            parts.append(highest)
+        entry_id += 1
+    return b"".join(parts)
+
+
+def _head(command_start: bytes, body: int) -> bytes:
+    size = len(command_start) + body
+    return _SIZES.pack(4 + size, size) + command_start
+
+
+def duplicate_receipt(producer_id: int, sequence_id: int, highest_sequence_id: int) -> bytes:
+    """The receipt of a message that deduplication dropped: its id is (-1, -1)."""
+    receipt = pb.CommandSendReceipt(
+        producer_id=producer_id,
+        sequence_id=sequence_id,
+        highest_sequence_id=highest_sequence_id,
+        message_id=pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1),
+    )
+    return encode_frame(pb.BaseCommand(type=Type.SEND_RECEIPT, send_receipt=receipt))
+
+
+def send_error(producer_id: int, sequence_id: int, error: PulsarError) -> bytes:
+    failed = pb.CommandSendError(
+        producer_id=producer_id,
+        sequence_id=sequence_id,
+        error=error.code,  # type: ignore[arg-type]
+        message=str(error),
+    )
+    return encode_frame(pb.BaseCommand(type=Type.SEND_ERROR, send_error=failed))
+
+
+# -- MESSAGE -------------------------------------------------------------------------------------
+
+
+class MessageFrames:
+    """MESSAGE frames of one consumer. `partition` is -1 for a topic that is not a partition."""
+
+    def __init__(self, consumer_id: int, partition: int) -> None:
+        self._consumer = b"\x08" + varint.encode(consumer_id)
+        self._partition = b"" if partition < 0 else b"\x18" + varint.encode(partition)
+        self._ledger_id = -1
+        self._message_id = b""
+        self._heads: dict[int, bytes] = {}
+
+    def encode(self, ledger_id: int, entry_ids: Sequence[int], entries: Sequence[bytes]) -> bytes:
+        """Frames of first deliveries, as one piece to write."""
+        if ledger_id != self._ledger_id or len(self._heads) > 4096:
+            self._begin_ledger(ledger_id)
+        heads, partition = self._heads, self._partition
+        parts: list[bytes] = []
+        add = parts.extend
+        for entry_id, entry in zip(entry_ids, entries, strict=True):
+            head = heads.get(len(entry)) or self._new_head(len(entry))
+            add((head, ENTRY_LOW[entry_id & 127], ENTRY_HIGH[entry_id >> 7], partition, entry))
+        return b"".join(parts)
+
+    def encode_again(
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        redelivery_counts: Sequence[int] | None,
+        unacked_indexes: Mapping[int, tuple[int, int]] | None,
+    ) -> bytes:
+        """Frames with redelivery counts, or of batches of which a part is acknowledged."""
+        if ledger_id != self._ledger_id:
+            self._begin_ledger(ledger_id)
+        parts: list[bytes] = []
+        for index, (entry_id, entry) in enumerate(zip(entry_ids, entries, strict=True)):
+            tail = b""
+            if redelivery_counts is not None and redelivery_counts[index]:
+                tail = b"\x18" + varint.encode(redelivery_counts[index])
+            if unacked_indexes is not None and entry_id in unacked_indexes:
+                words = ack_set_words(*unacked_indexes[entry_id])
+                tail += b"".join(b"\x20" + varint.encode(word) for word in words)
+            low, high = ENTRY_LOW[entry_id & 127], ENTRY_HIGH[entry_id >> 7]
+            head = self._head_of(len(entry), len(tail))
+            parts.extend((head, low, high, self._partition, tail, entry))
+        return b"".join(parts)
+
+    def _begin_ledger(self, ledger_id: int) -> None:
+        self._ledger_id = ledger_id
+        self._heads.clear()
+        ledger = b"\x08" + varint.encode(ledger_id) + b"\x10"
+        size = len(ledger) + ENTRY_WIDTH + len(self._partition)
+        self._message_id = b"\x12" + varint.encode(size) + ledger
+
+    def _new_head(self, entry_size: int) -> bytes:
+        head = self._heads[entry_size] = self._head_of(entry_size, 0)
+        return head
+
+    def _head_of(self, entry_size: int, tail_size: int) -> bytes:
+        fixed = self._consumer + self._message_id
+        body = len(fixed) + ENTRY_WIDTH + len(self._partition) + tail_size
+        command = b"\x08\x09\x4a" + varint.encode(body) + fixed
+        size = len(command) + ENTRY_WIDTH + len(self._partition) + tail_size
+        return _SIZES.pack(4 + size + entry_size, size) + command
+
+
+def ack_set_words(unacked: int, batch_size: int) -> list[int]:
+    """A bitset as the wire carries it: 64-bit words, lowest first, set bit = still unacked."""
+    count = max(1, (batch_size + 63) // 64)
+    return [unacked >> (64 * word) & 0xFFFF_FFFF_FFFF_FFFF for word in range(count)]
+
+
+def ack_set_bits(words: Sequence[int]) -> int:
+    """The bitset of an ack_set field, whose words are signed."""
+    bits = 0
+    for index, word in enumerate(words):
+        bits |= (word & 0xFFFF_FFFF_FFFF_FFFF) << (64 * index)
+    return bits
+
+
+# -- answers -------------------------------------------------------------------------------------
+
+
+def success(request_id: int) -> bytes:
+    return encode_frame(
+        pb.BaseCommand(type=Type.SUCCESS, success=pb.CommandSuccess(request_id=request_id))
+    )
+
+
+def error(request_id: int, failure: PulsarError) -> bytes:
+    answer = pb.CommandError(
+        request_id=request_id,
+        error=failure.code,  # type: ignore[arg-type]
+        message=str(failure),
+    )
+    return encode_frame(pb.BaseCommand(type=Type.ERROR, error=answer))
+
+
+PING: Final = encode_frame(pb.BaseCommand(type=Type.PING, ping=pb.CommandPing()))
+PONG: Final = encode_frame(pb.BaseCommand(type=Type.PONG, pong=pb.CommandPong()))

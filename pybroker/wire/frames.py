@@ -1,0 +1,247 @@
+"""Frames: [total size u32][command size u32][command][entry], big-endian.
+
+The total counts everything behind itself. What stands behind the command (SEND and MESSAGE only)
+is an *entry*: see message_metadata.py. Broker and client share this decoder: `receive` takes a
+chunk as it came from the socket and returns every command that is complete.
+
+The broker's hot path lives here: consecutive SENDs of one producer become one `SendRun`, parsed
+by a regular expression instead of protobuf, each entry copied once.
+"""
+
+import re
+import struct
+from dataclasses import dataclass, field
+from typing import Final
+
+from crc32c import crc32c
+from google.protobuf.message import DecodeError
+
+from pybroker.names import TxnId
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire import varint
+
+# What a frame may hold besides a message of the greatest size: command, metadata, properties.
+FRAME_OVERHEAD_BYTES: Final = 10 * 1024
+MAX_COMMAND_BYTES: Final = 1024 * 1024
+_SIZES: Final = struct.Struct(">II")
+_CHECKSUM: Final = struct.Struct(">HI")
+CHECKSUM_MAGIC: Final = 0x0E01
+
+# BaseCommand{type: SEND, send: {producer_id, sequence_id, num_messages?, txn?, highest?}} as every
+# official client writes it: fields in order. Whatever else a client writes goes through protobuf.
+_VARINT: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
+_SEND: Final = re.compile(
+    rb"\x08\x06\x32[\x00-\x7f](\x08V)(\x10V)(?:\x18(V))?(?:\x20(V)\x28(V))?(?:\x30(V))?".replace(
+        b"V", _VARINT
+    ),
+    re.DOTALL,
+)
+
+
+class ProtocolError(Exception):
+    """The peer broke the framing; the connection cannot be read any further."""
+
+
+@dataclass(slots=True)
+class SendRun:
+    """Consecutive SENDs of one producer within one transaction (or none), by column."""
+
+    producer_id: int
+    txn_id: TxnId | None
+    # Producer id and sequence id as they came: a receipt begins with the same bytes.
+    prefixes: list[bytes] = field(default_factory=list)
+    message_counts: list[int] = field(default_factory=list)
+    # b"" or the field highest_sequence_id as a receipt carries it.
+    highest: list[bytes] = field(default_factory=list)
+    entries: list[bytes] = field(default_factory=list)
+
+    def sequence_ids(self) -> list[int]:
+        """Decoded only where somebody needs them: deduplication, errors."""
+        skip = len(varint.encode(self.producer_id)) + 2
+        return [varint.decode(prefix[skip:]) for prefix in self.prefixes]
+
+    def highest_sequence_ids(self) -> list[int]:
+        """The highest sequence id in each batch; the message's own where there is no batch."""
+        return [
+            varint.decode(highest[1:]) if highest else lowest
+            for highest, lowest in zip(self.highest, self.sequence_ids(), strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class BadChecksum:
+    """A SEND whose entry does not match its CRC32C; the connection itself is fine."""
+
+    producer_id: int
+    sequence_id: int
+
+
+@dataclass(slots=True)
+class CommandFrame:
+    """A command and, for MESSAGE, the entry behind it (b"" for all others)."""
+
+    command: pb.BaseCommand
+    entry: bytes
+
+
+Event = SendRun | BadChecksum | CommandFrame
+
+
+class FrameDecoder:
+    """Bytes in, events out; remembers the incomplete frame at the end of a chunk."""
+
+    def __init__(self, max_message_bytes: int) -> None:
+        self._max_frame_bytes = max_message_bytes + FRAME_OVERHEAD_BYTES
+        self._parts: list[bytes] = []
+        self._held = 0
+        self._wanted = 8
+        self._run: SendRun | None = None
+        self._run_key: tuple[bytes, bytes | None, bytes | None] | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of an incomplete frame: at most one frame's size plus one chunk."""
+        return self._held
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Every event that is complete now. Raises ProtocolError; the decoder is then useless."""
+        if self._parts:
+            self._parts.append(data)
+            self._held += len(data)
+            if self._held < self._wanted:
+                return []
+            data = b"".join(self._parts)
+            self._parts.clear()
+        self._held = 0
+        events: list[Event] = []
+        consumed = self._parse(data, events)
+        if consumed < len(data):
+            self._parts.append(data[consumed:])
+            self._held = len(data) - consumed
+        return events
+
+    def _parse(self, data: bytes, events: list[Event]) -> int:
+        position, end = 0, len(data)
+        view = memoryview(data)
+        self._run_key = None
+        sizes, match_send, add_send = _SIZES.unpack_from, _SEND.fullmatch, self._add_send
+        while end - position >= 8:
+            total, command_size = sizes(data, position)
+            command_start = position + 8
+            command_end = command_start + command_size
+            frame_end = position + 4 + total
+            if command_end > frame_end or total > self._max_frame_bytes:
+                raise ProtocolError(self._describe(total, command_size))
+            if frame_end > end:
+                self._wanted = frame_end - position
+                return position
+            send = match_send(data, command_start, command_end)
+            if send is not None:
+                add_send(send.groups(), data, view, command_end, frame_end, events)
+            else:
+                self._run_key = None
+                self._add_command(data, command_start, command_end, frame_end, view, events)
+            position = frame_end
+        self._wanted = 8
+        return position
+
+    def _describe(self, total: int, command_size: int) -> str:
+        if total > self._max_frame_bytes:
+            return f"A frame of {total} bytes is larger than the {self._max_frame_bytes} allowed"
+        return f"A command of {command_size} bytes does not fit its frame of {total} bytes"
+
+    def _add_send(
+        self,
+        groups: tuple[bytes, bytes, bytes | None, bytes | None, bytes | None, bytes | None],
+        data: bytes,
+        view: memoryview,
+        entry_start: int,
+        entry_end: int,
+        events: list[Event],
+    ) -> None:
+        producer, sequence, count, txn_least, txn_most, highest = groups
+        if not _checksum_matches(data, view, entry_start, entry_end):
+            self._run_key = None
+            events.append(BadChecksum(varint.decode(producer[1:]), varint.decode(sequence[1:])))
+            return
+        key = (producer, txn_least, txn_most)
+        if key != self._run_key:
+            self._run_key = key
+            self._run = SendRun(varint.decode(producer[1:]), _txn_id(txn_least, txn_most))
+            events.append(self._run)
+        run = self._run
+        assert run is not None
+        run.prefixes.append(producer + sequence)
+        run.message_counts.append(1 if count is None else _message_count(count))
+        run.highest.append(b"" if highest is None else b"\x20" + highest)
+        run.entries.append(data[entry_start:entry_end])
+
+    def _add_command(
+        self,
+        data: bytes,
+        start: int,
+        end: int,
+        frame_end: int,
+        view: memoryview,
+        events: list[Event],
+    ) -> None:
+        if end - start > MAX_COMMAND_BYTES:
+            raise ProtocolError(f"A command of {end - start} bytes is too large")
+        try:
+            command = pb.BaseCommand.FromString(data[start:end])
+        except DecodeError as error:
+            raise ProtocolError(f"A command of {end - start} bytes does not parse") from error
+        if command.type == pb.BaseCommand.SEND:
+            if not command.HasField("send"):
+                raise ProtocolError("A SEND command without its body")
+            self._add_send(_send_groups(command.send), data, view, end, frame_end, events)
+        else:
+            events.append(CommandFrame(command, data[end:frame_end]))
+
+
+def _send_groups(
+    send: pb.CommandSend,
+) -> tuple[bytes, bytes, bytes | None, bytes | None, bytes | None, bytes | None]:
+    """What the regular expression would have captured, for a SEND that only protobuf can read."""
+
+    def optional(name: str) -> bytes | None:
+        return varint.encode(getattr(send, name)) if send.HasField(name) else None  # type: ignore[arg-type]
+
+    least, most = optional("txnid_least_bits"), optional("txnid_most_bits")
+    if (least is None) != (most is None):
+        least, most = least or b"\x00", most or b"\x00"
+    return (
+        b"\x08" + varint.encode(send.producer_id),
+        b"\x10" + varint.encode(send.sequence_id),
+        optional("num_messages"),
+        least,
+        most,
+        optional("highest_sequence_id"),
+    )
+
+
+def _txn_id(least: bytes | None, most: bytes | None) -> TxnId | None:
+    if least is None or most is None:
+        return None
+    return TxnId(varint.decode(most), varint.decode(least))
+
+
+def _message_count(encoded: bytes) -> int:
+    count = varint.decode(encoded)
+    if not 1 <= count <= 1_000_000:
+        raise ProtocolError(f"num_messages {count} of a SEND is not between 1 and 1,000,000")
+    return count
+
+
+def _checksum_matches(data: bytes, view: memoryview, start: int, end: int) -> bool:
+    """True also for an entry without a checksum; False for a wrong one or no room for any."""
+    if end - start < 10:
+        return False
+    magic, checksum = _CHECKSUM.unpack_from(data, start)
+    return magic != CHECKSUM_MAGIC or crc32c(view[start + 6 : end]) == checksum
+
+
+def encode_frame(command: pb.BaseCommand, entry: bytes = b"") -> bytes:
+    """One frame, ready for the socket."""
+    encoded = command.SerializeToString()
+    return _SIZES.pack(4 + len(encoded) + len(entry), len(encoded)) + encoded + entry

@@ -1,0 +1,91 @@
+"""Entries: what SEND and MESSAGE carry behind their command, stored and delivered verbatim.
+
+    [0x0e01 u16][crc32c u32] [metadata size u32][MessageMetadata][payload]
+
+The checksum covers everything behind itself and may be missing. A batch is one entry whose
+payload is a sequence of [metadata size u32][SingleMessageMetadata][payload], compressed as a whole.
+"""
+
+import base64
+import binascii
+import struct
+from typing import Final
+
+from crc32c import crc32c
+from google.protobuf.message import DecodeError
+
+from pybroker.names import TxnId
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.frames import CHECKSUM_MAGIC
+
+MARKER_TXN_COMMIT: Final = 21
+MARKER_TXN_ABORT: Final = 22
+_MARKER_PRODUCER: Final = "pulsar.txn.marker"
+_U32: Final = struct.Struct(">I")
+_CHECKSUM: Final = struct.Struct(">HI")
+
+
+class BadEntry(ValueError):
+    """An entry whose metadata does not parse; its checksum was right, so its sender made it so."""
+
+
+def _metadata_bounds(entry: bytes) -> tuple[int, int]:
+    start = 6 if entry[:2] == b"\x0e\x01" else 0
+    if len(entry) < start + 4:
+        raise BadEntry(f"An entry of {len(entry)} bytes has no metadata")
+    end = start + 4 + _U32.unpack_from(entry, start)[0]
+    if end > len(entry):
+        raise BadEntry(f"An entry of {len(entry)} bytes claims {end} bytes of metadata")
+    return start + 4, end
+
+
+def parse_metadata(entry: bytes) -> pb.MessageMetadata:
+    """Raises BadEntry."""
+    start, end = _metadata_bounds(entry)
+    try:
+        return pb.MessageMetadata.FromString(entry[start:end])
+    except DecodeError as error:
+        raise BadEntry("An entry's metadata does not parse") from error
+
+
+def payload_of(entry: bytes) -> bytes:
+    """The payload as it was sent: compressed and batched as the metadata says."""
+    return entry[_metadata_bounds(entry)[1] :]
+
+
+def build_entry(metadata: pb.MessageMetadata, payload: bytes) -> bytes:
+    encoded = metadata.SerializeToString()
+    body = b"".join((_U32.pack(len(encoded)), encoded, payload))
+    return _CHECKSUM.pack(CHECKSUM_MAGIC, crc32c(body)) + body
+
+
+def marker_entry(txn_id: TxnId, marker_type: int, publish_time_ms: int) -> bytes:
+    """A transaction marker: no payload, never delivered. Source: PIP-31, "Transaction marker"."""
+    metadata = pb.MessageMetadata(
+        producer_name=_MARKER_PRODUCER,
+        sequence_id=0,
+        publish_time=publish_time_ms,
+        marker_type=marker_type,
+        txnid_most_bits=txn_id.most,
+        txnid_least_bits=txn_id.least,
+    )
+    return build_entry(metadata, b"")
+
+
+def transaction_of(metadata: pb.MessageMetadata) -> TxnId | None:
+    """Presence counts, not value: coordinator 0 and its first id are valid."""
+    if not metadata.HasField("txnid_least_bits"):
+        return None
+    return TxnId(metadata.txnid_most_bits, metadata.txnid_least_bits)
+
+
+def sticky_key(metadata: pb.MessageMetadata) -> bytes:
+    """What Key_Shared routes by: the ordering key, else the partition key, else nothing."""
+    if metadata.HasField("ordering_key"):
+        return metadata.ordering_key
+    if not metadata.partition_key_b64_encoded:
+        return metadata.partition_key.encode()
+    try:
+        return base64.b64decode(metadata.partition_key)
+    except binascii.Error:
+        return metadata.partition_key.encode()
