@@ -11,7 +11,7 @@ by a regular expression instead of protobuf, each entry copied once.
 import re
 import struct
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
@@ -36,6 +36,9 @@ _SEND: Final = re.compile(
     ),
     re.DOTALL,
 )
+
+# producer_id and sequence_id with their tags; the values of the optional fields or None.
+_SendGroups = tuple[Any, ...]
 
 
 class ProtocolError(Exception):
@@ -152,7 +155,7 @@ class FrameDecoder:
 
     def _add_send(
         self,
-        groups: tuple[bytes, bytes, bytes | None, bytes | None, bytes | None, bytes | None],
+        groups: _SendGroups,
         data: bytes,
         view: memoryview,
         entry_start: int,
@@ -201,11 +204,11 @@ class FrameDecoder:
 
 def _send_groups(
     send: pb.CommandSend,
-) -> tuple[bytes, bytes, bytes | None, bytes | None, bytes | None, bytes | None]:
+) -> _SendGroups:
     """What the regular expression would have captured, for a SEND that only protobuf can read."""
 
     def optional(name: str) -> bytes | None:
-        return varint.encode(getattr(send, name)) if send.HasField(name) else None  # type: ignore[arg-type]
+        return varint.encode(getattr(send, name)) if send.HasField(name) else None
 
     least, most = optional("txnid_least_bits"), optional("txnid_most_bits")
     if (least is None) != (most is None):
@@ -238,7 +241,7 @@ def _checksum_matches(data: bytes, view: memoryview, start: int, end: int) -> bo
     if end - start < 10:
         return False
     magic, checksum = _CHECKSUM.unpack_from(data, start)
-    return magic != CHECKSUM_MAGIC or crc32c(view[start + 6 : end]) == checksum
+    return magic != CHECKSUM_MAGIC or bool(crc32c(view[start + 6 : end]) == checksum)
 
 
 def encode_frame(command: pb.BaseCommand, entry: bytes = b"") -> bytes:
