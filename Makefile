@@ -1,0 +1,55 @@
+# Needs make, Python 3.11 or newer and, for Spark and the Java client, Java 17.
+# Everything is installed into .venv on first use; stamp files keep the next runs quick.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+UNIT := not slow and not java and not spark
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench simulate kill-rounds proto clean
+
+help:  ## say what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(VENV)/demo  ## the whole product at work: PySpark, kill -9 around it, exactly once (< 10 min)
+	$(PY) -m pybroker.demo $(ARGS)
+
+test: check  ## everything: static checks, all tests, real Spark and Java clients (< 25 min)
+	$(PY) -m pytest -v -ra --durations=15 -m "not ($(UNIT))" $(ARGS)
+
+check: $(VENV)/test  ## format, lint, types, unit tests (< 2 min)
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(PY) -m pytest -v -ra -m "$(UNIT)"
+
+bench: $(VENV)/test  ## measure every target and print the table (ARGS="--help" for options)
+	$(PY) tests/benchmarks $(ARGS)
+
+simulate: $(VENV)/test  ## 1,000 simulated crash schedules from fresh seeds
+	$(PY) -m tests.simulation $(ARGS)
+
+kill-rounds: $(VENV)/test  ## 200 rounds of kill -9 under load, then the books are checked
+	$(PY) tests/faults/kill_rounds.py $(ARGS)
+
+proto: $(VENV)/test  ## write pybroker/wire/pulsar_api_pb2.py again from PulsarApi.proto
+	$(PY) tests/tidy/generate_proto.py
+
+clean:  ## remove what make made
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+
+$(VENV)/made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is older than Python 3.11; say make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --upgrade pip
+	@touch $@
+
+$(VENV)/demo: $(VENV)/made pyproject.toml
+	$(PY) -m pip install --progress-bar off --editable '.[demo]'
+	@touch $@
+
+$(VENV)/test: $(VENV)/made pyproject.toml
+	$(PY) -m pip install --progress-bar off --editable '.[test,spark]'
+	@touch $@

@@ -1,0 +1,104 @@
+"""ARCHITECTURE.md's table of who may import whom, compared with what the code imports."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("managed_ledger", "pybroker")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    name: str
+    modules: tuple[str, ...]
+    may_import: tuple[str, ...]
+
+
+def split_cell(cell: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in cell.split(",") if item.strip())
+
+
+def read_table(text: str) -> list[Unit]:
+    lines = iter(text.splitlines())
+    for line in lines:
+        if line.startswith("| unit | modules |"):
+            break
+    next(lines)
+    units = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        name, modules, may_import = (cell.strip() for cell in line.strip("|").split("|"))
+        units.append(Unit(name, split_cell(modules), split_cell(may_import)))
+    return units
+
+
+UNITS = read_table((ROOT / "ARCHITECTURE.md").read_text())
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {module_name(path): path for name in PACKAGES for path in (ROOT / name).rglob("*.py")}
+
+
+def is_within(module: str, prefix: str) -> bool:
+    # "pybroker" itself is listed as one module: it must not swallow all that stands below it.
+    return module == prefix or (prefix != "pybroker" and module.startswith(prefix + "."))
+
+
+def unit_of(module: str) -> Unit | None:
+    owners = [unit for unit in UNITS if any(is_within(module, prefix) for prefix in unit.modules)]
+    return owners[0] if owners else None
+
+
+def imported_modules(module: str, tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: write relative imports out in full"
+            source = node.module or ""
+            for alias in node.names:
+                whole = f"{source}.{alias.name}"
+                yield whole if whole in SOURCES else source
+
+
+def is_allowed(unit: Unit, imported: str) -> bool:
+    top = imported.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return True
+    if top not in PACKAGES:
+        return top in unit.may_import
+    owner = unit_of(imported)
+    if owner is not None and (owner == unit or owner.name in unit.may_import):
+        return True
+    return imported in unit.may_import
+
+
+def test_the_table_names_each_module_once() -> None:
+    for module in SOURCES:
+        owners = [u.name for u in UNITS if any(is_within(module, prefix) for prefix in u.modules)]
+        assert len(owners) == 1, f"{module} belongs to {owners or 'no unit'} in ARCHITECTURE.md"
+
+
+@pytest.mark.parametrize("module", sorted(SOURCES))
+def test_a_module_imports_only_what_the_table_allows(module: str) -> None:
+    unit = unit_of(module)
+    assert unit is not None
+    tree = ast.parse(SOURCES[module].read_text())
+    forbidden = {name for name in imported_modules(module, tree) if not is_allowed(unit, name)}
+    assert not forbidden, f"{module} ({unit.name}) may not import {', '.join(sorted(forbidden))}"
+
+
+def test_only_the_app_builds_server_side_packages() -> None:
+    for unit in UNITS:
+        if unit.name not in ("app", "server"):
+            assert "server" not in unit.may_import, f"{unit.name} may not import the server"

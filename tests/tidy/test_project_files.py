@@ -1,0 +1,81 @@
+"""README, Makefile, changelog, pyproject and the generated module agree with each other."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from generate_proto import WIRE, generate
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+MAKEFILE = (ROOT / "Makefile").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+RUNTIME = [Requirement(text) for text in PROJECT["dependencies"]]
+EXTRAS = [
+    Requirement(text) for group in PROJECT["optional-dependencies"].values() for text in group
+]
+HEAVY = {"pyspark", "pyarrow", "pandas", "pytest", "pulsar-client", "grpcio-tools"}
+
+
+def python_blocks(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["pulsar_api_pb2.py", "pulsar_api_pb2.pyi"])
+def test_the_generated_module_is_what_make_proto_writes(name: str, tmp_path: Path) -> None:
+    generate(tmp_path)
+    assert (tmp_path / name).read_text() == (WIRE / name).read_text(), "run `make proto`"
+
+
+def test_protobuf_is_new_enough_for_the_generated_module() -> None:
+    code = (WIRE / "pulsar_api_pb2.py").read_text()
+    found = re.search(r"Protobuf Python Version: (\S+)", code)
+    assert found is not None
+    protobuf = next(need for need in RUNTIME if need.name == "protobuf")
+    lowest = min(Version(s.version) for s in protobuf.specifier if s.operator == ">=")
+    assert lowest >= Version(found[1])
+
+
+def test_every_command_in_the_readme_is_in_the_makefile() -> None:
+    commands = set(re.findall(r"^\s*make ([a-z-]+)", README, re.MULTILINE))
+    assert {"demo", "test"} <= commands
+    for command in sorted(commands):
+        assert re.search(rf"^{command}:", MAKEFILE, re.MULTILINE), f"no target for make {command}"
+
+
+def test_ci_runs_the_command_of_the_readme() -> None:
+    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("\nmake test")
+
+
+@pytest.mark.parametrize("block", python_blocks(README))
+def test_python_in_the_readme_compiles(block: str) -> None:
+    compile(block, "README.md", "exec")
+
+
+def test_files_that_the_readme_links_to_exist() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+@pytest.mark.parametrize("need", RUNTIME, ids=str)
+def test_what_every_user_installs_has_both_bounds(need: Requirement) -> None:
+    operators = {specifier.operator for specifier in need.specifier}
+    assert {">=", "<"} <= operators
+
+
+@pytest.mark.parametrize("need", [need for need in EXTRAS if not need.extras], ids=str)
+def test_what_an_extra_installs_has_a_lower_bound(need: Requirement) -> None:
+    operators = {specifier.operator for specifier in need.specifier}
+    assert operators & {">=", "==", "<"}
+
+
+def test_the_broker_alone_installs_nothing_heavy() -> None:
+    assert not HEAVY & {need.name for need in RUNTIME}
+
+
+def test_the_changelog_knows_this_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert f"## [{PROJECT['version']}]" in changelog or "## [Unreleased]" in changelog

@@ -1,0 +1,114 @@
+"""What the code looks like: sizes, docstrings, exception handlers, sources of nondeterminism."""
+
+import ast
+import importlib
+import inspect
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = [
+    path
+    for package in ("managed_ledger", "pybroker")
+    for path in sorted((ROOT / package).rglob("*.py"))
+    if not path.stem.endswith("_pb2")
+]
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+MAX_LINES = 500
+MAX_MODULE_DOCSTRING_LINES = 20
+
+# Simulated code: waiting, time and chance come from the loop, a Clock, a random.Random.
+SIMULATED = ("managed_ledger", "pybroker/wire", "pybroker/transaction", "pybroker/broker")
+NONDETERMINISTIC = {
+    "time.time",
+    "time.time_ns",
+    "time.monotonic",
+    "time.sleep",
+    "os.urandom",
+    "uuid.uuid4",
+    "random.random",
+    "random.randrange",
+    "random.randint",
+    "random.choice",
+    "random.uniform",
+    "threading.Lock",
+    "threading.Thread",
+}
+USER_PACKAGES = ("pybroker.client", "pybroker.spark", "pybroker.testing")
+
+
+def label(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def dotted_calls(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield f"{node.value.id}.{node.attr}"
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", LIBRARY + TESTS, ids=label)
+def test_no_file_is_two_things(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines <= MAX_LINES, f"{label(path)} has {lines} lines: look for the second thing it is"
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=label)
+def test_a_module_says_how_it_works(path: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    assert docstring, f"{label(path)} has no docstring"
+    assert len(docstring.splitlines()) <= MAX_MODULE_DOCSTRING_LINES
+
+
+@pytest.mark.parametrize("path", LIBRARY + TESTS, ids=label)
+def test_no_exception_is_swallowed_unseen(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ExceptHandler):
+            where = f"{label(path)}:{node.lineno}"
+            assert node.type is not None, f"{where}: a bare except"
+            catches_all = isinstance(node.type, ast.Name) and node.type.id.endswith("Exception")
+            does_nothing = all(isinstance(step, ast.Pass) for step in node.body)
+            assert not (catches_all and does_nothing), f"{where}: swallows every exception"
+
+
+@pytest.mark.parametrize("path", TESTS, ids=label)
+def test_tests_do_not_sleep(path: Path) -> None:
+    assert "time.sleep" not in set(dotted_calls(ast.parse(path.read_text())))
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in LIBRARY if label(path).startswith(SIMULATED)], ids=label
+)
+def test_time_and_chance_are_handed_in(path: Path) -> None:
+    found = NONDETERMINISTIC & set(dotted_calls(ast.parse(path.read_text())))
+    assert not found, f"{label(path)} uses {', '.join(sorted(found))}: take a clock or an rng"
+
+
+def test_state_tables_are_total() -> None:
+    tables = 0
+    for path in LIBRARY:
+        if "_TRANSITIONS" not in path.read_text():
+            continue
+        module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        for name, table in vars(module).items():
+            if name.endswith("_TRANSITIONS"):
+                states: type[Enum] = type(next(iter(table)))
+                assert set(table) == set(states), f"{name} lacks {set(states) - set(table)}"
+                assert all(set(targets) <= set(states) for targets in table.values())
+                tables += 1
+    assert tables > 0
+
+
+@pytest.mark.parametrize("package", USER_PACKAGES)
+def test_what_users_import_is_documented(package: str) -> None:
+    module = importlib.import_module(package)
+    assert module.__all__, f"{package} names no public API"
+    for name in module.__all__:
+        thing = getattr(module, name)
+        if inspect.isclass(thing) or inspect.isfunction(thing):
+            assert inspect.getdoc(thing), f"{package}.{name} has no docstring"
