@@ -1,7 +1,8 @@
 """Writes pybroker/wire/pulsar_api_pb2.py and .pyi from PulsarApi.proto (`make proto`).
 
 protoc names its output after the file, which is not a Python module name; so what it wrote is
-moved to pulsar_api_pb2, and the module is told the name it really has (pickle needs it).
+moved to pulsar_api_pb2, and the module is told the name it really has (pickle needs it). The stub
+loses `Schema.Type.None`, which is no Python name: mypy would refuse the whole file.
 """
 
 import sys
@@ -25,7 +26,9 @@ def generate(into: Path) -> None:
             raise SystemExit(f"protoc refused {ROOT / 'PulsarApi.proto'}; see its message above")
         code = Path(raw, "PulsarApi_pb2.py").read_text()
         (into / "pulsar_api_pb2.py").write_text(code.replace("'PulsarApi_pb2'", f"'{MODULE}'"))
-        (into / "pulsar_api_pb2.pyi").write_text(Path(raw, "PulsarApi_pb2.pyi").read_text())
+        stub = Path(raw, "PulsarApi_pb2.pyi").read_text().splitlines(keepends=True)
+        valid = [line for line in stub if not line.lstrip().startswith("None:")]
+        (into / "pulsar_api_pb2.pyi").write_text("".join(valid))
 
 
 if __name__ == "__main__":

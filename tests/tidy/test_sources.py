@@ -17,6 +17,7 @@ LIBRARY = [
     if not path.stem.endswith("_pb2")
 ]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
+CASES = [path for path in TESTS if path.name.startswith(("test_", "conftest"))]
 MAX_LINES = 500
 MAX_MODULE_DOCSTRING_LINES = 20
 
@@ -60,12 +61,13 @@ def test_no_file_is_two_things(path: Path) -> None:
 
 @pytest.mark.parametrize("path", LIBRARY, ids=label)
 def test_a_module_says_how_it_works(path: Path) -> None:
-    docstring = ast.get_docstring(ast.parse(path.read_text()))
-    assert docstring, f"{label(path)} has no docstring"
+    source = path.read_text()
+    docstring = ast.get_docstring(ast.parse(source)) or ""
+    assert docstring or not source.strip(), f"{label(path)} has no docstring"
     assert len(docstring.splitlines()) <= MAX_MODULE_DOCSTRING_LINES
 
 
-@pytest.mark.parametrize("path", LIBRARY + TESTS, ids=label)
+@pytest.mark.parametrize("path", LIBRARY + CASES, ids=label)
 def test_no_exception_is_swallowed_unseen(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ExceptHandler):
@@ -76,7 +78,7 @@ def test_no_exception_is_swallowed_unseen(path: Path) -> None:
             assert not (catches_all and does_nothing), f"{where}: swallows every exception"
 
 
-@pytest.mark.parametrize("path", TESTS, ids=label)
+@pytest.mark.parametrize("path", CASES, ids=label)
 def test_tests_do_not_sleep(path: Path) -> None:
     assert "time.sleep" not in set(dotted_calls(ast.parse(path.read_text())))
 
