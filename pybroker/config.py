@@ -8,7 +8,11 @@ class BrokerConfig:
     """Units last in a name; a name without one says it in its comment."""
 
     cluster_name: str = "standalone"
+    bind_address: str = "127.0.0.1"
+    broker_service_port: int = 6650  # 0: any free one
+    web_service_port: int = 8080  # 0: any free one
     advertised_address: str = ""  # empty: the address the broker is bound to
+    journal_sync_data: bool = True  # False: receipts do not wait for the disk
     # limits
     max_message_size: int = 5 * 1024 * 1024  # bytes
     max_connections: int = 1000

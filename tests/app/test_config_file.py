@@ -1,0 +1,96 @@
+"""A broker.conf is understood completely or refused with the line that is wrong."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from pybroker.config import BrokerConfig
+from pybroker.config_file import ConfigError, camel_case, load_config, parse_config
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "broker.conf")
+    return str(caught.value)
+
+
+def test_an_empty_file_gives_the_defaults() -> None:
+    assert parse_config("", "broker.conf") == BrokerConfig()
+
+
+def test_broker_conf_names_set_fields_of_each_type() -> None:
+    config = parse_config(
+        """
+        # a comment
+        clusterName=east
+        maxMessageSize = 1024
+
+        brokerDeduplicationEnabled=true
+        managedLedgerDefaultMarkDeleteRateLimit=0.5
+        """,
+        "broker.conf",
+    )
+    assert config.cluster_name == "east"
+    assert config.max_message_size == 1024
+    assert config.broker_deduplication_enabled is True
+    assert config.managed_ledger_default_mark_delete_rate_limit == 0.5
+
+
+@pytest.mark.parametrize("field", fields(BrokerConfig), ids=lambda field: field.name)
+def test_every_field_can_be_set_by_its_camel_case_name(field) -> None:  # type: ignore[no-untyped-def]
+    default = field.default
+    text = str(default).lower() if isinstance(default, bool) else str(default)
+    assert parse_config(f"{camel_case(field.name)}={text}", "broker.conf") == BrokerConfig()
+
+
+def test_upper_case_abbreviations_are_understood() -> None:
+    config = parse_config("defaultRetentionSizeInMB=-1", "broker.conf")
+    assert config.default_retention_size_in_mb == -1
+
+
+def test_what_the_file_does_not_say_comes_from_the_base() -> None:
+    base = BrokerConfig(cluster_name="west", max_message_size=5)
+    config = parse_config("maxMessageSize=7", "broker.conf", base)
+    assert (config.cluster_name, config.max_message_size) == ("west", 7)
+
+
+def test_an_unknown_key_is_refused_with_line_and_closest_name() -> None:
+    message = refusal("clusterName=a\nmaxMesageSize=5")
+    assert message == (
+        "broker.conf, line 2: unknown key 'maxMesageSize'; did you mean maxMessageSize?"
+    )
+
+
+def test_a_key_like_nothing_else_is_to_be_removed() -> None:
+    assert refusal("zzz=1") == "broker.conf, line 1: unknown key 'zzz'; remove it"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("maxMessageSize=many", "must be a whole number"),
+        ("managedLedgerDefaultMarkDeleteRateLimit=x", "must be a number"),
+        ("brokerDeduplicationEnabled=yes", "must be true or false"),
+        ("brokerServicePort=70000", "must be at most 65535"),
+        ("defaultRetentionTimeInMinutes=-2", "must be at least -1"),
+        ("maxTransactionTimeoutMs=-1", "must be at least 0"),
+        ("managedLedgerDefaultMarkDeleteRateLimit=nan", "must be a number"),
+        ("allowAutoTopicCreationType=some", "must be one of: non-partitioned, partitioned"),
+        ("clusterName", "not of the form key=value"),
+        ("clusterName=a\nclusterName=b", "line 2: clusterName is set twice"),
+    ],
+)
+def test_a_wrong_value_is_refused(line: str, reason: str) -> None:
+    assert reason in refusal(line)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.conf cannot be read"):
+        load_config(tmp_path / "nowhere.conf")
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("clusterName=north\n", encoding="utf-8")
+    assert load_config(file).cluster_name == "north"
