@@ -1,0 +1,370 @@
+"""TCP between nodes, in memory: bytes keep their order within a connection and nothing else.
+
+Each write arrives after a latency of its own; what has arrived is handed over in pieces of random
+size, so that frames are split and joined anywhere. Addresses are port numbers; hosts are ignored.
+A connection ends by close (what was written still arrives), by abort or reset (what is on its way
+is lost), or goes silent: nothing arrives any more, and nobody is told.
+"""
+
+import asyncio
+import contextvars
+import errno
+import itertools
+import random
+import socket
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from sim_loop import World
+    from sim_node import Node
+
+_LARGEST_READ: Final = 256 * 1024  # what asyncio's selector transports read at once
+_EOF: Final = b""
+
+
+class SimulatedSocket:
+    """The little of a socket that servers and transports are asked for."""
+
+    family = socket.AF_INET
+    type = socket.SOCK_STREAM
+    proto = 6
+
+    def __init__(self, address: tuple[str, int], peer: tuple[str, int] | None = None) -> None:
+        self._address = address
+        self._peer = peer
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._address
+
+    def getpeername(self) -> tuple[str, int] | None:
+        return self._peer
+
+    def setsockopt(self, *option: Any) -> None:
+        """Nothing to tune."""
+
+    def fileno(self) -> int:
+        return -1
+
+
+class Network:
+    """All listeners and connections of a world."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.rng: random.Random = world.stream("network")
+        self._servers: dict[int, Server] = {}
+        self._connections: dict[Transport, None] = {}  # the client's ends
+        self._ports = itertools.count(40_000)
+
+    @property
+    def connections(self) -> list["Transport"]:
+        """The client's ends of the connections that are up."""
+        return list(self._connections)
+
+    def listen(self, node: "Node", factory: Any, port: int) -> "Server":
+        port = port or next(self._ports)
+        current = self._servers.get(port)
+        if current is not None and current.is_serving():
+            raise OSError(errno.EADDRINUSE, f"port {port} is in use")
+        server = self._servers[port] = Server(node, factory, port)
+        return server
+
+    async def connect(self, node: "Node", factory: Any, port: int) -> tuple["Transport", Any]:
+        await self._travel(node)
+        server = self._servers.get(port)
+        if server is None or not server.is_serving():
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on port {port}")
+        here, there = ("127.0.0.1", next(self._ports)), ("127.0.0.1", port)
+        client = Transport(self, node, here, there)
+        accepted = Transport(self, server.node, there, here)
+        client.peer, accepted.peer = accepted, client
+        self._connections[client] = None
+        server.node.call_soon(accepted.accept, server, context=server.context)
+        protocol = factory()
+        client.start(protocol)
+        await asyncio.sleep(0)  # connection_made runs before this returns
+        return client, protocol
+
+    async def _travel(self, node: "Node") -> None:
+        there_and_back = node.create_future()
+        self.world.after(self.latency() + self.latency(), node.call_soon, _arrive, there_and_back)
+        await there_and_back
+
+    def latency(self) -> float:
+        weather = self.world.weather
+        seconds = weather.latency_s * (0.2 + self.rng.random())
+        if weather.latency_spike_chance and self.rng.random() < weather.latency_spike_chance:
+            seconds += weather.latency_spike_s * self.rng.random()
+        return seconds
+
+    def forget(self, transport: "Transport") -> None:
+        self._connections.pop(transport, None)
+        self._connections.pop(transport.peer, None)
+
+    def node_died(self, node: "Node", silently: bool) -> None:
+        for server in self._servers.values():
+            if server.node is node:
+                server.close()
+        for client in self.connections:
+            for end in (client, client.peer):
+                if end.node is node:
+                    end.vanish(silently)
+
+
+def _arrive(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class Server(asyncio.AbstractServer):
+    """A listener. Its protocols run in the context in which it was created, as in asyncio."""
+
+    def __init__(self, node: "Node", factory: Any, port: int) -> None:
+        self.node = node
+        self.factory = factory
+        self.context = contextvars.copy_context()
+        self.port = port
+        self._serving = True
+
+    @property
+    def sockets(self) -> tuple[SimulatedSocket, ...]:
+        return (SimulatedSocket(("127.0.0.1", self.port)),) if self._serving else ()
+
+    def get_loop(self) -> "Node":
+        return self.node
+
+    def is_serving(self) -> bool:
+        return self._serving and not self.node.dead
+
+    async def start_serving(self) -> None:
+        """It serves from the first."""
+
+    async def serve_forever(self) -> None:
+        await self.node.create_future()
+
+    def close(self) -> None:
+        self._serving = False
+
+    async def wait_closed(self) -> None:
+        await asyncio.sleep(0)
+
+
+class Transport(asyncio.Transport):
+    """One end of a connection: writes go to `peer`, which hands them to its protocol later."""
+
+    peer: "Transport"
+
+    def __init__(
+        self, network: Network, node: "Node", here: tuple[str, int], there: tuple[str, int]
+    ) -> None:
+        super().__init__()
+        self.node = node
+        self._network = network
+        self._world = network.world
+        self._extra_info = {
+            "sockname": here,
+            "peername": there,
+            "socket": SimulatedSocket(here, there),
+        }
+        self._context = contextvars.copy_context()
+        self._protocol: Any = None
+        self._arrivals: deque[tuple[float, bytes]] = deque()
+        self._last_arrival = 0.0
+        self._expecting = False  # a delivery is scheduled
+        self._silent = False
+        self._reading_paused = False
+        self._closing = False
+        self._lost = False
+        self._unread_bytes = 0  # written here, not read there
+        self._writing_paused = False
+        self.set_write_buffer_limits()
+
+    # --- opening and closing
+
+    def start(self, protocol: Any) -> None:
+        self._protocol = protocol
+        self._run_soon(protocol.connection_made, self)
+
+    def accept(self, server: Server) -> None:
+        if not server.is_serving() or self._lost:
+            self.abort()
+            return
+        self._context = server.context.copy()
+        self._protocol = server.factory()
+        self._protocol.connection_made(self)
+
+    def close(self) -> None:
+        """Stop reading; what was written still arrives, then the peer reads the end."""
+        if self._closing:
+            return
+        self._closing = True
+        self._send(_EOF)
+        self._run_soon(self._lose, None)
+
+    def abort(self) -> None:
+        self.break_off(None)
+        self._closing = True
+
+    def break_off(self, error: Exception | None) -> None:
+        """Reset: this end loses the connection now, the other one after a latency."""
+        self._run_soon(self._lose, error)
+        if not self._silent:
+            self._world.after(self._network.latency(), self.peer.reset)
+
+    def reset(self) -> None:
+        if not self._silent:
+            self._run_soon(self._lose, ConnectionResetError(errno.ECONNRESET, "reset by peer"))
+
+    def vanish(self, silently: bool) -> None:
+        """The node of this end is gone."""
+        self._lost = self._closing = True
+        self._network.forget(self)
+        if silently:
+            self.go_silent()
+        else:
+            self._world.after(self._network.latency(), self.peer.reset)
+
+    def go_silent(self) -> None:
+        """Half-open: nothing arrives at either end from now on."""
+        self._silent = self.peer._silent = True
+
+    def _lose(self, error: Exception | None) -> None:
+        if self._lost:
+            return
+        self._lost = self._closing = True
+        self._arrivals.clear()
+        self._network.forget(self)
+        if self._protocol is not None:
+            self._protocol.connection_lost(error)
+
+    def _run_soon(self, callback: Any, *args: Any) -> None:
+        self.node.call_soon(callback, *args, context=self._context)
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._extra_info.get(name, default)
+
+    def set_protocol(self, protocol: Any) -> None:
+        self._protocol = protocol
+
+    def get_protocol(self) -> Any:
+        return self._protocol
+
+    # --- writing
+
+    def write(self, data: Any) -> None:
+        if self._closing or not data:
+            return
+        self._send(bytes(data))
+        if self.get_write_buffer_size() > self._high_bytes and not self._writing_paused:
+            self._writing_paused = True
+            self._protocol.pause_writing()
+
+    def writelines(self, parts: Iterable[Any]) -> None:
+        self.write(b"".join(parts))
+
+    def _send(self, data: bytes) -> None:
+        self._unread_bytes += len(data)
+        peer = self.peer
+        if self._silent or peer._lost:
+            return
+        peer._last_arrival = max(peer._last_arrival, self._world.now + self._network.latency())
+        peer._arrivals.append((peer._last_arrival, data))
+        peer._expect()
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return self._unread_bytes
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low_bytes, self._high_bytes
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        if high is None:
+            high = 64 * 1024 if low is None else 4 * low
+        self._high_bytes = min(high, self._world.weather.write_limit_bytes)
+        self._low_bytes = min(high // 4 if low is None else low, self._high_bytes // 4)
+
+    def _was_read(self, size: int) -> None:
+        self._unread_bytes -= size
+        if self._writing_paused and self._unread_bytes <= self._low_bytes:
+            self._run_soon(self._resume_writing)
+
+    def _resume_writing(self) -> None:
+        if self._writing_paused and not self._lost and self._unread_bytes <= self._low_bytes:
+            self._writing_paused = False
+            self._protocol.resume_writing()
+
+    # --- reading
+
+    def is_reading(self) -> bool:
+        return not self._reading_paused and not self._closing
+
+    def pause_reading(self) -> None:
+        self._reading_paused = True
+
+    def resume_reading(self) -> None:
+        self._reading_paused = False
+        self._expect()
+
+    def _expect(self) -> None:
+        if self._arrivals and not self._expecting and not self._reading_paused:
+            self._expecting = True
+            self._world.at(self._arrivals[0][0], self._run_soon, self._deliver)
+
+    def _deliver(self) -> None:
+        self._expecting = False
+        if self._closing or self._reading_paused or self._silent or not self._arrivals:
+            return
+        data = self._take_arrived()
+        if data == _EOF:
+            self._end_of_stream()
+            return
+        try:
+            self._hand_over(data)
+        except Exception as error:
+            self.node.call_exception_handler(
+                {"message": "a protocol failed to take its data", "exception": error}
+            )
+            self.abort()
+        self._expect()
+
+    def _take_arrived(self) -> bytes:
+        """All that has arrived in one piece, or a random first part; `_EOF` at the end."""
+        pieces = []
+        while self._arrivals and self._arrivals[0][0] <= self._world.now:
+            if self._arrivals[0][1] == _EOF and pieces:
+                break
+            pieces.append(self._arrivals.popleft()[1])
+        data = b"".join(pieces)
+        if self._network.rng.random() < self._world.weather.split_chance:
+            return self._keep_back(data, self._network.rng.randint(1, max(1, len(data))))
+        return self._keep_back(data, _LARGEST_READ)
+
+    def _keep_back(self, data: bytes, size: int) -> bytes:
+        if len(data) > size:
+            self._arrivals.appendleft((self._world.now, data[size:]))
+        return data[:size]
+
+    def _hand_over(self, data: bytes) -> None:
+        protocol = self._protocol
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            buffer = memoryview(protocol.get_buffer(len(data)))
+            data = self._keep_back(data, len(buffer))
+            buffer[: len(data)] = data
+            self.peer._was_read(len(data))
+            protocol.buffer_updated(len(data))
+        else:
+            self.peer._was_read(len(data))
+            protocol.data_received(data)
+
+    def _end_of_stream(self) -> None:
+        if not self._protocol.eof_received():
+            self._closing = True
+            self._lose(None)

@@ -1,0 +1,297 @@
+"""One simulated process: an asyncio loop whose timers, threads and sockets belong to a world.
+
+Executors: a job runs in one piece some time after it was submitted, and its result arrives some
+time after that; jobs of one executor run in order, one by one (the default executor's run in
+any order). A crash may fall in between, or inside the job at a disk operation.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import itertools
+import socket
+from asyncio import events
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sim_loop import World
+
+_numbers = itertools.count()
+Callback = Callable[..., object]
+
+
+class SimulatedCrash(BaseException):
+    """Raised inside code of a node that has just died, so that it goes no further."""
+
+
+class SimulatedTask(asyncio.Task):
+    """Hashes by number, not by address: the order of a set of tasks is the seed's alone."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._number = next(_numbers)
+        super().__init__(*args, **kwargs)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class SimulatedFuture(asyncio.Future):
+    """Hashes by number, as tasks do."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._number = next(_numbers)
+        super().__init__(*args, **kwargs)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class Node(asyncio.AbstractEventLoop):
+    """The loop of one process. Everything it leaves undone when it dies stays undone."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world = world
+        self.name = name
+        self.dead = False
+        self.crash_hooks: list[Callable[[], None]] = []
+        self._rng = world.stream(f"node {name}")
+        self._ready: deque[asyncio.Handle] = deque()
+        self._awake = False
+        self._tasks: list[SimulatedTask] = []
+        self._kept: list[object] = []
+        self._tasks_to_prune = 64
+        self._jobs: dict[object, deque[tuple[Any, ...]]] = {}
+        self._exception_handler: Callable[..., object] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name}{' dead' if self.dead else ''}>"
+
+    # --- life and death
+
+    def start(self, work: Coroutine[Any, Any, Any], name: str | None = None) -> SimulatedTask:
+        """Create a task on this node from outside of it."""
+        return self.create_task(work, name=name or f"{self.name}: {work.__qualname__}")
+
+    def crash(self, silently: bool = False) -> None:
+        """Stop at once. Peers see a reset, or nothing at all if it is silent (power, cable)."""
+        if self.dead:
+            return
+        self.dead = True
+        self._kept.extend(self._ready)
+        self._ready.clear()
+        self.world.network.node_died(self, silently)
+        for hook in self.crash_hooks:
+            hook()
+
+    def bury(self) -> None:
+        """Close what was left suspended; whatever its `finally` blocks do has no effect."""
+        for task in self._tasks:
+            if not task.done():
+                task._log_destroy_pending = False
+                with contextlib.suppress(BaseException):
+                    task.get_coro().close()
+        self._tasks.clear()
+        self._kept.clear()
+        self._ready.clear()
+        self._jobs.clear()
+
+    def keep(self, thing: object) -> None:
+        """Hold on to something whose collection would run code."""
+        self._kept.append(thing)
+
+    # --- iterations
+
+    def post(self, handle: asyncio.Handle) -> None:
+        if self.dead:
+            self._kept.append(handle)
+            return
+        self._ready.append(handle)
+        if not self._awake:
+            self._awake = True
+            self.world.after(self._iteration_time(), self._iterate)
+
+    def _iteration_time(self) -> float:
+        weather = self.world.weather
+        seconds = weather.iteration_s * self._rng.random()
+        if weather.stall_chance and self._rng.random() < weather.stall_chance:
+            seconds += weather.stall_s * self._rng.random()
+        return seconds
+
+    def _iterate(self) -> None:
+        events._set_running_loop(self)
+        try:
+            for _ in range(len(self._ready)):
+                if self.dead:
+                    return
+                handle = self._ready.popleft()
+                if not handle._cancelled:
+                    handle._run()
+        finally:
+            events._set_running_loop(None)
+        self._awake = bool(self._ready) and not self.dead
+        if self._awake:
+            self.world.after(self._iteration_time(), self._iterate)
+
+    def timer_due(self, handle: asyncio.TimerHandle) -> None:
+        self.post(handle)
+
+    # --- asyncio: callbacks, futures, tasks
+
+    def time(self) -> float:
+        return self.world.now
+
+    def call_soon(
+        self, callback: Callback, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self.post(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_at(
+        self, when: float, callback: Callback, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self.world.at(when, Node.timer_due, self, handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callback, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.world.now + delay, callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """The world skips it when its time comes."""
+
+    def create_future(self) -> SimulatedFuture:
+        return SimulatedFuture(loop=self)
+
+    def create_task(
+        self, coro: Any, *, name: str | None = None, context: Any = None
+    ) -> SimulatedTask:
+        task = SimulatedTask(coro, loop=self, name=name or "task", context=context)
+        self._tasks.append(task)
+        if len(self._tasks) > self._tasks_to_prune:
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._tasks_to_prune = 64 + 2 * len(self._tasks)
+        return task
+
+    # --- asyncio: threads
+
+    def run_in_executor(self, executor: Any, func: Callback, *args: Any) -> Awaitable[Any]:
+        future = self.create_future()
+        job = (future, func, args)
+        if executor is None:
+            self.world.after(self._job_delay(), self._run_job, job, None)
+            return future
+        queue = self._jobs.setdefault(executor, deque())
+        queue.append(job)
+        if len(queue) == 1:
+            self.world.after(self._job_delay(), self._run_job, job, queue)
+        return future
+
+    def _job_delay(self) -> float:
+        return self.world.weather.job_delay_s * self._rng.random()
+
+    def _run_job(self, job: tuple[Any, ...], queue: deque[tuple[Any, ...]] | None) -> None:
+        if self.dead:
+            return
+        future, func, args = job
+        self.world.job_cost_s = 0.0
+        result, error = None, None
+        if not future.cancelled():
+            try:
+                result = func(*args)
+            except BaseException as raised:
+                error = raised
+        self.world.after(
+            self.world.job_cost_s + self._job_delay(), self._job_ended, future, result, error, queue
+        )
+
+    def _job_ended(self, future: asyncio.Future[Any], result: Any, error: Any, queue: Any) -> None:
+        if self.dead:
+            self._kept.append((future, result, error))
+            return
+        self.call_soon(_settle, future, result, error)
+        if queue is not None:
+            queue.popleft()
+            if queue:
+                self.world.after(self._job_delay(), self._run_job, queue[0], queue)
+
+    def set_default_executor(self, executor: Any) -> None:
+        """All executors are alike here."""
+
+    async def shutdown_default_executor(self) -> None:
+        """There are no threads to wait for."""
+
+    async def shutdown_asyncgens(self) -> None:
+        """They are kept until the world closes."""
+
+    # --- asyncio: network
+
+    async def create_server(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
+    ) -> Any:
+        if options.get("ssl") is not None or options.get("sock") is not None:
+            raise NotImplementedError("the simulated network has neither TLS nor real sockets")
+        return self.world.network.listen(self, protocol_factory, port or 0)
+
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
+    ) -> Any:
+        if options.get("ssl") is not None or options.get("sock") is not None:
+            raise NotImplementedError("the simulated network has neither TLS nor real sockets")
+        return await self.world.network.connect(self, protocol_factory, port)
+
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host or "127.0.0.1", port))]
+
+    # --- asyncio: the loop itself
+
+    def is_running(self) -> bool:
+        return events._get_running_loop() is self
+
+    def is_closed(self) -> bool:
+        return False
+
+    def get_debug(self) -> bool:
+        return False
+
+    def set_debug(self, enabled: bool) -> None:
+        """Never: debugging reads the real clock."""
+
+    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:
+        """No signals come."""
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        return False
+
+    def get_exception_handler(self) -> Any:
+        return self._exception_handler
+
+    def set_exception_handler(self, handler: Any) -> None:
+        self._exception_handler = handler
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.call_exception_handler(context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self.dead:
+            return
+        error = context.get("exception")
+        self.world.failures.append(
+            f"{self.name} at {self.world.now:.3f} s: {context.get('message')}: {error!r}"
+        )
+        self.keep(error)
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
