@@ -1,0 +1,1 @@
+"""Topics, subscriptions and dispatch: what the broker does, without sockets."""

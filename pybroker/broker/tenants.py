@@ -1,0 +1,142 @@
+"""Tenants, namespaces with their policies, and partitioned topics: small records by name.
+
+They live in the metadata store as JSON. `public/default` and `pulsar/system` are always there, as
+in a standalone Apache Pulsar.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.config import BrokerConfig
+from pybroker.errors import NotAllowed, PulsarError, TopicNotFound
+from pybroker.names import COORDINATOR_ASSIGN, TopicName
+
+_TENANTS: Final = "/tenants/"
+_NAMESPACES: Final = "/namespaces/"
+_PARTITIONED: Final = "/partitioned-topics/"
+_BUILT_IN: Final = ("public/default", "pulsar/system")
+
+
+class Conflict(PulsarError):
+    """The thing to be created is there already, or the thing to be deleted is still in use."""
+
+    code = 22
+    http_status = 409
+
+
+class NotFound(PulsarError):
+    code = 11
+    http_status = 404
+
+
+class Tenants:
+    def __init__(self, metadata: MetadataStore, config: BrokerConfig) -> None:
+        self._metadata = metadata
+        self._config = config
+
+    # -- tenants
+
+    def tenants(self) -> list[str]:
+        stored = {key.removeprefix(_TENANTS) for key in self._metadata.keys(_TENANTS)}
+        return sorted(stored | {name.split("/")[0] for name in _BUILT_IN})
+
+    def tenant(self, name: str) -> dict[str, Any]:
+        """Raises NotFound."""
+        if name not in self.tenants():
+            raise NotFound(f"Tenant {name} does not exist")
+        default = {"adminRoles": [], "allowedClusters": [self._config.cluster_name]}
+        return default | self._get(_TENANTS + name)
+
+    async def put_tenant(self, name: str, settings: Mapping[str, Any]) -> None:
+        TopicName.parse(f"persistent://{name}/check/check")
+        await self._put(_TENANTS + name, settings)
+
+    async def delete_tenant(self, name: str) -> None:
+        self.tenant(name)
+        if self.namespaces(name):
+            raise Conflict(f"Tenant {name} still has namespaces; delete them first")
+        await self._metadata.delete(_TENANTS + name)
+
+    # -- namespaces
+
+    def namespaces(self, tenant: str) -> list[str]:
+        """Full names, "tenant/namespace"."""
+        stored = {k.removeprefix(_NAMESPACES) for k in self._metadata.keys(_NAMESPACES)}
+        return sorted(n for n in stored | set(_BUILT_IN) if n.split("/")[0] == tenant)
+
+    def has_namespace(self, namespace: str) -> bool:
+        return namespace in _BUILT_IN or self._metadata.get(_NAMESPACES + namespace) is not None
+
+    def check_namespace(self, namespace: str) -> None:
+        if not self.has_namespace(namespace):
+            raise NotFound(
+                f"Namespace {namespace} does not exist; create it with "
+                f"PUT /admin/v2/namespaces/{namespace}"
+            )
+
+    def policies(self, namespace: str) -> dict[str, Any]:
+        """What was set for the namespace, under the admin API's names. Raises NotFound."""
+        self.check_namespace(namespace)
+        return self._get(_NAMESPACES + namespace)
+
+    async def create_namespace(self, namespace: str, policies: Mapping[str, Any]) -> None:
+        TopicName.parse(f"persistent://{namespace}/check")
+        self.tenant(namespace.split("/")[0])
+        if self.has_namespace(namespace):
+            raise Conflict(f"Namespace {namespace} already exists")
+        await self._put(_NAMESPACES + namespace, policies)
+
+    async def set_policy(self, namespace: str, name: str, value: Any) -> None:
+        """None takes the policy back to the broker's default."""
+        policies = self.policies(namespace)
+        if value is None:
+            policies.pop(name, None)
+        else:
+            policies[name] = value
+        await self._put(_NAMESPACES + namespace, policies)
+
+    async def delete_namespace(self, namespace: str) -> None:
+        """The caller has seen to it that no topic is left."""
+        self.check_namespace(namespace)
+        if namespace in _BUILT_IN:
+            raise NotAllowed(f"Namespace {namespace} is built in and cannot be deleted")
+        await self._metadata.delete(_NAMESPACES + namespace)
+
+    # -- partitioned topics
+
+    def partitions(self, name: TopicName) -> int:
+        """How many partitions a topic has; 0 for one that is not partitioned."""
+        if name == COORDINATOR_ASSIGN:
+            return self._config.transaction_coordinators
+        return int(self._get(_PARTITIONED + name.ledger_name).get("partitions", 0))
+
+    async def set_partitions(self, name: TopicName, partitions: int) -> None:
+        most = self._config.max_num_partitions_per_partitioned_topic
+        if not 1 <= partitions <= most:
+            raise NotAllowed(f"{name}: partitions must be between 1 and {most}, not {partitions}")
+        await self._put(_PARTITIONED + name.ledger_name, {"partitions": partitions})
+
+    async def delete_partitions(self, name: TopicName) -> None:
+        if not self.partitions(name):
+            raise TopicNotFound(f"{name} is not a partitioned topic")
+        await self._metadata.delete(_PARTITIONED + name.ledger_name)
+
+    def partitioned_topics(self, namespace: str) -> list[TopicName]:
+        tenant, _, local = namespace.partition("/")
+        found = []
+        for domain in ("persistent", "non-persistent"):
+            prefix = f"{_PARTITIONED}{namespace}/{domain}/"
+            for key in self._metadata.keys(prefix):
+                found.append(TopicName(domain, tenant, local, key.removeprefix(prefix)))
+        return found
+
+    # -- records
+
+    def _get(self, key: str) -> dict[str, Any]:
+        stored = self._metadata.get(key)
+        return dict(json.loads(stored.value)) if stored else {}
+
+    async def _put(self, key: str, record: Mapping[str, Any]) -> None:
+        await self._metadata.put(key, json.dumps(record).encode())

@@ -1,0 +1,227 @@
+"""All topics of this broker: found by name, loaded at first use, listed, created, deleted.
+
+Concurrent requests for one topic share one load. A topic exists when its managed ledger does; a
+partition of a partitioned topic exists with it and comes into being at first use.
+"""
+
+import asyncio
+from typing import Final
+
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.broker.schemas import Schemas
+from pybroker.broker.tenants import Conflict, Tenants
+from pybroker.broker.topic import Topic
+from pybroker.config import BrokerConfig
+from pybroker.errors import NotAllowed, TopicNotFound
+from pybroker.names import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TopicName
+from pybroker.runtime import Clock
+from pybroker.transaction.txn_status import TransactionOutcomes
+
+_PENDING_ACK_SUFFIX: Final = "__transaction_pending_ack"
+_TRANSACTION_LOG: Final = "__transaction_log_"
+
+
+class Topics:
+    def __init__(
+        self,
+        factory: ManagedLedgerFactory,
+        metadata: MetadataStore,
+        tenants: Tenants,
+        outcomes: TransactionOutcomes,
+        clock: Clock,
+        config: BrokerConfig,
+    ) -> None:
+        self.tenants = tenants
+        self.schemas = Schemas(metadata)
+        self._factory = factory
+        self._metadata = metadata
+        self._outcomes = outcomes
+        self._clock = clock
+        self._config = config
+        self._loaded: dict[TopicName, asyncio.Future[Topic]] = {}
+
+    def loaded(self) -> list[Topic]:
+        """Topics in memory, for stats and shutdown."""
+        return [
+            future.result()
+            for future in self._loaded.values()
+            if future.done() and not future.cancelled() and future.exception() is None
+        ]
+
+    # -- find and load
+
+    def exists(self, name: TopicName) -> bool:
+        """True for a topic, or a partition of a partitioned topic, that was created."""
+        if self._factory.exists(name.ledger_name):
+            return True
+        return 0 <= name.partition < self.tenants.partitions(name.partitioned_name)
+
+    async def get(self, name: TopicName | str, create: bool = False) -> Topic | None:
+        """The topic, loaded. None if it does not exist and `create` is false.
+
+        Raises NotAllowed for what cannot be a topic, NotFound for a missing namespace.
+        """
+        if isinstance(name, str):
+            name = TopicName.parse(name)
+        if name not in self._loaded:
+            if not self.exists(name):
+                if not create:
+                    return None
+                self._check_creatable(name)
+            self._loaded[name] = asyncio.ensure_future(self._load(name))
+        future = self._loaded[name]
+        try:
+            return await asyncio.shield(future)
+        except Exception:
+            if self._loaded.get(name) is future:
+                del self._loaded[name]
+            raise
+
+    async def require(self, name: TopicName) -> Topic:
+        """The topic as a client asked for it: created if that is allowed.
+
+        Raises TopicNotFound.
+        """
+        topic = await self.get(name, create=self._auto_creation(name))
+        if topic is None:
+            raise TopicNotFound(f"{name} does not exist and may not be created by its use")
+        return topic
+
+    def _auto_creation(self, name: TopicName) -> bool:
+        policy = self.tenants.policies(name.namespace_name).get("autoTopicCreation", {})
+        allowed = policy.get("allowAutoTopicCreation", self._config.allow_auto_topic_creation)
+        return bool(allowed) or name.namespace_name == SYSTEM_NAMESPACE
+
+    def _check_creatable(self, name: TopicName) -> None:
+        if not name.persistent:
+            raise NotAllowed(f"{name}: non-persistent topics are not served yet; use persistent://")
+        self.tenants.check_namespace(name.namespace_name)
+        partitions = self.tenants.partitions(name.partitioned_name)
+        if name.partition >= 0 and partitions and name.partition >= partitions:
+            raise TopicNotFound(
+                f"{name.partitioned_name} has {partitions} partitions; {name.partition} is none"
+            )
+        if name.partition < 0 and self.tenants.partitions(name):
+            raise NotAllowed(f"{name} is partitioned; use its partitions")
+
+    async def _load(self, name: TopicName) -> Topic:
+        deduplicated = self.tenants.policies(name.namespace_name).get(
+            "deduplicationEnabled", self._config.broker_deduplication_enabled
+        )
+        return await Topic.open(
+            name,
+            self._factory,
+            self._metadata,
+            self._outcomes,
+            self._clock,
+            self._config,
+            bool(deduplicated) and name.namespace_name != SYSTEM_NAMESPACE,
+        )
+
+    # -- partitions
+
+    async def partitions_for_client(self, name: TopicName, auto_create: bool) -> int:
+        """How many partitions a client shall use; creates the topic where that is configured."""
+        partitions = self.tenants.partitions(name)
+        if partitions or name == COORDINATOR_ASSIGN or name.partition >= 0:
+            return partitions
+        self.tenants.check_namespace(name.namespace_name)
+        if self.exists(name):
+            return 0
+        if not auto_create or not self._auto_creation(name):
+            raise TopicNotFound(f"{name} does not exist and may not be created by its use")
+        policy = self.tenants.policies(name.namespace_name).get("autoTopicCreation", {})
+        kind = policy.get("topicType", self._config.allow_auto_topic_creation_type)
+        if kind != "partitioned":
+            return 0
+        partitions = policy.get("defaultNumPartitions", self._config.default_num_partitions)
+        await self.create_partitioned(name, partitions)
+        return int(partitions)
+
+    async def create(self, name: TopicName) -> Topic:
+        """Raises Conflict if it exists."""
+        if self.exists(name) or self.tenants.partitions(name):
+            raise Conflict(f"{name} already exists")
+        topic = await self.get(name, create=True)
+        assert topic is not None
+        return topic
+
+    async def create_partitioned(self, name: TopicName, partitions: int) -> None:
+        """Raises Conflict if it exists."""
+        self.tenants.check_namespace(name.namespace_name)
+        if name.partition >= 0:
+            raise NotAllowed(f"{name} is named as a partition; it cannot have partitions")
+        if self.exists(name) or self.tenants.partitions(name):
+            raise Conflict(f"{name} already exists")
+        await self.tenants.set_partitions(name, partitions)
+
+    async def update_partitions(self, name: TopicName, partitions: int) -> None:
+        now = self.tenants.partitions(name)
+        if not now:
+            raise TopicNotFound(f"{name} is not a partitioned topic")
+        if partitions < now:
+            raise NotAllowed(f"{name} has {now} partitions; they can only become more")
+        await self.tenants.set_partitions(name, partitions)
+
+    # -- list
+
+    def names(self, namespace: str) -> list[TopicName]:
+        """Every topic a client can use in a namespace; partitions, not partitioned topics."""
+        self.tenants.check_namespace(namespace)
+        tenant, _, local = namespace.partition("/")
+        found: dict[TopicName, None] = {}
+        for topic in self.tenants.partitioned_topics(namespace):
+            for index in range(self.tenants.partitions(topic)):
+                found[topic.partition_at(index)] = None
+        prefix = f"{namespace}/persistent/"
+        for ledger in self._factory.names(prefix):
+            name = TopicName("persistent", tenant, local, ledger.removeprefix(prefix))
+            if not _internal(name):
+                found[name] = None
+        return sorted(found)
+
+    # -- delete and unload
+
+    async def delete(self, name: TopicName, force: bool = False) -> None:
+        """Raises TopicNotFound; Conflict while it is in use and not forced."""
+        topic = await self.get(name)
+        if topic is None:
+            raise TopicNotFound(f"{name} does not exist")
+        if topic.in_use and not force:
+            raise Conflict(f"{name} has connected producers or consumers; close them or use force")
+        await topic.delete()
+        self._loaded.pop(name, None)
+        if name.partition < 0:
+            await self.schemas.delete(name)
+
+    async def delete_partitioned(self, name: TopicName, force: bool = False) -> None:
+        partitions = [name.partition_at(i) for i in range(self.tenants.partitions(name))]
+        topics = [topic for p in partitions if (topic := await self.get(p)) is not None]
+        if not force and any(topic.in_use for topic in topics):
+            raise Conflict(f"{name} has connected producers or consumers; close them or use force")
+        await self.tenants.delete_partitions(name)
+        for topic in topics:
+            await topic.delete()
+            self._loaded.pop(topic.name, None)
+        await self.schemas.delete(name)
+
+    async def unload(self, name: TopicName) -> None:
+        """Close it; the next use loads it anew. Clients reconnect by themselves."""
+        future = self._loaded.get(name)
+        if future is not None:
+            topic = await future
+            await topic.close("unloaded by the administrator")
+            self._loaded.pop(name, None)
+
+    async def close(self) -> None:
+        for future in list(self._loaded.values()):
+            if not future.done():
+                await asyncio.wait([future])
+        for topic in self.loaded():
+            await topic.close("the broker shuts down")
+        self._loaded.clear()
+
+
+def _internal(name: TopicName) -> bool:
+    return name.local.endswith(_PENDING_ACK_SUFFIX) or name.local.startswith(_TRANSACTION_LOG)
