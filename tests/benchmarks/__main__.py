@@ -1,0 +1,88 @@
+"""`make bench`: what the broker does, beside what it should do and beside what this disk can do.
+
+Every row gets a broker of its own over an empty data directory. Each figure is the median of
+several runs; the fdatasync column was measured just before and after the row on the same disk.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import latency
+import official
+import startup
+import throughput
+import transactions
+from calibration import fdatasync_ms, quantile
+from figures import HEADER, Figure, RowResult, as_json, table_lines
+from workload import Bench
+
+Row = Callable[[Bench], list[Figure]]
+ROWS: Mapping[str, Row] = {
+    "publish-100b": throughput.publish_100b,
+    "publish-1kb": throughput.publish_1kb,
+    "dispatch-100b": throughput.dispatch_100b,
+    "both-1kb": throughput.publish_and_consume_1kb,
+    "batches-1kb": throughput.batches_100_x_1kb,
+    "batches-100b": throughput.batches_1000_x_100b,
+    "official": official.official_client,
+    "send": latency.synchronous_send,
+    "end-to-end": latency.end_to_end,
+    "topics": latency.synchronous_topics,
+    "start": startup.start_and_idle,
+    "catch-up": startup.catch_up_1kb,
+    "transactions": transactions.transactions,
+    "txn-publish": transactions.transactional_publish,
+}
+CALIBRATION_SYNCS = 50
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}; all")
+    parser.add_argument("--runs", type=int, default=3, help="repetitions of each row (3)")
+    parser.add_argument("--scale", type=float, default=1.0, help="shrink the loads (1.0)")
+    parser.add_argument("--json", type=Path, help="write the figures to this file too")
+    parser.add_argument("--folder", type=Path, help="put data here (default: a temporary folder)")
+    options = parser.parse_args()
+    if unknown := [row for row in options.rows if row not in ROWS]:
+        parser.error(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
+    return options
+
+
+def run_row(name: str, bench: Bench) -> RowResult:
+    syncs = fdatasync_ms(bench.folder, CALIBRATION_SYNCS)
+    figures = ROWS[name](bench)
+    syncs = sorted(syncs + fdatasync_ms(bench.folder, CALIBRATION_SYNCS))
+    return RowResult(name, figures, quantile(syncs, 0.5), quantile(syncs, 0.99))
+
+
+def main() -> int:
+    options = parse_arguments()
+    results = []
+    started = time.perf_counter()
+    print(f"{os.cpu_count()} CPUs, Python {sys.version.split()[0]}, fsync before every receipt\n")
+    print(HEADER, flush=True)
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for name in options.rows or ROWS:
+            bench = Bench(Path(folder), options.runs, options.scale)
+            results.append(run_row(name, bench))
+            print("\n".join(table_lines(results[-1])), flush=True)
+    figures = [figure for result in results for figure in result.figures]
+    missed = [figure.name for figure in figures if not figure.is_met]
+    print(
+        f"\n{len(figures)} figures in {time.perf_counter() - started:.0f} s; missed: {len(missed)}"
+    )
+    for name in missed:
+        print(f"  {name}")
+    if options.json is not None:
+        options.json.write_text(as_json(results) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

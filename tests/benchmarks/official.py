@@ -1,0 +1,73 @@
+"""Rows of the official Python client: the broker's CPU beside the client's own."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_process import BrokerProcess
+from figures import Figure, Target
+from workload import Bench, new_topic
+
+SCRIPT = Path(__file__).with_name("official_client.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """One job's cost on both sides."""
+
+    seconds: float
+    client_cpu_s: float
+    broker_cpu_s: float
+
+    @property
+    def broker_percent(self) -> float:
+        return 100 * self.broker_cpu_s / self.client_cpu_s
+
+
+def official_client(bench: Bench) -> list[Figure]:
+    jobs = [
+        ("produce", "publish, not batched", bench.scaled(40_000), Target(20)),
+        ("produce-batched", "publish, batched", bench.scaled(200_000), Target(10)),
+        ("consume", "consume batches", bench.scaled(200_000), None),
+    ]
+    figures = []
+    with bench.broker("official") as broker:
+        # Each run consumes what its batched publisher wrote.
+        topics = [new_topic() for _ in range(bench.runs)]
+        for job, name, count, target in jobs:
+            runs = [
+                run_official(broker, new_topic() if job == "produce" else topic, job, count)
+                for topic in topics
+            ]
+            name = f"official client: {name}"
+            figures += [
+                Figure(f"{name}: rate", "msg/s", [count / run.seconds for run in runs]),
+                Figure(
+                    f"{name}: broker's CPU of client's",
+                    "%",
+                    [run.broker_percent for run in runs],
+                    target,
+                ),
+            ]
+    return figures
+
+
+def run_official(broker: BrokerProcess, topic: str, job: str, count: int) -> Shared:
+    url = f"pulsar://127.0.0.1:{broker.port}"
+    with subprocess.Popen(
+        [sys.executable, str(SCRIPT), url, topic, job, str(count)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as client:
+        assert client.stdin is not None and client.stdout is not None
+        if client.stdout.readline().strip() != "ready":
+            raise RuntimeError("The official client could not connect; see its message above")
+        before = broker.cpu_s()
+        print("go", file=client.stdin, flush=True)
+        spent = json.loads(client.stdout.readline())
+        broker_cpu_s = broker.cpu_s() - before
+        print("bye", file=client.stdin, flush=True)
+    return Shared(spent["seconds"], spent["cpu_s"], broker_cpu_s)

@@ -1,0 +1,57 @@
+"""Rows of starting: empty, over a full log, and what reading that log costs."""
+
+import select
+import time
+from pathlib import Path
+
+from broker_process import BrokerProcess
+from figures import Figure, Target
+from workload import Bench, Load, consume, new_topic, publish, subscribed
+
+STARTS = 5
+IDLE_S = 2.0
+
+
+def start_and_idle(bench: Bench) -> list[Figure]:
+    seconds, resident = [], []
+    broker = bench.broker("start")
+    for _ in range(STARTS):
+        seconds.append(_seconds_to_start(broker))
+        select.select([], [], [], IDLE_S)
+        resident.append(broker.resident_mb())
+        broker.stop()
+    return [
+        Figure("start to accepting", "ms", [s * 1000 for s in seconds], Target(400, 250)),
+        Figure("idle memory", "MB", resident, Target(60, 40)),
+    ]
+
+
+def catch_up_1kb(bench: Bench) -> list[Figure]:
+    """More than any cache holds, read by a broker that has just started."""
+    load = Load(bench.scaled(250_000), 1, 1024, window=5_000)
+    with bench.broker("catch-up") as broker:
+        topic = new_topic()
+        publish(broker, topic, load)
+        broker.stop()
+        size_mb = _size_mb(broker.data_dir)
+        restart_s = _seconds_to_start(broker)
+        spent = [
+            consume(broker, subscribed(broker, topic, f"catch-up-{run}"), load)
+            for run in range(bench.runs)
+        ]
+    cpu = [s.cpu_us(load.entries) for s in spent]
+    return [
+        Figure("catch-up read 1 KB: rate", "e/s", [s.rate(load.entries) for s in spent]),
+        Figure("catch-up read 1 KB: broker CPU", "µs/e", cpu, Target(5, 3)),
+        Figure(f"restart over {size_mb:.0f} MB of log", "s", [restart_s], Target(3)),
+    ]
+
+
+def _seconds_to_start(broker: BrokerProcess) -> float:
+    started = time.perf_counter()
+    broker.start()
+    return time.perf_counter() - started
+
+
+def _size_mb(folder: Path) -> float:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6

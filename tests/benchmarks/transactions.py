@@ -1,0 +1,128 @@
+"""Rows of transactions: how many a second, how long a commit takes, what a message pays extra."""
+
+import time
+from collections.abc import Sequence
+
+from broker_process import BrokerProcess
+from calibration import quantile
+from figures import Figure, Target
+from flood import Publisher, build_batch, drive, send_frames
+from raw_connection import RawConnection, Type
+from transform import SUBSCRIPTION, TIMEOUT_MS, Source, Transform, end_txn
+from workload import Bench, Load, Spent, last_position, measure, new_topic, publish
+
+from pybroker.names import TxnId
+from pybroker.wire import pulsar_api_pb2 as pb
+
+OPEN_AT_ONCE = 256
+MESSAGES_PER_TXN = 1000
+WINDOW = 10_000
+
+
+def transactions(bench: Bench) -> list[Figure]:
+    count, alone = bench.scaled(5_000), bench.scaled(1_000) // 4
+    busy: list[Spent] = []
+    busy_ms: list[list[float]] = []
+    alone_ms: list[list[float]] = []
+    with bench.broker("transactions") as broker:
+        for _ in range(bench.runs):
+            transform = _transform(broker, count, OPEN_AT_ONCE)
+            busy.append(measure(broker, [transform]))
+            busy_ms.append(sorted(transform.commit_ms))
+            transform = _transform(broker, alone, 1)
+            measure(broker, [transform])
+            alone_ms.append(sorted(transform.commit_ms))
+    name = f"transactions, {OPEN_AT_ONCE} open"
+    rates = [s.rate(count) for s in busy]
+    return [
+        Figure(f"{name}: rate", "txn/s", rates, Target(2000, 5000, True)),
+        Figure(f"{name}: broker CPU", "µs/txn", [s.cpu_us(count) for s in busy]),
+        Figure(f"{name}: commit p50", "ms", [quantile(taken, 0.5) for taken in busy_ms]),
+        Figure(f"{name}: commit p99", "ms", [quantile(taken, 0.99) for taken in busy_ms]),
+        Figure("one transaction at a time: commit p50", "ms", [quantile(t, 0.5) for t in alone_ms]),
+    ]
+
+
+def _transform(broker: BrokerProcess, count: int, window: int) -> Transform:
+    source_topic, output = new_topic(), new_topic()
+    publish(broker, source_topic, Load(count, 1, 100, window=10_000))
+    connection = connect_coordinator(broker)
+    connection.create_producer(output, in_txn=True)
+    connection.subscribe(source_topic, SUBSCRIPTION, pb.CommandSubscribe.Shared)
+    source = Source(source_topic, last_position(connection)[0])
+    return Transform(connection, output, source, count, window)
+
+
+def connect_coordinator(broker: BrokerProcess) -> RawConnection:
+    connection = RawConnection(broker.port)
+    request = pb.CommandTcClientConnectRequest(request_id=connection.next_request_id(), tc_id=0)
+    connection.send(
+        pb.BaseCommand(type=Type.TC_CLIENT_CONNECT_REQUEST, tcClientConnectRequest=request)
+    )
+    connection.wait_for(Type.TC_CLIENT_CONNECT_RESPONSE)
+    return connection
+
+
+def transactional_publish(bench: Bench) -> list[Figure]:
+    """The same messages plain and in transactions of 1,000, by turns."""
+    txns = bench.scaled(150_000) // MESSAGES_PER_TXN
+    count = txns * MESSAGES_PER_TXN
+    plain, in_txn = [], []
+    with bench.broker("txn-publish") as broker:
+        for _ in range(bench.runs):
+            plain.append(publish(broker, new_topic(), Load(count, 1, 100, WINDOW)))
+            in_txn.append(_publish_in_transactions(broker, txns))
+    extra = [100 * (t.cpu_s / p.cpu_s - 1) for t, p in zip(in_txn, plain, strict=True)]
+    return [
+        Figure("publish 100 B plain: broker CPU", "µs/e", [s.cpu_us(count) for s in plain]),
+        Figure(
+            "publish 100 B in transactions: broker CPU", "µs/e", [s.cpu_us(count) for s in in_txn]
+        ),
+        Figure("a transactional message's extra CPU", "%", extra, Target(20)),
+    ]
+
+
+def _publish_in_transactions(broker: BrokerProcess, txns: int) -> Spent:
+    """Opening the transactions is not counted; sending and committing is."""
+    topic = new_topic()
+    control = connect_coordinator(broker)
+    # From 128 on an id takes two bytes, so that all frames are of one size.
+    while (first := _open_on(control, topic)).least < 128:
+        pass
+    txn_ids = [first, *(_open_on(control, topic) for _ in range(txns - 1))]
+    entry = build_batch(1, 100)
+    frames = b"".join(send_frames(entry, 1, MESSAGES_PER_TXN, txn_id) for txn_id in txn_ids)
+    count = txns * MESSAGES_PER_TXN
+    connection = RawConnection(broker.port)
+    connection.create_producer(topic, in_txn=True)
+    cpu_before, started = broker.cpu_s(), time.perf_counter()
+    drive([Publisher(connection, frames, len(frames) // count, count, WINDOW)])
+    _commit(control, txn_ids)
+    spent = Spent(time.perf_counter() - started, broker.cpu_s() - cpu_before)
+    connection.close()
+    control.close()
+    return spent
+
+
+def _commit(control: RawConnection, txn_ids: Sequence[TxnId]) -> None:
+    for number, txn_id in enumerate(txn_ids):
+        control.send(end_txn(number, txn_id))
+    for _ in txn_ids:
+        control.wait_for(Type.END_TXN_RESPONSE)
+
+
+def _open_on(control: RawConnection, topic: str) -> TxnId:
+    """A new transaction to which `topic` is added."""
+    new = pb.CommandNewTxn(request_id=control.next_request_id(), txn_ttl_millis=TIMEOUT_MS, tc_id=0)
+    control.send(pb.BaseCommand(type=Type.NEW_TXN, newTxn=new))
+    answer = control.wait_for(Type.NEW_TXN_RESPONSE).newTxnResponse
+    txn_id = TxnId(answer.txnid_most_bits, answer.txnid_least_bits)
+    add = pb.CommandAddPartitionToTxn(
+        request_id=control.next_request_id(),
+        txnid_most_bits=txn_id.most,
+        txnid_least_bits=txn_id.least,
+        partitions=[topic],
+    )
+    control.send(pb.BaseCommand(type=Type.ADD_PARTITION_TO_TXN, addPartitionToTxn=add))
+    control.wait_for(Type.ADD_PARTITION_TO_TXN_RESPONSE)
+    return txn_id

@@ -1,0 +1,112 @@
+"""What the rows share: a broker over a fresh data directory, floods with the broker's CPU."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_process import BrokerProcess
+from flood import Acks, Consumer, NoAcks, Publisher, Pump, build_batch, drive, send_frames
+from raw_connection import RawConnection, Type
+
+from pybroker.names import TxnId
+from pybroker.wire import pulsar_api_pb2 as pb
+
+_topic_numbers = itertools.count()
+_BLOB_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Entries of one shape. `messages` > 1 makes each entry a batch."""
+
+    entries: int
+    messages: int
+    payload_bytes: int
+    window: int
+
+    @property
+    def payload_mb(self) -> float:
+        return self.entries * self.messages * self.payload_bytes / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    seconds: float
+    cpu_s: float
+
+    def rate(self, count: float) -> float:
+        return count / self.seconds
+
+    def cpu_us(self, count: float) -> float:
+        return self.cpu_s * 1e6 / count
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """`scale` shrinks every load for a quick look; `runs` is how often each is repeated."""
+
+    folder: Path
+    runs: int
+    scale: float
+
+    def broker(self, name: str) -> BrokerProcess:
+        data_dir = self.folder / name
+        data_dir.mkdir()
+        return BrokerProcess(data_dir)
+
+    def scaled(self, count: int) -> int:
+        """A multiple of 1,000, so that acknowledgements by the thousand come out even."""
+        return max(1000, int(count * self.scale) // 1000 * 1000)
+
+
+def new_topic() -> str:
+    return f"persistent://public/default/bench-{next(_topic_numbers)}"
+
+
+def measure(broker: BrokerProcess, pumps: Sequence[Pump]) -> Spent:
+    cpu_before = broker.cpu_s()
+    seconds = drive(pumps)
+    return Spent(seconds, broker.cpu_s() - cpu_before)
+
+
+def publisher(
+    broker: BrokerProcess, topic: str, load: Load, txn_id: TxnId | None = None
+) -> Publisher:
+    connection = RawConnection(broker.port)
+    connection.create_producer(topic, in_txn=txn_id is not None)
+    entry = build_batch(load.messages, load.payload_bytes)
+    count = max(1, min(load.entries, _BLOB_BYTES // len(entry)))
+    frames = send_frames(entry, load.messages, count, txn_id)
+    return Publisher(connection, frames, len(frames) // count, load.entries, load.window)
+
+
+def publish(broker: BrokerProcess, topic: str, load: Load) -> Spent:
+    pump = publisher(broker, topic, load)
+    spent = measure(broker, [pump])
+    pump.connection.close()
+    return spent
+
+
+def subscribed(broker: BrokerProcess, topic: str, name: str) -> RawConnection:
+    connection = RawConnection(broker.port)
+    connection.subscribe(topic, name)
+    return connection
+
+
+def last_position(connection: RawConnection) -> tuple[int, int]:
+    """Ledger and entry of the topic's last message."""
+    request = pb.CommandGetLastMessageId(consumer_id=1, request_id=connection.next_request_id())
+    connection.send(pb.BaseCommand(type=Type.GET_LAST_MESSAGE_ID, getLastMessageId=request))
+    answer = connection.wait_for(Type.GET_LAST_MESSAGE_ID_RESPONSE)
+    last = answer.getLastMessageIdResponse.last_message_id
+    return last.ledgerId, last.entryId
+
+
+def consume(
+    broker: BrokerProcess, connection: RawConnection, load: Load, acks: Acks | None = None
+) -> Spent:
+    pump = Consumer(connection, load.entries, load.entries * load.messages, acks or NoAcks())
+    spent = measure(broker, [pump])
+    connection.close()
+    return spent
