@@ -1,0 +1,92 @@
+"""What the clients of one seed did and saw: the checker's only evidence.
+
+Clients write down an intention before they act and its outcome after; one that dies in between
+leaves the outcome unknown. Values are unique, so a message is known by its value.
+"""
+
+import enum
+from dataclasses import dataclass, field
+
+
+class Outcome(enum.Enum):
+    UNKNOWN = "unknown"  # asked for, never answered: it may or may not have happened
+    DONE = "done"
+    REFUSED = "refused"  # answered by an error: it did not happen, and will not
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    value: str
+    topic: str  # as the application names it: without the partition
+    producer: str
+    number: int  # counts up per producer and topic
+    deduplicated: bool = False
+    txn: "Txn | None" = None
+    outcome: Outcome = Outcome.UNKNOWN
+
+
+@dataclass(slots=True, eq=False)
+class Txn:
+    """A transaction as one client used it; commit and abort are None until they are asked for."""
+
+    name: str
+    sent: list[Sent] = field(default_factory=list)
+    # What it acknowledged, successfully: subscription and value.
+    acknowledged: list[tuple[str, str]] = field(default_factory=list)
+    commit: Outcome | None = None
+    abort: Outcome | None = None
+
+    @property
+    def committed(self) -> bool:
+        return self.commit is Outcome.DONE
+
+    @property
+    def surely_aborted(self) -> bool:
+        """Nobody asked for the commit, or it was refused."""
+        return self.commit in (None, Outcome.REFUSED) or (
+            self.abort is Outcome.DONE and self.commit is not Outcome.DONE
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One message as it stands in a topic (or a partition of one)."""
+
+    topic: str
+    message_id: tuple[int, int, int]
+    value: str
+
+
+@dataclass(slots=True, eq=False)
+class Receiver:
+    """A reader or consumer and all that it was handed, in order."""
+
+    name: str
+    subscription: str | None  # None for a reader, which sees everything once, in order
+    reads: list[Read] = field(default_factory=list)
+    in_order: bool = True  # each topic's messages are handed over in the order of their ids
+    since: int = 0  # index into `reads` where the present connection's order starts
+
+
+@dataclass(slots=True)
+class History:
+    sent: dict[str, Sent] = field(default_factory=dict)
+    txns: list[Txn] = field(default_factory=list)
+    receivers: list[Receiver] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what happened, for people to read
+
+    def send(self, sent: Sent) -> Sent:
+        self.sent[sent.value] = sent
+        if sent.txn is not None:
+            sent.txn.sent.append(sent)
+        return sent
+
+    def begin(self, name: str) -> Txn:
+        txn = Txn(name)
+        self.txns.append(txn)
+        return txn
+
+    def receiver(self, name: str, subscription: str | None = None) -> Receiver:
+        receiver = Receiver(name, subscription)
+        self.receivers.append(receiver)
+        return receiver
