@@ -138,7 +138,7 @@ class MessageFrames:
 
 def ack_set_words(unacked: int, batch_size: int) -> list[int]:
     """A bitset as the wire carries it: 64-bit words, lowest first, set bit = still unacked."""
-    count = max(1, (batch_size + 63) // 64)
+    count = max(1, (max(batch_size, unacked.bit_length()) + 63) // 64)
     return [unacked >> (64 * word) & 0xFFFF_FFFF_FFFF_FFFF for word in range(count)]
 
 

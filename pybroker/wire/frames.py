@@ -58,6 +58,18 @@ class SendRun:
     highest: list[bytes] = field(default_factory=list)
     entries: list[bytes] = field(default_factory=list)
 
+    def part(self, start: int, end: int) -> "SendRun":
+        """The messages from index `start` up to but not including `end`."""
+        span = slice(start, end)
+        return SendRun(
+            self.producer_id,
+            self.txn_id,
+            self.prefixes[span],
+            self.message_counts[span],
+            self.highest[span],
+            self.entries[span],
+        )
+
     def sequence_ids(self) -> list[int]:
         """Decoded only where somebody needs them: deduplication, errors."""
         skip = len(varint.encode(self.producer_id)) + 2

@@ -1,0 +1,128 @@
+"""Which function handles which command: one table, the whole surface of the broker on the wire."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pybroker.errors import PulsarError
+from pybroker.server import on_consume, on_metadata, on_produce, on_transaction
+from pybroker.wire import commands
+from pybroker.wire import pulsar_api_pb2 as pb
+
+if TYPE_CHECKING:
+    from pybroker.server.session import Session
+
+_T = pb.BaseCommand
+
+
+def _answer_error(session: "Session", body: Any, error: PulsarError) -> None:
+    session.write(commands.error(body.request_id, error))
+
+
+def _close_on_error(session: "Session", body: Any, error: PulsarError) -> None:
+    session.write(commands.error(2**64 - 1, error))
+    session.close(str(error))
+
+
+def _of_producer(body: Any) -> tuple[str, int]:
+    return "producer", body.producer_id
+
+
+def _of_consumer(body: Any) -> tuple[str, int]:
+    return "consumer", body.consumer_id
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """`immediate` runs within `data_received`, `deferred` in a task; each has one of them."""
+
+    field: str  # of the body in BaseCommand
+    immediate: Callable[["Session", Any], None] | None = None
+    deferred: Callable[["Session", Any], Awaitable[None]] | None = None
+    answer_error: Callable[["Session", Any, PulsarError], None] = _answer_error
+    ordered_by: Callable[[Any], tuple[str, int]] | None = None
+
+
+HANDLERS: Final[dict[int, Handler]] = {
+    _T.CONNECT: Handler("connect", immediate=on_metadata.connect, answer_error=_close_on_error),
+    _T.PING: Handler("ping", immediate=on_metadata.ping),
+    _T.PONG: Handler("pong", immediate=on_metadata.ignore),
+    _T.AUTH_RESPONSE: Handler("authResponse", immediate=on_metadata.ignore),
+    # lookup and metadata
+    _T.LOOKUP: Handler(
+        "lookupTopic", deferred=on_metadata.lookup, answer_error=on_metadata.lookup_failed
+    ),
+    _T.PARTITIONED_METADATA: Handler(
+        "partitionMetadata",
+        deferred=on_metadata.partitioned_metadata,
+        answer_error=on_metadata.partitioned_metadata_failed,
+    ),
+    _T.GET_TOPICS_OF_NAMESPACE: Handler(
+        "getTopicsOfNamespace", deferred=on_metadata.topics_of_namespace
+    ),
+    _T.WATCH_TOPIC_LIST: Handler("watchTopicList", deferred=on_metadata.unsupported),
+    _T.WATCH_TOPIC_LIST_CLOSE: Handler("watchTopicListClose", deferred=on_metadata.unsupported),
+    _T.GET_SCHEMA: Handler(
+        "getSchema",
+        deferred=on_metadata.get_schema,
+        answer_error=on_metadata.get_schema_failed,
+    ),
+    _T.GET_OR_CREATE_SCHEMA: Handler(
+        "getOrCreateSchema",
+        deferred=on_metadata.get_or_create_schema,
+        answer_error=on_metadata.get_or_create_schema_failed,
+    ),
+    # producers
+    _T.PRODUCER: Handler("producer", deferred=on_produce.producer, ordered_by=_of_producer),
+    _T.CLOSE_PRODUCER: Handler(
+        "close_producer", deferred=on_produce.close_producer, ordered_by=_of_producer
+    ),
+    # consumers
+    _T.SUBSCRIBE: Handler("subscribe", deferred=on_consume.subscribe, ordered_by=_of_consumer),
+    _T.FLOW: Handler("flow", immediate=on_consume.flow),
+    _T.ACK: Handler("ack", immediate=on_consume.ack, answer_error=on_consume.ack_failed),
+    _T.REDELIVER_UNACKNOWLEDGED_MESSAGES: Handler(
+        "redeliverUnacknowledgedMessages", immediate=on_consume.redeliver
+    ),
+    _T.SEEK: Handler("seek", deferred=on_consume.seek, ordered_by=_of_consumer),
+    _T.UNSUBSCRIBE: Handler(
+        "unsubscribe", deferred=on_consume.unsubscribe, ordered_by=_of_consumer
+    ),
+    _T.CLOSE_CONSUMER: Handler(
+        "close_consumer", deferred=on_consume.close_consumer, ordered_by=_of_consumer
+    ),
+    _T.GET_LAST_MESSAGE_ID: Handler("getLastMessageId", deferred=on_consume.get_last_message_id),
+    _T.CONSUMER_STATS: Handler("consumerStats", deferred=on_consume.consumer_stats),
+    # transactions
+    _T.TC_CLIENT_CONNECT_REQUEST: Handler(
+        "tcClientConnectRequest",
+        deferred=on_transaction.tc_client_connect,
+        answer_error=on_transaction.failed,
+    ),
+    _T.NEW_TXN: Handler(
+        "newTxn", deferred=on_transaction.new_txn, answer_error=on_transaction.failed
+    ),
+    _T.ADD_PARTITION_TO_TXN: Handler(
+        "addPartitionToTxn",
+        deferred=on_transaction.add_partition,
+        answer_error=on_transaction.failed,
+    ),
+    _T.ADD_SUBSCRIPTION_TO_TXN: Handler(
+        "addSubscriptionToTxn",
+        deferred=on_transaction.add_subscription,
+        answer_error=on_transaction.failed,
+    ),
+    _T.END_TXN: Handler(
+        "endTxn", deferred=on_transaction.end_txn, answer_error=on_transaction.failed
+    ),
+    _T.END_TXN_ON_PARTITION: Handler(
+        "endTxnOnPartition",
+        deferred=on_transaction.end_on_partition,
+        answer_error=on_transaction.failed,
+    ),
+    _T.END_TXN_ON_SUBSCRIPTION: Handler(
+        "endTxnOnSubscription",
+        deferred=on_transaction.end_on_subscription,
+        answer_error=on_transaction.failed,
+    ),
+}

@@ -1,0 +1,301 @@
+"""SUBSCRIBE, FLOW, ACK, redelivery, SEEK, UNSUBSCRIBE, CLOSE_CONSUMER, GET_LAST_MESSAGE_ID."""
+
+from typing import TYPE_CHECKING, Any
+
+from managed_ledger.position import EARLIEST, Position
+from pybroker.broker.consumer import Consumer, KeySharedPolicy, SubscriptionType
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic import Topic
+from pybroker.errors import ConsumerNotFound, NotAllowed, PulsarError
+from pybroker.names import TopicName, TxnId
+from pybroker.server.on_produce import stored_schema
+from pybroker.transaction.pending_ack import PendingAck
+from pybroker.wire import commands
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.commands import ack_set_bits
+
+if TYPE_CHECKING:
+    from pybroker.server.session import ConsumerSlot, Session
+
+_MAX_PERMITS = 2**31 - 1
+
+
+# -- SUBSCRIBE
+
+
+async def subscribe(session: "Session", command: pb.CommandSubscribe) -> None:
+    if command.consumer_id in session.consumers:
+        session.write(commands.success(command.request_id))
+        return
+    topics = session.services.topics
+    name = TopicName.parse(command.topic)
+    topic = await topics.require(name) if command.force_topic_creation else await topics.get(name)
+    if topic is None:
+        raise ConsumerNotFound(f"{name} does not exist")
+    if command.HasField("schema"):
+        await topics.schemas.add(topic.name, stored_schema(command.schema))
+    kind = SubscriptionType(command.subType)
+    subscription = await _subscription(session, topic, command)
+    consumer = _consumer(session, command)
+    session.add_consumer(topic, subscription, consumer)
+    try:
+        await subscription.add_consumer(consumer, kind, _key_shared(command))
+    except BaseException:
+        session.consumers.pop(command.consumer_id, None)
+        raise
+    if session.closed:
+        subscription.remove_consumer(consumer)
+        return
+    session.write(commands.success(command.request_id))
+
+
+async def _subscription(
+    session: "Session", topic: Topic, command: pb.CommandSubscribe
+) -> Subscription:
+    start = _start_position(command)
+    if not command.durable:
+        subscription = await topic.reader_subscription(command.subscription, start)
+    else:
+        properties = {pair.key: pair.value for pair in command.subscription_properties}
+        may_create = session.services.config.allow_auto_subscription_creation
+        subscription = await topic.subscription(
+            command.subscription, start, properties, create=may_create
+        )
+    if command.start_message_rollback_duration_sec and not subscription.consumers:
+        back_ms = command.start_message_rollback_duration_sec * 1000
+        await subscription.seek_to_time(session.services.clock.now_ms() - back_ms)
+    return subscription
+
+
+def _start_position(command: pb.CommandSubscribe) -> Position | None:
+    """The mark-delete position to begin with: just before the first entry to deliver."""
+    if not command.durable and command.HasField("start_message_id"):
+        first = position_of(command.start_message_id)
+        return EARLIEST if first.ledger_id < 0 else first.before
+    if command.initialPosition == pb.CommandSubscribe.Earliest:
+        return EARLIEST
+    return None
+
+
+def _consumer(session: "Session", command: pb.CommandSubscribe) -> Consumer:
+    services = session.services
+    return Consumer(
+        consumer_id=command.consumer_id,
+        name=command.consumer_name or f"consumer-{next(services.name_numbers)}",
+        sink=session,
+        priority_level=command.priority_level,
+        properties={pair.key: pair.value for pair in command.metadata},
+        read_compacted=command.read_compacted,
+        address=session.peer,
+        client_version=session.client_version,
+        connected_since_ms=services.clock.now_ms(),
+    )
+
+
+def _key_shared(command: pb.CommandSubscribe) -> KeySharedPolicy | None:
+    if not command.HasField("keySharedMeta"):
+        return None
+    meta = command.keySharedMeta
+    return KeySharedPolicy(
+        sticky=meta.keySharedMode == pb.STICKY,
+        ranges=tuple((r.start, r.end) for r in meta.hashRanges),
+        allow_out_of_order=meta.allowOutOfOrderDelivery,
+    )
+
+
+def position_of(message_id: pb.MessageIdData) -> Position:
+    """MessageId.earliest travels as (2^64 - 1, 2^64 - 1), which is (-1, -1)."""
+    ledger_id, entry_id = message_id.ledgerId, message_id.entryId
+    return Position(
+        ledger_id if ledger_id < 2**63 else ledger_id - 2**64,
+        entry_id if entry_id < 2**63 else entry_id - 2**64,
+    )
+
+
+# -- FLOW and ACK
+
+
+def flow(session: "Session", command: pb.CommandFlow) -> None:
+    slot = session.consumers.get(command.consumer_id)
+    if slot is not None and 0 < command.messagePermits <= _MAX_PERMITS:
+        slot.subscription.flow(slot.consumer, command.messagePermits)
+
+
+def ack(session: "Session", command: pb.CommandAck) -> None:
+    slot = session.consumers.get(command.consumer_id)
+    if slot is None:
+        if command.HasField("request_id"):
+            gone = ConsumerNotFound(f"Consumer {command.consumer_id} is not connected here")
+            _answer_ack(session, command, gone)
+        return
+    if command.HasField("txnid_least_bits"):
+        session.start_task(_ack_in_transaction(session, slot, command), "transactional ack")
+        return
+    if command.ack_type == pb.CommandAck.Cumulative:
+        _acknowledge_cumulative(slot, command)
+    else:
+        _acknowledge(slot, command)
+    if command.HasField("request_id"):
+        _answer_ack(session, command, None)
+
+
+def _acknowledge(slot: "ConsumerSlot", command: pb.CommandAck) -> None:
+    whole = []
+    for message_id in command.message_id:
+        if message_id.ack_set:
+            slot.subscription.acknowledge_indexes(
+                slot.consumer,
+                position_of(message_id),
+                ack_set_bits(message_id.ack_set),
+                message_id.batch_size,
+            )
+        else:
+            whole.append((message_id.ledgerId, message_id.entryId))
+    if whole:
+        slot.subscription.acknowledge(slot.consumer, whole)
+
+
+def _acknowledge_cumulative(slot: "ConsumerSlot", command: pb.CommandAck) -> None:
+    if len(command.message_id) != 1:
+        raise NotAllowed("A cumulative acknowledgement names exactly one message")
+    message_id = command.message_id[0]
+    unacked = ack_set_bits(message_id.ack_set) if message_id.ack_set else None
+    slot.subscription.acknowledge_cumulative(
+        slot.consumer, position_of(message_id), unacked, message_id.batch_size
+    )
+
+
+async def _ack_in_transaction(
+    session: "Session", slot: "ConsumerSlot", command: pb.CommandAck
+) -> None:
+    txn_id = TxnId(command.txnid_most_bits, command.txnid_least_bits)
+    cumulative = command.ack_type == pb.CommandAck.Cumulative
+    try:
+        acks = [await _pending_ack(slot.topic, message_id) for message_id in command.message_id]
+        await slot.subscription.acknowledge_in_transaction(slot.consumer, txn_id, acks, cumulative)
+    except PulsarError as error:
+        _answer_ack(session, command, error)
+    else:
+        _answer_ack(session, command, None)
+
+
+async def _pending_ack(topic: Topic, message_id: pb.MessageIdData) -> PendingAck:
+    position = position_of(message_id)
+    if not message_id.ack_set:
+        return PendingAck(position, None, message_id.batch_size)
+    batch_size = message_id.batch_size
+    if not batch_size:
+        run = await topic.ledger.read(position, position, 1, 1)
+        batch_size = run.message_counts[0] if run else 0
+    return PendingAck(position, ack_set_bits(message_id.ack_set), batch_size)
+
+
+def _answer_ack(session: "Session", command: pb.CommandAck, error: PulsarError | None) -> None:
+    answer = pb.CommandAckResponse(consumer_id=command.consumer_id)
+    if command.HasField("request_id"):
+        answer.request_id = command.request_id
+    if command.HasField("txnid_least_bits"):
+        answer.txnid_least_bits = command.txnid_least_bits
+        answer.txnid_most_bits = command.txnid_most_bits
+    if error is not None:
+        answer.error = error.code  # type: ignore[assignment]
+        answer.message = str(error)
+    session.send_command(pb.BaseCommand(type=pb.BaseCommand.ACK_RESPONSE, ackResponse=answer))
+
+
+def ack_failed(session: "Session", command: pb.CommandAck, error: PulsarError) -> None:
+    if command.HasField("request_id"):
+        _answer_ack(session, command, error)
+
+
+def redeliver(session: "Session", command: pb.CommandRedeliverUnacknowledgedMessages) -> None:
+    slot = session.consumers.get(command.consumer_id)
+    if slot is None:
+        return
+    positions = [position_of(message_id) for message_id in command.message_ids]
+    slot.subscription.redeliver(slot.consumer, positions or None)
+
+
+# -- SEEK, UNSUBSCRIBE, CLOSE_CONSUMER
+
+
+def _slot(session: "Session", consumer_id: int) -> "ConsumerSlot":
+    slot = session.consumers.get(consumer_id)
+    if slot is None:
+        raise ConsumerNotFound(f"Consumer {consumer_id} is not connected here")
+    return slot
+
+
+async def seek(session: "Session", command: pb.CommandSeek) -> None:
+    slot = _slot(session, command.consumer_id)
+    if command.HasField("message_publish_time"):
+        await slot.subscription.seek_to_time(command.message_publish_time)
+    else:
+        await slot.subscription.seek(position_of(command.message_id))
+    session.write(commands.success(command.request_id))
+
+
+async def unsubscribe(session: "Session", command: pb.CommandUnsubscribe) -> None:
+    slot = _slot(session, command.consumer_id)
+    others = [c for c in slot.subscription.consumers if c is not slot.consumer]
+    if others and not command.force:
+        raise NotAllowed(
+            f"Subscription {slot.subscription.name} has other consumers; close them first"
+        )
+    session.consumers.pop(command.consumer_id)
+    slot.subscription.remove_consumer(slot.consumer)
+    await slot.topic.delete_subscription(slot.subscription.name)
+    session.write(commands.success(command.request_id))
+
+
+async def close_consumer(session: "Session", command: pb.CommandCloseConsumer) -> None:
+    slot = session.consumers.pop(command.consumer_id, None)
+    if slot is not None:
+        slot.subscription.remove_consumer(slot.consumer)
+    session.write(commands.success(command.request_id))
+
+
+# -- questions
+
+
+async def get_last_message_id(session: "Session", command: pb.CommandGetLastMessageId) -> None:
+    slot = _slot(session, command.consumer_id)
+    position, batch_index = await slot.topic.last_message_id()
+    marked = slot.subscription.cursor.mark_delete_position
+    answer = pb.CommandGetLastMessageIdResponse(
+        request_id=command.request_id,
+        last_message_id=_message_id(slot.topic, position, batch_index),
+        consumer_mark_delete_position=_message_id(slot.topic, marked, -1),
+    )
+    session.send_command(
+        pb.BaseCommand(
+            type=pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=answer
+        )
+    )
+
+
+def _message_id(topic: Topic, position: Position, batch_index: int) -> pb.MessageIdData:
+    return pb.MessageIdData(
+        ledgerId=position.ledger_id & 0xFFFF_FFFF_FFFF_FFFF,
+        entryId=position.entry_id & 0xFFFF_FFFF_FFFF_FFFF,
+        partition=topic.name.partition,
+        batch_index=batch_index,
+    )
+
+
+async def consumer_stats(session: "Session", command: pb.CommandConsumerStats) -> None:
+    slot = _slot(session, command.consumer_id)
+    consumer: Any = slot.consumer
+    answer = pb.CommandConsumerStatsResponse(
+        request_id=command.request_id,
+        consumerName=consumer.name,
+        availablePermits=max(0, consumer.permits),
+        unackedMessages=consumer.unacked,
+        address=consumer.address,
+        connectedSince=str(consumer.connected_since_ms),
+        type=slot.subscription.kind.name.title() if slot.subscription.kind is not None else "",
+        msgBacklog=slot.subscription.backlog,
+    )
+    session.send_command(
+        pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS_RESPONSE, consumerStatsResponse=answer)
+    )

@@ -1,0 +1,207 @@
+"""CONNECT, lookup, partitioned metadata, topic lists, schemas: what clients ask before they work."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from crc32c import crc32c
+
+from pybroker.broker.schemas import StoredSchema, version_bytes
+from pybroker.broker.tenants import NotFound
+from pybroker.errors import NotAllowed, PulsarError, ServiceNotReady, UnsupportedVersionError
+from pybroker.names import TopicName
+from pybroker.server.on_produce import stored_schema
+from pybroker.wire import pulsar_api_pb2 as pb
+
+if TYPE_CHECKING:
+    from pybroker.server.session import Session
+
+_TYPE = pb.BaseCommand
+PROTOCOL_VERSION: Final = 21
+SERVER_VERSION: Final = "pybroker"
+
+
+# -- CONNECT
+
+
+def connect(session: "Session", command: pb.CommandConnect) -> None:
+    if command.protocol_version < 0:
+        raise UnsupportedVersionError(f"Protocol version {command.protocol_version} does not exist")
+    session.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
+    session.client_version = command.client_version[:64]
+    session.connected()
+    answer = pb.CommandConnected(
+        server_version=SERVER_VERSION,
+        protocol_version=session.protocol_version,
+        max_message_size=session.services.config.max_message_size,
+        feature_flags=pb.FeatureFlags(
+            supports_partial_producer=True,
+            supports_get_partitioned_metadata_without_auto_creation=True,
+        ),
+    )
+    session.send_command(pb.BaseCommand(type=_TYPE.CONNECTED, connected=answer))
+
+
+def ping(session: "Session", command: pb.CommandPing) -> None:
+    session.write_pong()
+
+
+def ignore(session: "Session", command: Any) -> None:
+    """PONG only says that the peer is there, which `data_received` noticed."""
+
+
+# -- LOOKUP
+
+
+async def lookup(session: "Session", command: pb.CommandLookupTopic) -> None:
+    name = TopicName.parse(command.topic)
+    listener = command.advertised_listener_name
+    if listener:
+        raise ServiceNotReady(f"the broker do not have {listener} listener")
+    session.services.topics.tenants.check_namespace(name.namespace_name)
+    answer = pb.CommandLookupTopicResponse(
+        request_id=command.request_id,
+        response=pb.CommandLookupTopicResponse.Connect,
+        brokerServiceUrl=session.broker_url,
+        authoritative=True,
+        proxy_through_service_url=False,
+    )
+    session.send_command(pb.BaseCommand(type=_TYPE.LOOKUP_RESPONSE, lookupTopicResponse=answer))
+
+
+def lookup_failed(session: "Session", command: pb.CommandLookupTopic, error: PulsarError) -> None:
+    answer = pb.CommandLookupTopicResponse(
+        request_id=command.request_id,
+        response=pb.CommandLookupTopicResponse.Failed,
+        error=error.code,  # type: ignore[arg-type]
+        message=str(error),
+    )
+    session.send_command(pb.BaseCommand(type=_TYPE.LOOKUP_RESPONSE, lookupTopicResponse=answer))
+
+
+async def partitioned_metadata(
+    session: "Session", command: pb.CommandPartitionedTopicMetadata
+) -> None:
+    partitions = await session.services.topics.partitions_for_client(
+        TopicName.parse(command.topic), command.metadata_auto_creation_enabled
+    )
+    answer = pb.CommandPartitionedTopicMetadataResponse(
+        request_id=command.request_id,
+        partitions=partitions,
+        response=pb.CommandPartitionedTopicMetadataResponse.Success,
+    )
+    _send_partitioned_metadata(session, answer)
+
+
+def partitioned_metadata_failed(
+    session: "Session", command: pb.CommandPartitionedTopicMetadata, error: PulsarError
+) -> None:
+    answer = pb.CommandPartitionedTopicMetadataResponse(
+        request_id=command.request_id,
+        response=pb.CommandPartitionedTopicMetadataResponse.Failed,
+        error=error.code,  # type: ignore[arg-type]
+        message=str(error),
+    )
+    _send_partitioned_metadata(session, answer)
+
+
+def _send_partitioned_metadata(
+    session: "Session", answer: pb.CommandPartitionedTopicMetadataResponse
+) -> None:
+    session.send_command(
+        pb.BaseCommand(type=_TYPE.PARTITIONED_METADATA_RESPONSE, partitionMetadataResponse=answer)
+    )
+
+
+async def topics_of_namespace(session: "Session", command: pb.CommandGetTopicsOfNamespace) -> None:
+    """All names, unfiltered: a pattern is the client's to match, so no client's regular
+    expression ever runs here. Topic-list watchers are not advertised for the same reason.
+    """
+    names: list[TopicName] = []
+    if command.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+        try:
+            names = session.services.topics.names(command.namespace)
+        except NotFound:
+            names = []
+    topics = sorted(str(name) for name in names)
+    topics_hash = f"{crc32c(','.join(topics).encode()):08x}"
+    changed = command.topics_hash != topics_hash
+    answer = pb.CommandGetTopicsOfNamespaceResponse(
+        request_id=command.request_id,
+        topics=topics if changed else [],
+        filtered=False,
+        topics_hash=topics_hash,
+        changed=changed,
+    )
+    session.send_command(
+        pb.BaseCommand(
+            type=_TYPE.GET_TOPICS_OF_NAMESPACE_RESPONSE, getTopicsOfNamespaceResponse=answer
+        )
+    )
+
+
+async def unsupported(session: "Session", command: Any) -> None:
+    raise NotAllowed(f"{type(command).__name__} is not supported by this broker")
+
+
+# -- schemas
+
+
+async def get_schema(session: "Session", command: pb.CommandGetSchema) -> None:
+    asked = int.from_bytes(command.schema_version, "big") if command.schema_version else None
+    name = TopicName.parse(command.topic)
+    version, schema = session.services.topics.schemas.get(name, asked)
+    answer = pb.CommandGetSchemaResponse(
+        request_id=command.request_id,
+        schema=_wire_schema(schema),
+        schema_version=version_bytes(version),
+    )
+    _send_schema(session, answer)
+
+
+def get_schema_failed(session: "Session", command: pb.CommandGetSchema, error: PulsarError) -> None:
+    answer = pb.CommandGetSchemaResponse(
+        request_id=command.request_id,
+        error_code=error.code,  # type: ignore[arg-type]
+        error_message=str(error),
+    )
+    _send_schema(session, answer)
+
+
+def _send_schema(session: "Session", answer: pb.CommandGetSchemaResponse) -> None:
+    session.send_command(pb.BaseCommand(type=_TYPE.GET_SCHEMA_RESPONSE, getSchemaResponse=answer))
+
+
+def _wire_schema(schema: StoredSchema) -> pb.Schema:
+    return pb.Schema(
+        name=schema.name,
+        type=schema.type,  # type: ignore[arg-type]
+        schema_data=schema.data,
+        properties=[pb.KeyValue(key=k, value=v) for k, v in schema.properties.items()],
+    )
+
+
+async def get_or_create_schema(session: "Session", command: pb.CommandGetOrCreateSchema) -> None:
+    name = TopicName.parse(command.topic)
+    version = await session.services.topics.schemas.add(name, stored_schema(command.schema))
+    _send_created_schema(
+        session,
+        pb.CommandGetOrCreateSchemaResponse(
+            request_id=command.request_id, schema_version=version_bytes(version)
+        ),
+    )
+
+
+def get_or_create_schema_failed(
+    session: "Session", command: pb.CommandGetOrCreateSchema, error: PulsarError
+) -> None:
+    answer = pb.CommandGetOrCreateSchemaResponse(
+        request_id=command.request_id,
+        error_code=error.code,  # type: ignore[arg-type]
+        error_message=str(error),
+    )
+    _send_created_schema(session, answer)
+
+
+def _send_created_schema(session: "Session", answer: pb.CommandGetOrCreateSchemaResponse) -> None:
+    session.send_command(
+        pb.BaseCommand(type=_TYPE.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=answer)
+    )

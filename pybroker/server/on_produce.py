@@ -1,0 +1,180 @@
+"""PRODUCER, SEND, CLOSE_PRODUCER.
+
+The hot path is `send`: a run of SENDs goes to its topic as it came, and one piece of receipts
+comes back when the group commit that holds it is durable.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from managed_ledger.position import Position
+from pybroker.broker.producers import AccessMode, Producer
+from pybroker.broker.schemas import StoredSchema, version_bytes
+from pybroker.broker.topic import Topic
+from pybroker.errors import PulsarError
+from pybroker.names import TopicName
+from pybroker.wire import commands
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.frames import SendRun
+
+if TYPE_CHECKING:
+    from pybroker.server.session import Session
+
+
+async def producer(session: "Session", command: pb.CommandProducer) -> None:
+    if command.producer_id in session.producers:
+        _answer(session, command, session.producers[command.producer_id].producer, None)
+        return
+    topic = await session.services.topics.require(TopicName.parse(command.topic))
+    schema_version = None
+    if command.HasField("schema"):
+        schema = stored_schema(command.schema)
+        schema_version = await session.services.topics.schemas.add(topic.name, schema)
+    new = _new_producer(session, command)
+    granted = _granter(session, command, topic, new, schema_version)
+    ready = await topic.producers.add(new, granted)
+    if session.closed:
+        await topic.producers.remove(new)
+        return
+    session.add_producer(topic, new)
+    if command.HasField("initial_subscription_name"):
+        await topic.subscription(command.initial_subscription_name, None, {}, create=True)
+    _answer(session, command, new, schema_version, ready)
+
+
+def _new_producer(session: "Session", command: pb.CommandProducer) -> Producer:
+    services = session.services
+    name = command.producer_name
+    if not name:
+        name = f"{services.config.cluster_name}-{services.boot_id}-{next(services.name_numbers)}"
+    return Producer(
+        producer_id=command.producer_id,
+        name=name,
+        owner=session,
+        access_mode=AccessMode(command.producer_access_mode),
+        epoch=command.epoch,
+        user_provided_name=command.user_provided_producer_name,
+        topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
+        address=session.peer,
+        client_version=session.client_version,
+        connected_since_ms=services.clock.now_ms(),
+    )
+
+
+def _granter(
+    session: "Session",
+    command: pb.CommandProducer,
+    topic: Topic,
+    new: Producer,
+    schema_version: int | None,
+) -> Callable[[], None]:
+    """A waiting producer hears a second time, under the same request id, when it may write."""
+
+    def granted() -> None:
+        if session.closed:
+            topic.tasks.start(topic.producers.remove(new), "producer gone")
+        else:
+            _answer(session, command, new, schema_version)
+
+    return granted
+
+
+def _answer(
+    session: "Session",
+    command: pb.CommandProducer,
+    producer: Producer,
+    schema_version: int | None,
+    ready: bool = True,
+) -> None:
+    slot = session.producers[command.producer_id]
+    deduplication = slot.topic.deduplication
+    answer = pb.CommandProducerSuccess(
+        request_id=command.request_id,
+        producer_name=producer.name,
+        last_sequence_id=deduplication.last_sequence_id(producer.name) if deduplication else -1,
+        schema_version=b"" if schema_version is None else version_bytes(schema_version),
+        producer_ready=ready,
+    )
+    if producer.topic_epoch is not None:
+        answer.topic_epoch = producer.topic_epoch
+    session.send_command(
+        pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS, producer_success=answer)
+    )
+
+
+def stored_schema(schema: pb.Schema) -> StoredSchema:
+    properties = {pair.key: pair.value for pair in schema.properties}
+    return StoredSchema(schema.name, schema.type, schema.schema_data, properties)
+
+
+async def close_producer(session: "Session", command: pb.CommandCloseProducer) -> None:
+    slot = session.producers.pop(command.producer_id, None)
+    if slot is not None:
+        await slot.topic.producers.remove(slot.producer)
+    session.write(commands.success(command.request_id))
+
+
+# -- SEND
+
+
+def send(session: "Session", run: SendRun) -> None:
+    slot = session.producers.get(run.producer_id)
+    if slot is None:
+        return  # closed by the broker a moment ago; the client resends once it is back
+    topic, producer = slot.topic, slot.producer
+    duplicates = topic.duplicates(producer, run) if topic.deduplication else None
+    if not duplicates:
+        _publish(session, topic, producer, run)
+        return
+    for kept, index in _split(run, duplicates):
+        if kept is not None:
+            _publish(session, topic, producer, kept)
+        else:
+            _answer_duplicate(session, topic, producer, run, index)
+
+
+def _publish(session: "Session", topic: Topic, producer: Producer, run: SendRun) -> None:
+    size_bytes = sum(map(len, run.entries))
+    producer.messages_in += len(run.entries)
+    producer.bytes_in += size_bytes
+    topic.bytes_in += size_bytes
+
+    def published(first: Position | None, error: Exception | None) -> None:
+        session.services.budget.give_back(size_bytes)
+        if session.closed:
+            return
+        if first is None:
+            assert isinstance(error, PulsarError)
+            refuse(session, run, error)
+        else:
+            session.write(commands.receipts(run, first.ledger_id, first.entry_id))
+
+    session.spend_budget(size_bytes)
+    topic.publish(producer, run, published)
+
+
+def refuse(session: "Session", run: SendRun, error: PulsarError) -> None:
+    for sequence_id in run.sequence_ids():
+        session.write(commands.send_error(run.producer_id, sequence_id, error))
+
+
+def _answer_duplicate(
+    session: "Session", topic: Topic, producer: Producer, run: SendRun, index: int
+) -> None:
+    lowest, highest = run.sequence_ids()[index], run.highest_sequence_ids()[index]
+    answer = commands.duplicate_receipt(run.producer_id, lowest, highest)
+    assert topic.deduplication is not None
+    topic.deduplication.when_durable(producer.name, lowest, highest, lambda: session.write(answer))
+
+
+def _split(run: SendRun, duplicates: list[int]) -> list[tuple[SendRun | None, int]]:
+    """The run as pieces in order: a run of new messages, or (None, index) of a duplicate."""
+    pieces: list[tuple[SendRun | None, int]] = []
+    start = 0
+    for index in [*duplicates, len(run.entries)]:
+        if start < index:
+            pieces.append((run.part(start, index), start))
+        if index < len(run.entries):
+            pieces.append((None, index))
+        start = index + 1
+    return pieces

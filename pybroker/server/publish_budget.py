@@ -1,0 +1,33 @@
+"""How many published bytes may be in flight, in memory and not yet durable, in the whole broker.
+
+Over the limit, every session that publishes stops reading its socket; when half is free again,
+they go on. That is the only brake on producers: TCP carries it to them.
+"""
+
+from collections.abc import Callable
+
+
+class PublishBudget:
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self.in_flight_bytes = 0
+        self._paused: dict[Callable[[], None], None] = {}
+
+    def take(self, size_bytes: int, resume: Callable[[], None]) -> bool:
+        """False when the caller must stop reading; `resume` is called when it may go on."""
+        self.in_flight_bytes += size_bytes
+        if self.in_flight_bytes <= self._limit_bytes:
+            return True
+        self._paused[resume] = None
+        return False
+
+    def give_back(self, size_bytes: int) -> None:
+        self.in_flight_bytes -= size_bytes
+        if self._paused and self.in_flight_bytes * 2 <= self._limit_bytes:
+            paused, self._paused = self._paused, {}
+            for resume in paused:
+                resume()
+
+    def forget(self, resume: Callable[[], None]) -> None:
+        """The session is gone; nobody is to be resumed."""
+        self._paused.pop(resume, None)

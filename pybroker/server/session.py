@@ -1,0 +1,366 @@
+"""One connection: bytes in, handlers by command, everything written in one piece a tick.
+
+`data_received` parses a whole chunk at once. Runs of SENDs, ACK and FLOW are handled on the spot;
+what may wait (loading a topic, a transaction's log) runs in a task of the session. Commands about
+the same producer or consumer are handled one after the other, in the order they came.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final
+
+from pybroker.broker.consumer import Consumer
+from pybroker.broker.producers import Producer
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic import Topic
+from pybroker.errors import ChecksumError, PulsarError, ServiceNotReady
+from pybroker.runtime import Tasks
+from pybroker.server import on_produce
+from pybroker.server.handlers import HANDLERS, Handler
+from pybroker.server.services import Services
+from pybroker.wire import commands
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.connection_state import ACCEPTED, ConnectionState
+from pybroker.wire.frames import (
+    BadChecksum,
+    CommandFrame,
+    FrameDecoder,
+    ProtocolError,
+    SendRun,
+    encode_frame,
+)
+
+log = logging.getLogger("pybroker.session")
+
+_WRITE_HIGH_BYTES: Final = 1024 * 1024
+_CLOSE_TIMEOUT_S: Final = 5.0  # for a peer that does not read what is left for it
+_MAX_TASKS: Final = 10_000
+_MAX_PRODUCERS_AND_CONSUMERS: Final = 20_000
+
+# Why the socket is not being read.
+_BUDGET, _OUTBOX, _TASKS = "publish budget", "slow reader", "too many requests at once"
+
+
+class ProducerSlot:
+    """A producer and its topic, as this connection knows them."""
+
+    __slots__ = ("producer", "topic")
+
+    def __init__(self, topic: Topic, producer: Producer) -> None:
+        self.topic = topic
+        self.producer = producer
+
+
+class ConsumerSlot:
+    __slots__ = ("consumer", "frames", "subscription", "topic")
+
+    def __init__(self, topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
+        self.topic = topic
+        self.subscription = subscription
+        self.consumer = consumer
+        self.frames = commands.MessageFrames(consumer.consumer_id, topic.name.partition)
+
+
+class Session(asyncio.Protocol):
+    """`admit` may refuse the connection by its address; `forget` hears of each admitted one's end."""
+
+    def __init__(
+        self,
+        services: Services,
+        admit: Callable[["Session", str], bool],
+        forget: Callable[["Session"], None],
+    ) -> None:
+        self.services = services
+        self.state = ConnectionState.AWAITING_CONNECT
+        self.protocol_version = 0
+        self.client_version = ""
+        self.principal: str | None = None
+        self.producers: dict[int, ProducerSlot] = {}
+        self.consumers: dict[int, ConsumerSlot] = {}
+        self.writable = True
+        self.peer = ""
+        self.tasks = Tasks("session")
+        self._admit = admit
+        self._forget = forget
+        self._heard = True  # since the last keep-alive check
+        self._asked = False  # by a PING since then
+        self._decoder = FrameDecoder(services.config.max_message_size)
+        self._transport: asyncio.Transport | None = None
+        self._outbox: list[bytes] = []
+        self._flushing = False
+        self._paused: set[str] = set()
+        self._last_of: dict[tuple[str, int], asyncio.Task[Any]] = {}
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._handshake: asyncio.TimerHandle | None = None
+
+    # -- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if peer else "unknown"
+        if not self._admit(self, peer[0] if peer else "unknown"):
+            self.state = ConnectionState.CLOSED
+            transport.abort()
+            return
+        timeout_s = self.services.config.handshake_timeout_ms / 1000
+        self._handshake = self._loop.call_later(timeout_s, self._handshake_timed_out)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        try:
+            events = self._decoder.receive(data)
+            for event in events:
+                if isinstance(event, SendRun):
+                    self._require(ConnectionState.CONNECTED, "SEND")
+                    on_produce.send(self, event)
+                elif isinstance(event, CommandFrame):
+                    self._handle(event.command)
+                else:
+                    self._require(ConnectionState.CONNECTED, "SEND")
+                    self._refuse_checksum(event)
+        except ProtocolError as error:
+            self.close(f"protocol error: {error}")
+
+    def pause_writing(self) -> None:
+        self.writable = False
+        self.pause_reading(_OUTBOX)
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        self.resume_reading(_OUTBOX)
+        for slot in list(self.consumers.values()):
+            slot.subscription.notify()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.state = ConnectionState.CLOSED
+        self.writable = False
+        if self._handshake is not None:
+            self._handshake.cancel()
+        self.services.budget.forget(self._resume_budget)
+        for slot in list(self.consumers.values()):
+            slot.subscription.remove_consumer(slot.consumer)
+        self.consumers.clear()
+        producers, self.producers = self.producers, {}
+        for producer_slot in producers.values():
+            topic = producer_slot.topic
+            topic.tasks.start(topic.producers.remove(producer_slot.producer), "producer gone")
+        self._forget(self)
+        self.ended.set_result(None)
+
+    @property
+    def closed(self) -> bool:
+        return self.state is ConnectionState.CLOSED
+
+    @property
+    def broker_url(self) -> str:
+        """Where this broker is found: as configured, else where this connection found it."""
+        assert self._transport is not None
+        host, port = self._transport.get_extra_info("sockname")[:2]
+        host = self.services.config.advertised_address or host
+        return f"pulsar://[{host}]:{port}" if ":" in host else f"pulsar://{host}:{port}"
+
+    def add_producer(self, topic: Topic, producer: Producer) -> None:
+        self.producers[producer.producer_id] = ProducerSlot(topic, producer)
+
+    def add_consumer(self, topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
+        self.consumers[consumer.consumer_id] = ConsumerSlot(topic, subscription, consumer)
+
+    # -- writing
+
+    def write(self, data: bytes) -> None:
+        """Goes out with everything else of this tick."""
+        self._outbox.append(data)
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def send_command(self, command: pb.BaseCommand) -> None:
+        self.write(encode_frame(command))
+
+    def _flush(self) -> None:
+        self._flushing = False
+        outbox, self._outbox = self._outbox, []
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(outbox[0] if len(outbox) == 1 else b"".join(outbox))
+
+    # -- reading
+
+    def pause_reading(self, why: str) -> None:
+        if not self._paused and self._transport is not None:
+            self._transport.pause_reading()
+        self._paused.add(why)
+
+    def resume_reading(self, why: str) -> None:
+        self._paused.discard(why)
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def spend_budget(self, size_bytes: int) -> None:
+        if not self.services.budget.take(size_bytes, self._resume_budget):
+            self.pause_reading(_BUDGET)
+
+    def _resume_budget(self) -> None:
+        self.resume_reading(_BUDGET)
+
+    # -- commands
+
+    def _require(self, state: ConnectionState, command: str) -> None:
+        if self.state is not state:
+            raise ProtocolError(f"{command} came while the connection was {self.state.name}")
+
+    def _handle(self, command: pb.BaseCommand) -> None:
+        kind = command.type
+        if kind not in ACCEPTED[self.state]:
+            raise ProtocolError(
+                f"command type {kind} is not accepted while the connection is {self.state.name}"
+            )
+        handler = HANDLERS[kind]
+        if not command.HasField(handler.field):
+            raise ProtocolError(f"command type {kind} came without its body")
+        body = getattr(command, handler.field)
+        if handler.immediate is not None:
+            self._run_now(handler, body)
+        else:
+            self._start(handler, body)
+
+    def _run_now(self, handler: Handler, body: Any) -> None:
+        assert handler.immediate is not None
+        try:
+            handler.immediate(self, body)
+        except PulsarError as error:
+            handler.answer_error(self, body, error)
+
+    def _start(self, handler: Handler, body: Any) -> None:
+        if len(self.tasks) >= _MAX_TASKS:
+            raise ProtocolError(f"{_TASKS}: more than {_MAX_TASKS} requests are open")
+        if len(self.producers) + len(self.consumers) > _MAX_PRODUCERS_AND_CONSUMERS:
+            raise ProtocolError("too many producers and consumers on one connection")
+        key = handler.ordered_by(body) if handler.ordered_by else None
+        before = self._last_of.get(key) if key else None
+        task = self.tasks.start(self._run(handler, body, before), handler.field)
+        if key is not None:
+            self._last_of[key] = task
+            task.add_done_callback(lambda ended: self._forget_order(key, ended))
+
+    def start_task(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """For an immediate handler whose rest has to wait; it answers its own errors."""
+        if len(self.tasks) >= _MAX_TASKS:
+            work.close()
+            raise ProtocolError(f"{_TASKS}: more than {_MAX_TASKS} requests are open")
+        self.tasks.start(work, name)
+
+    def _forget_order(self, key: tuple[str, int], task: asyncio.Task[Any]) -> None:
+        if self._last_of.get(key) is task:
+            del self._last_of[key]
+
+    async def _run(self, handler: Handler, body: Any, before: asyncio.Task[Any] | None) -> None:
+        if before is not None and not before.done():
+            await asyncio.wait([before])
+        assert handler.deferred is not None
+        try:
+            await handler.deferred(self, body)
+        except PulsarError as error:
+            handler.answer_error(self, body, error)
+        except Exception as error:
+            log.exception("%s from %s failed", handler.field, self.peer)
+            wrapped = ServiceNotReady(f"The broker failed to handle it: {error!r}; try again")
+            handler.answer_error(self, body, wrapped)
+
+    def _refuse_checksum(self, event: BadChecksum) -> None:
+        error = ChecksumError(f"Message {event.sequence_id} does not match its CRC32C")
+        self.write(commands.send_error(event.producer_id, event.sequence_id, error))
+
+    def write_pong(self) -> None:
+        self.write(commands.PONG)
+
+    def check_alive(self) -> None:
+        """Once a keep-alive interval: silence is asked about once, then it ends the connection."""
+        if self._heard:
+            self._heard = self._asked = False
+        elif not self._asked:
+            self._asked = True
+            self.write(commands.PING)
+        else:
+            self.close("silent for two keep-alive intervals")
+
+    def connected(self) -> None:
+        self.state = ConnectionState.CONNECTED
+        if self._handshake is not None:
+            self._handshake.cancel()
+
+    def _handshake_timed_out(self) -> None:
+        if self.state is ConnectionState.AWAITING_CONNECT:
+            self.close("no CONNECT within the handshake timeout")
+
+    # -- what topics and subscriptions see (ProducerOwner, ConsumerSink)
+
+    def deliver(
+        self,
+        consumer: Consumer,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        redelivery_counts: Sequence[int] | None,
+        unacked_indexes: Mapping[int, tuple[int, int]] | None,
+    ) -> None:
+        slot = self.consumers.get(consumer.consumer_id)
+        if slot is None or slot.consumer is not consumer:
+            return
+        if redelivery_counts is None and unacked_indexes is None:
+            self.write(slot.frames.encode(ledger_id, entry_ids, entries))
+        else:
+            self.write(
+                slot.frames.encode_again(
+                    ledger_id, entry_ids, entries, redelivery_counts, unacked_indexes
+                )
+            )
+
+    def active_consumer_changed(self, consumer: Consumer, is_active: bool) -> None:
+        if self.protocol_version >= 12:
+            change = pb.CommandActiveConsumerChange(
+                consumer_id=consumer.consumer_id, is_active=is_active
+            )
+            self.send_command(
+                pb.BaseCommand(
+                    type=pb.BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change
+                )
+            )
+
+    def close_consumer(self, consumer: Consumer, reason: str) -> None:
+        slot = self.consumers.get(consumer.consumer_id)
+        if slot is None or slot.consumer is not consumer:
+            return
+        del self.consumers[consumer.consumer_id]
+        closing = pb.CommandCloseConsumer(consumer_id=consumer.consumer_id, request_id=2**64 - 1)
+        self.send_command(
+            pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER, close_consumer=closing)
+        )
+
+    def close_producer(self, producer: Producer, reason: str) -> None:
+        slot = self.producers.get(producer.producer_id)
+        if slot is None or slot.producer is not producer:
+            return
+        del self.producers[producer.producer_id]
+        closing = pb.CommandCloseProducer(producer_id=producer.producer_id, request_id=2**64 - 1)
+        self.send_command(
+            pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER, close_producer=closing)
+        )
+
+    # -- closing
+
+    def close(self, reason: str) -> None:
+        """Write what is due, then close; `connection_lost` does the rest."""
+        if self.state is ConnectionState.CLOSED:
+            return
+        log.info("closing %s: %s", self.peer, reason)
+        self.state = ConnectionState.CLOSED
+        if self._outbox:
+            self._flush()
+        if self._transport is not None:
+            self._transport.close()
+            self._loop.call_later(_CLOSE_TIMEOUT_S, self._transport.abort)

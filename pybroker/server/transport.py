@@ -1,0 +1,90 @@
+"""The listening socket: limits on connections, keep-alive, an orderly end.
+
+Limits (security-and-faults): so many connections in all and per address; a connection without
+CONNECT is closed by its session; one that says nothing for two keep-alive intervals, though asked
+by a PING, is closed here.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Final
+
+from pybroker.server.services import Services
+from pybroker.server.session import Session
+
+log = logging.getLogger("pybroker.server")
+
+_DRAIN_TIMEOUT_S: Final = 5.0
+
+
+class BrokerServer:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._sessions: dict[Session, str] = {}
+        self._per_address: Counter[str] = Counter()
+        self._server: asyncio.Server | None = None
+        self._keep_alive: asyncio.Task[None] | None = None
+
+    @property
+    def sessions(self) -> list[Session]:
+        return list(self._sessions)
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; returns the address bound. Raises OSError when the port is taken."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, host, port, backlog=1024)
+        self._keep_alive = loop.create_task(self._check_keep_alive(), name="keep-alive")
+        bound = self._server.sockets[0].getsockname()
+        return bound[0], bound[1]
+
+    def _accept(self) -> asyncio.Protocol:
+        return Session(self._services, self._admit, self._forget)
+
+    def _admit(self, session: Session, address: str) -> bool:
+        config = self._services.config
+        if len(self._sessions) >= config.max_connections:
+            log.warning("refusing %s: %d connections are open", address, len(self._sessions))
+            return False
+        if self._per_address[address] >= config.max_connections_per_ip > 0:
+            log.warning("refusing %s: it has %d connections", address, self._per_address[address])
+            return False
+        self._sessions[session] = address
+        self._per_address[address] += 1
+        return True
+
+    def _forget(self, session: Session) -> None:
+        address = self._sessions.pop(session, None)
+        if address is not None:
+            self._per_address[address] -= 1
+            if not self._per_address[address]:
+                del self._per_address[address]
+
+    async def _check_keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(self._services.config.keep_alive_interval_seconds)
+            for session in list(self._sessions):
+                session.check_alive()
+
+    async def stop_listening(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._keep_alive is not None:
+            self._keep_alive.cancel()
+            await asyncio.wait([self._keep_alive])
+            self._keep_alive = None
+
+    async def stop(self) -> None:
+        """Close every connection once what was answered is written; requests still in work end
+        with their connection.
+        """
+        await self.stop_listening()
+        sessions = list(self._sessions)
+        for session in sessions:
+            session.close("the broker shuts down")
+        for session in sessions:
+            await session.tasks.close()
+        if sessions:
+            ended = asyncio.gather(*(session.ended for session in sessions))
+            await asyncio.wait([ended], timeout=_DRAIN_TIMEOUT_S)

@@ -1,0 +1,57 @@
+"""What a connection may receive, and when: a literal table. Source: the binary protocol's
+"Connection establishment"; wire.md lists who sends what.
+"""
+
+from enum import Enum, auto
+from typing import Final
+
+from pybroker.wire import pulsar_api_pb2 as pb
+
+_T = pb.BaseCommand
+
+
+class ConnectionState(Enum):
+    AWAITING_CONNECT = auto()
+    CONNECTED = auto()
+    CLOSED = auto()
+
+
+# Every client; Go and Java; Java; brokers. SEND does not appear: it never becomes a command.
+RECEIVED_WHEN_CONNECTED: Final = frozenset(
+    {
+        _T.LOOKUP,
+        _T.PARTITIONED_METADATA,
+        _T.PRODUCER,
+        _T.SUBSCRIBE,
+        _T.FLOW,
+        _T.ACK,
+        _T.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+        _T.UNSUBSCRIBE,
+        _T.CLOSE_PRODUCER,
+        _T.CLOSE_CONSUMER,
+        _T.SEEK,
+        _T.GET_LAST_MESSAGE_ID,
+        _T.GET_TOPICS_OF_NAMESPACE,
+        _T.GET_SCHEMA,
+        _T.AUTH_RESPONSE,
+        _T.PING,
+        _T.PONG,
+        _T.CONSUMER_STATS,
+        _T.GET_OR_CREATE_SCHEMA,
+        _T.TC_CLIENT_CONNECT_REQUEST,
+        _T.NEW_TXN,
+        _T.ADD_PARTITION_TO_TXN,
+        _T.ADD_SUBSCRIPTION_TO_TXN,
+        _T.END_TXN,
+        _T.END_TXN_ON_PARTITION,
+        _T.END_TXN_ON_SUBSCRIPTION,
+        _T.WATCH_TOPIC_LIST,
+        _T.WATCH_TOPIC_LIST_CLOSE,
+    }
+)
+
+ACCEPTED: Final[dict[ConnectionState, frozenset[int]]] = {
+    ConnectionState.AWAITING_CONNECT: frozenset({_T.CONNECT}),
+    ConnectionState.CONNECTED: RECEIVED_WHEN_CONNECTED,
+    ConnectionState.CLOSED: frozenset(),
+}
