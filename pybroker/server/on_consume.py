@@ -1,9 +1,9 @@
 """SUBSCRIBE, FLOW, ACK, redelivery, SEEK, UNSUBSCRIBE, CLOSE_CONSUMER, GET_LAST_MESSAGE_ID."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from managed_ledger.position import EARLIEST, Position
-from pybroker.broker.consumer import Consumer, KeySharedPolicy, SubscriptionType
+from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscriptionType
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.errors import ConsumerNotFound, NotAllowed, PulsarError
@@ -87,7 +87,6 @@ def _consumer(session: "Session", command: pb.CommandSubscribe) -> Consumer:
         properties={pair.key: pair.value for pair in command.metadata},
         read_compacted=command.read_compacted,
         address=session.peer,
-        client_version=session.client_version,
         connected_since_ms=services.clock.now_ms(),
     )
 
@@ -97,7 +96,7 @@ def _key_shared(command: pb.CommandSubscribe) -> KeySharedPolicy | None:
         return None
     meta = command.keySharedMeta
     return KeySharedPolicy(
-        sticky=meta.keySharedMode == pb.STICKY,
+        mode=KeySharedMode(meta.keySharedMode),
         ranges=tuple((r.start, r.end) for r in meta.hashRanges),
         allow_out_of_order=meta.allowOutOfOrderDelivery,
     )
@@ -285,12 +284,12 @@ def _message_id(topic: Topic, position: Position, batch_index: int) -> pb.Messag
 
 async def consumer_stats(session: "Session", command: pb.CommandConsumerStats) -> None:
     slot = _slot(session, command.consumer_id)
-    consumer: Any = slot.consumer
+    consumer = slot.consumer
     answer = pb.CommandConsumerStatsResponse(
         request_id=command.request_id,
         consumerName=consumer.name,
         availablePermits=max(0, consumer.permits),
-        unackedMessages=consumer.unacked,
+        unackedMessages=consumer.unacked.messages,
         address=consumer.address,
         connectedSince=str(consumer.connected_since_ms),
         type=slot.subscription.kind.name.title() if slot.subscription.kind is not None else "",

@@ -1,4 +1,4 @@
-"""CONNECT, lookup, partitioned metadata, topic lists, schemas: what clients ask before they work."""
+"""CONNECT, lookup, partitions, topic lists, schemas: what clients ask before they work."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -175,7 +175,7 @@ def _wire_schema(schema: StoredSchema) -> pb.Schema:
         name=schema.name,
         type=schema.type,  # type: ignore[arg-type]
         schema_data=schema.data,
-        properties=[pb.KeyValue(key=k, value=v) for k, v in schema.properties.items()],
+        properties=[{"key": k, "value": v} for k, v in schema.properties.items()],
     )
 
 

@@ -103,7 +103,8 @@ def _answer(
 
 
 def stored_schema(schema: pb.Schema) -> StoredSchema:
-    properties = {pair.key: pair.value for pair in schema.properties}
+    # The stub takes KeyValue for Schema.Type's value of that name.
+    properties = {pair.key: pair.value for pair in schema.properties}  # type: ignore[attr-defined]
     return StoredSchema(schema.name, schema.type, schema.schema_data, properties)
 
 

@@ -63,7 +63,7 @@ class ConsumerSlot:
 
 
 class Session(asyncio.Protocol):
-    """`admit` may refuse the connection by its address; `forget` hears of each admitted one's end."""
+    """`admit` may refuse a connection by its address; `forget` hears of an admitted one's end."""
 
     def __init__(
         self,
