@@ -3,10 +3,10 @@
 import select
 import time
 
-from broker_process import BrokerProcess
 from calibration import fdatasync_ms, quantile
 from figures import Figure, Target
 from flood import build_batch, send_frames
+from measured_broker import MeasuredBroker
 from raw_connection import RECEIVE_BYTES, FrameCounter, RawConnection, Type
 from workload import Bench, Load, measure, new_topic, publisher, subscribed
 
@@ -34,7 +34,7 @@ def synchronous_send(bench: Bench) -> list[Figure]:
 
 
 def _take_turns(
-    broker: BrokerProcess, bench: Bench, rounds: int
+    broker: MeasuredBroker, bench: Bench, rounds: int
 ) -> tuple[list[float], list[float]]:
     connection = RawConnection(broker.port)
     connection.create_producer(new_topic())
@@ -69,7 +69,7 @@ def end_to_end(bench: Bench) -> list[Figure]:
     ]
 
 
-def _trickle(broker: BrokerProcess, count: int) -> list[float]:
+def _trickle(broker: MeasuredBroker, count: int) -> list[float]:
     """Milliseconds from sending to receiving each message; they arrive in order."""
     topic = new_topic()
     consumer = subscribed(broker, topic, "trickle")

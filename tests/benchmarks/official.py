@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker_process import BrokerProcess
 from figures import Figure, Target
+from measured_broker import MeasuredBroker
 from workload import Bench, new_topic
 
 SCRIPT = Path(__file__).with_name("official_client.py")
@@ -54,7 +54,7 @@ def official_client(bench: Bench) -> list[Figure]:
     return figures
 
 
-def run_official(broker: BrokerProcess, topic: str, job: str, count: int) -> Shared:
+def run_official(broker: MeasuredBroker, topic: str, job: str, count: int) -> Shared:
     url = f"pulsar://127.0.0.1:{broker.port}"
     with subprocess.Popen(
         [sys.executable, str(SCRIPT), url, topic, job, str(count)],

@@ -4,8 +4,8 @@ import select
 import time
 from pathlib import Path
 
-from broker_process import BrokerProcess
 from figures import Figure, Target
+from measured_broker import MeasuredBroker
 from workload import Bench, Load, consume, new_topic, publish, subscribed
 
 STARTS = 5
@@ -47,7 +47,7 @@ def catch_up_1kb(bench: Bench) -> list[Figure]:
     ]
 
 
-def _seconds_to_start(broker: BrokerProcess) -> float:
+def _seconds_to_start(broker: MeasuredBroker) -> float:
     started = time.perf_counter()
     broker.start()
     return time.perf_counter() - started

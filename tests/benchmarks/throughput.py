@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from broker_process import BrokerProcess
 from figures import Figure, Target
 from flood import Acks, Consumer, cumulative_acks, listed_acks
+from measured_broker import MeasuredBroker
 from workload import (
     Bench,
     Load,
@@ -81,7 +81,7 @@ def dispatch_100b(bench: Bench) -> list[Figure]:
 
 
 def _dispatch(
-    broker: BrokerProcess, topic: str, subscription: str, load: Load, acks_from: AcksFrom
+    broker: MeasuredBroker, topic: str, subscription: str, load: Load, acks_from: AcksFrom
 ) -> Spent:
     connection = subscribed(broker, topic, subscription)
     ledger_id, last_entry_id = last_position(connection)

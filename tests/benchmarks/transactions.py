@@ -3,10 +3,10 @@
 import time
 from collections.abc import Sequence
 
-from broker_process import BrokerProcess
 from calibration import quantile
 from figures import Figure, Target
 from flood import Publisher, build_batch, drive, send_frames
+from measured_broker import MeasuredBroker
 from raw_connection import RawConnection, Type
 from transform import SUBSCRIPTION, TIMEOUT_MS, Source, Transform, end_txn
 from workload import Bench, Load, Spent, last_position, measure, new_topic, publish
@@ -43,7 +43,7 @@ def transactions(bench: Bench) -> list[Figure]:
     ]
 
 
-def _transform(broker: BrokerProcess, count: int, window: int) -> Transform:
+def _transform(broker: MeasuredBroker, count: int, window: int) -> Transform:
     source_topic, output = new_topic(), new_topic()
     publish(broker, source_topic, Load(count, 1, 100, window=10_000))
     connection = connect_coordinator(broker)
@@ -53,7 +53,7 @@ def _transform(broker: BrokerProcess, count: int, window: int) -> Transform:
     return Transform(connection, output, source, count, window)
 
 
-def connect_coordinator(broker: BrokerProcess) -> RawConnection:
+def connect_coordinator(broker: MeasuredBroker) -> RawConnection:
     connection = RawConnection(broker.port)
     request = pb.CommandTcClientConnectRequest(request_id=connection.next_request_id(), tc_id=0)
     connection.send(
@@ -82,7 +82,7 @@ def transactional_publish(bench: Bench) -> list[Figure]:
     ]
 
 
-def _publish_in_transactions(broker: BrokerProcess, txns: int) -> Spent:
+def _publish_in_transactions(broker: MeasuredBroker, txns: int) -> Spent:
     """Opening the transactions is not counted; sending and committing is."""
     topic = new_topic()
     control = connect_coordinator(broker)

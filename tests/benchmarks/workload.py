@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker_process import BrokerProcess
 from flood import Acks, Consumer, NoAcks, Publisher, Pump, build_batch, drive, send_frames
+from measured_broker import MeasuredBroker
 from raw_connection import RawConnection, Type
 
 from pybroker.names import TxnId
@@ -50,10 +50,10 @@ class Bench:
     runs: int
     scale: float
 
-    def broker(self, name: str) -> BrokerProcess:
+    def broker(self, name: str) -> MeasuredBroker:
         data_dir = self.folder / name
         data_dir.mkdir()
-        return BrokerProcess(data_dir)
+        return MeasuredBroker(data_dir)
 
     def scaled(self, count: int) -> int:
         """A multiple of 1,000, so that acknowledgements by the thousand come out even."""
@@ -64,14 +64,14 @@ def new_topic() -> str:
     return f"persistent://public/default/bench-{next(_topic_numbers)}"
 
 
-def measure(broker: BrokerProcess, pumps: Sequence[Pump]) -> Spent:
+def measure(broker: MeasuredBroker, pumps: Sequence[Pump]) -> Spent:
     cpu_before = broker.cpu_s()
     seconds = drive(pumps)
     return Spent(seconds, broker.cpu_s() - cpu_before)
 
 
 def publisher(
-    broker: BrokerProcess, topic: str, load: Load, txn_id: TxnId | None = None
+    broker: MeasuredBroker, topic: str, load: Load, txn_id: TxnId | None = None
 ) -> Publisher:
     connection = RawConnection(broker.port)
     connection.create_producer(topic, in_txn=txn_id is not None)
@@ -81,14 +81,14 @@ def publisher(
     return Publisher(connection, frames, len(frames) // count, load.entries, load.window)
 
 
-def publish(broker: BrokerProcess, topic: str, load: Load) -> Spent:
+def publish(broker: MeasuredBroker, topic: str, load: Load) -> Spent:
     pump = publisher(broker, topic, load)
     spent = measure(broker, [pump])
     pump.connection.close()
     return spent
 
 
-def subscribed(broker: BrokerProcess, topic: str, name: str) -> RawConnection:
+def subscribed(broker: MeasuredBroker, topic: str, name: str) -> RawConnection:
     connection = RawConnection(broker.port)
     connection.subscribe(topic, name)
     return connection
@@ -104,7 +104,7 @@ def last_position(connection: RawConnection) -> tuple[int, int]:
 
 
 def consume(
-    broker: BrokerProcess, connection: RawConnection, load: Load, acks: Acks | None = None
+    broker: MeasuredBroker, connection: RawConnection, load: Load, acks: Acks | None = None
 ) -> Spent:
     pump = Consumer(connection, load.entries, load.entries * load.messages, acks or NoAcks())
     spent = measure(broker, [pump])

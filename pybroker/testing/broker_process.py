@@ -1,0 +1,87 @@
+"""A broker in a process of its own, on a fixed port, so that a test can kill it and start it again.
+
+`with pybroker.testing.broker()` is quicker; this is for what only a process shows: kill -9,
+restarts, CPU and memory apart from the client's.
+"""
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+_READY: Final = re.compile(r"pybroker ready (pulsar://[^ ]*:(\d+))(?: (http://[^ ]*:(\d+)))?")
+_STOP_TIMEOUT_S: Final = 30.0
+
+
+class BrokerProcess:
+    """`pybroker standalone` over `data_dir`. Free ports are chosen once and kept over restarts."""
+
+    def __init__(self, data_dir: Path, arguments: Sequence[str] = ()) -> None:
+        self.service_url = ""
+        self.admin_url = ""
+        self._data_dir = data_dir
+        self._arguments = list(arguments)
+        self._port = "0"
+        self._http_port = "0"
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    def start(self) -> None:
+        """Returns when it serves; RuntimeError if it ends before, having said why on stderr."""
+        ports = ["--port", self._port, "--http-port", self._http_port]
+        command = [sys.executable, "-m", "pybroker", "standalone", *ports, *self._arguments]
+        self._process = subprocess.Popen(
+            [*command, "--data-dir", str(self._data_dir)], stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        ready = _READY.match(self._process.stdout.readline())
+        if ready is None:
+            code = self._process.wait()
+            raise RuntimeError(f"The broker ended with code {code} before it served")
+        self.service_url, self._port = ready[1], ready[2]
+        self.admin_url, self._http_port = ready[3] or "", ready[4] or "0"
+
+    def kill(self) -> None:
+        """SIGKILL, as a power cut would look to its clients. Idempotent."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL if it does not end within 30 s. Idempotent."""
+        self._end(signal.SIGTERM)
+
+    def _running(self) -> "subprocess.Popen[str]":
+        if self._process is None:
+            raise RuntimeError("The broker is not running; call start()")
+        return self._process
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        process.send_signal(how)
+        try:
+            process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()

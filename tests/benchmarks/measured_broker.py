@@ -1,0 +1,31 @@
+"""The broker under load: a process whose CPU and memory are read apart from the load's."""
+
+import os
+import re
+from pathlib import Path
+
+from pybroker.testing.broker_process import BrokerProcess
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class MeasuredBroker(BrokerProcess):
+    def __init__(self, data_dir: Path) -> None:
+        super().__init__(data_dir)
+        self.data_dir = data_dir
+
+    @property
+    def port(self) -> int:
+        return int(self.service_url.rpartition(":")[2])
+
+    def cpu_s(self) -> float:
+        """User and system time of all its threads so far."""
+        # The command's name, in brackets, may hold blanks: count the fields behind it.
+        stat = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / _TICKS_PER_S
+
+    def resident_mb(self) -> float:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) / 1024
