@@ -1,0 +1,1 @@
+"""Transactions: the coordinator, the topics' transaction buffers, pending acknowledgements."""

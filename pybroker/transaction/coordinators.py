@@ -1,0 +1,145 @@
+"""All transaction coordinators of this broker, by id; the answer to "how did it end?".
+
+A coordinator's log exists from its first use. At start every log that exists is opened, so decided
+transactions complete and open ones time out without anybody asking; the others open at first use.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.config import BrokerConfig
+from pybroker.names import TxnId
+from pybroker.runtime import Clock, Tasks
+from pybroker.transaction.coordinator import TransactionCoordinator, coordinator_not_ready
+from pybroker.transaction.metadata_store import CoordinatorLimits
+from pybroker.transaction.participants import Participants
+from pybroker.transaction.transaction_log import TransactionLog, log_name
+from pybroker.transaction.txn_status import TxnStatus
+
+_REOPEN_PAUSE_S: Final = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Coordinators:
+    """Implements TransactionOutcomes. Serves nothing before `recover_all`."""
+
+    def __init__(
+        self,
+        factory: ManagedLedgerFactory,
+        metadata: MetadataStore,
+        clock: Clock,
+        config: BrokerConfig,
+    ) -> None:
+        self._factory = factory
+        self._metadata = metadata
+        self._clock = clock
+        self._limits = CoordinatorLimits(
+            config.max_active_transactions_per_coordinator,
+            config.max_transaction_timeout_ms,
+            config.transaction_outcome_retention_ms,
+            config.transaction_metadata_snapshot_entries,
+        )
+        self._count = config.transaction_coordinators
+        self._participants: Participants | None = None
+        self._served: dict[int, TransactionCoordinator] = {}
+        self._opening: dict[int, asyncio.Task[TransactionCoordinator]] = {}
+        self._tasks = Tasks("transaction coordinators")
+
+    async def recover_all(self, participants: Participants) -> None:
+        """Start serving: open every coordinator whose log exists."""
+        self._participants = participants
+        prefix = log_name("")
+        logs = [name.removeprefix(prefix) for name in self._factory.names(prefix)]
+        await asyncio.gather(*(self._open_once(int(coordinator_id)) for coordinator_id in logs))
+
+    async def get(self, coordinator_id: int) -> TransactionCoordinator:
+        """Raises TransactionCoordinatorNotFound."""
+        coordinator = self._served.get(coordinator_id)
+        if coordinator is not None:
+            return coordinator
+        if self._participants is None or not 0 <= coordinator_id < self._count:
+            raise coordinator_not_ready(coordinator_id)
+        return await self._open_once(coordinator_id)
+
+    def served(self) -> list[TransactionCoordinator]:
+        return list(self._served.values())
+
+    # TransactionOutcomes
+
+    def status(self, txn_id: TxnId) -> TxnStatus | None:
+        coordinator = self._known(txn_id)
+        return None if coordinator is None else coordinator.status(txn_id)
+
+    def has_partition(self, txn_id: TxnId, topic: str) -> bool:
+        coordinator = self._known(txn_id)
+        transaction = None if coordinator is None else coordinator.metadata(txn_id)
+        return transaction is not None and topic in transaction.partitions
+
+    def has_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> bool:
+        coordinator = self._known(txn_id)
+        transaction = None if coordinator is None else coordinator.metadata(txn_id)
+        return transaction is not None and (topic, subscription) in transaction.subscriptions
+
+    def _known(self, txn_id: TxnId) -> TransactionCoordinator | None:
+        """None: this coordinator never began a transaction."""
+        coordinator = self._served.get(txn_id.most)
+        if coordinator is None and self._factory.exists(log_name(txn_id.most)):
+            raise coordinator_not_ready(txn_id.most)
+        return coordinator
+
+    # Opening
+
+    async def _open_once(self, coordinator_id: int) -> TransactionCoordinator:
+        opening = self._opening.get(coordinator_id)
+        if opening is None:
+            opening = self._tasks.start(self._open(coordinator_id), f"open {coordinator_id}")
+            self._opening[coordinator_id] = opening
+            opening.add_done_callback(lambda _: self._opening.pop(coordinator_id))
+        return await asyncio.shield(opening)
+
+    async def _open(self, coordinator_id: int) -> TransactionCoordinator:
+        assert self._participants is not None
+        transaction_log = await TransactionLog.open(coordinator_id, self._factory, self._metadata)
+        coordinator = await TransactionCoordinator.open(
+            coordinator_id,
+            transaction_log,
+            self._limits,
+            self._clock,
+            self._participants,
+            self._reopen,
+        )
+        # Participants that are told how a transaction ended may ask for its status.
+        self._served[coordinator_id] = coordinator
+        coordinator.resume()
+        return coordinator
+
+    def _reopen(self, failed: TransactionCoordinator) -> None:
+        del self._served[failed.coordinator_id]
+        self._tasks.start(self._replace(failed), f"reopen {failed.coordinator_id}")
+
+    async def _replace(self, failed: TransactionCoordinator) -> None:
+        while True:
+            try:
+                await failed.close()
+                await self._open_once(failed.coordinator_id)
+                return
+            except Exception as error:
+                log.error(
+                    "Transaction coordinator %s cannot be reopened: %s; trying again in %s s",
+                    failed.coordinator_id,
+                    error,
+                    _REOPEN_PAUSE_S,
+                )
+            await asyncio.sleep(_REOPEN_PAUSE_S)
+
+    async def close(self) -> None:
+        """Unfinished ends go on at the next start. Idempotent."""
+        self._participants = None
+        await self._tasks.close()
+        for coordinator in list(self._served.values()):
+            await coordinator.close()
+        self._served.clear()

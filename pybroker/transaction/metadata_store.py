@@ -1,0 +1,260 @@
+"""What one coordinator knows, as a pure state machine: `decide_*` and `apply`.
+
+A decision changes nothing and may refuse; it is a record. The coordinator puts the record into its
+log and applies it; recovery applies the same records read back. `apply` cannot refuse. A snapshot
+is made of records too: those that would bring the live transactions about.
+
+Live transactions are kept whole. Of an ended one only the outcome stays, for the retention time, so
+that an END is idempotent and a participant that asks gets the truth.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pybroker.errors import InvalidTxnStatus, NotAllowed, TooManyRequests, TransactionNotFound
+from pybroker.names import TxnId
+from pybroker.transaction.outcome_window import OutcomeMark, OutcomeWindow
+from pybroker.transaction.txn_status import (
+    ACTION_OF_STATUS,
+    ENDED_STATUS,
+    ENDING_STATUS,
+    TXN_TRANSITIONS,
+    TxnAction,
+    TxnStatus,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NewTransaction:
+    local_id: int
+    timeout_ms: int
+    opened_at_ms: int
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitions:
+    local_id: int
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddSubscriptions:
+    local_id: int
+    subscriptions: tuple[tuple[str, str], ...]  # (topic, subscription)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeStatus:
+    local_id: int
+    status: TxnStatus
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class IdsUsed:
+    """Opens a snapshot, so that an id is never given twice, whatever was trimmed."""
+
+    highest_id: int
+    low_watermark: int
+
+
+Record = NewTransaction | AddPartitions | AddSubscriptions | ChangeStatus | IdsUsed | OutcomeMark
+
+
+@dataclass(slots=True)
+class TransactionMetadata:
+    """A live transaction. The dicts are ordered sets of its participants."""
+
+    txn_id: TxnId
+    timeout_ms: int
+    opened_at_ms: int
+    owner: str | None
+    status: TxnStatus = TxnStatus.OPEN
+    modified_at_ms: int = 0
+    partitions: dict[str, None] = field(default_factory=dict)
+    subscriptions: dict[tuple[str, str], None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorLimits:
+    max_active: int
+    max_timeout_ms: int
+    outcome_retention_ms: int
+    snapshot_entries: int  # log entries between two snapshots, at least
+
+
+class TransactionMetadataStore:
+    def __init__(self, coordinator_id: int, limits: CoordinatorLimits) -> None:
+        self._coordinator_id = coordinator_id
+        self._limits = limits
+        self._live: dict[int, TransactionMetadata] = {}
+        self._highest_id = -1
+        self._lowest_live = 0  # every id below it has ended; advances, never goes back
+        self.outcomes = OutcomeWindow(limits.outcome_retention_ms)
+
+    # What is
+
+    @property
+    def live_count(self) -> int:
+        return len(self._live)
+
+    def live(self) -> list[TransactionMetadata]:
+        return list(self._live.values())
+
+    def get(self, local_id: int) -> TransactionMetadata | None:
+        return self._live.get(local_id)
+
+    def status(self, local_id: int) -> TxnStatus | None:
+        transaction = self._live.get(local_id)
+        return transaction.status if transaction is not None else self.outcomes.get(local_id)
+
+    @property
+    def low_watermark(self) -> int:
+        """Smallest live id - 1: all up to here have ended. -1 before the first has."""
+        while self._lowest_live <= self._highest_id and self._lowest_live not in self._live:
+            self._lowest_live += 1
+        return self._lowest_live - 1
+
+    # Decisions
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._live) >= self._limits.max_active
+
+    def decide_new(self, timeout_ms: int, owner: str | None, now_ms: int) -> NewTransaction:
+        """Raises NotAllowed (timeout out of bounds), TooManyRequests."""
+        if not 0 < timeout_ms <= self._limits.max_timeout_ms:
+            raise NotAllowed(
+                f"Transaction timeout {timeout_ms} ms: ask for 1 to {self._limits.max_timeout_ms}"
+                " ms (max_transaction_timeout_ms)"
+            )
+        if self.is_full:
+            raise TooManyRequests(
+                f"Coordinator {self._coordinator_id} has {self._limits.max_active} active "
+                "transactions (max_active_transactions_per_coordinator): end some, then retry"
+            )
+        return NewTransaction(self._highest_id + 1, timeout_ms, now_ms, owner)
+
+    def decide_add_partitions(
+        self, local_id: int, topics: list[str], principal: str | None
+    ) -> AddPartitions:
+        """Raises TransactionNotFound, InvalidTxnStatus (not OPEN)."""
+        self._require_open(local_id, principal)
+        return AddPartitions(local_id, tuple(topics))
+
+    def decide_add_subscriptions(
+        self, local_id: int, subscriptions: list[tuple[str, str]], principal: str | None
+    ) -> AddSubscriptions:
+        """Raises TransactionNotFound, InvalidTxnStatus (not OPEN)."""
+        self._require_open(local_id, principal)
+        return AddSubscriptions(local_id, tuple(subscriptions))
+
+    def decide_end(
+        self, local_id: int, action: TxnAction, principal: str | None, now_ms: int
+    ) -> ChangeStatus | None:
+        """None: that very end is under way, or was done. Raises TransactionNotFound,
+        InvalidTxnStatus (the opposite was decided).
+        """
+        status = self._status_for(local_id, principal)
+        if ACTION_OF_STATUS.get(status) is action:
+            return None
+        wanted = ENDING_STATUS[action]
+        if wanted not in TXN_TRANSITIONS[status]:
+            raise InvalidTxnStatus(
+                f"Transaction {self._name(local_id)} is {status.name}: it cannot become "
+                f"{wanted.name}"
+            )
+        return ChangeStatus(local_id, wanted, now_ms)
+
+    def decide_ended(self, local_id: int, action: TxnAction, now_ms: int) -> ChangeStatus:
+        """Every participant has ended `local_id`."""
+        assert ENDED_STATUS[action] in TXN_TRANSITIONS[self._live[local_id].status]
+        return ChangeStatus(local_id, ENDED_STATUS[action], now_ms)
+
+    def _require_open(self, local_id: int, principal: str | None) -> None:
+        status = self._status_for(local_id, principal)
+        if status is not TxnStatus.OPEN:
+            raise InvalidTxnStatus(
+                f"Transaction {self._name(local_id)} is {status.name}, not OPEN: nothing can be "
+                "added to it; begin a new one"
+            )
+
+    def _status_for(self, local_id: int, principal: str | None) -> TxnStatus:
+        transaction = self._live.get(local_id)
+        if transaction is None:
+            status = self.outcomes.get(local_id)
+            if status is None:
+                raise TransactionNotFound(
+                    f"Transaction {self._name(local_id)} does not exist, or ended too long ago"
+                )
+            return status
+        if None not in (transaction.owner, principal) and transaction.owner != principal:
+            raise TransactionNotFound(
+                f"Transaction {self._name(local_id)} belongs to another principal than "
+                f"{principal!r}: only its owner or a superuser may change it"
+            )
+        return transaction.status
+
+    def _name(self, local_id: int) -> TxnId:
+        return TxnId(self._coordinator_id, local_id)
+
+    # Changes
+
+    def apply(self, record: Record) -> None:
+        match record:
+            case NewTransaction():
+                self._apply_new(record)
+            case AddPartitions(local_id, topics):
+                self._live[local_id].partitions.update(dict.fromkeys(topics))
+            case AddSubscriptions(local_id, subscriptions):
+                self._live[local_id].subscriptions.update(dict.fromkeys(subscriptions))
+            case ChangeStatus():
+                self._apply_status(record)
+            case IdsUsed(highest_id, low_watermark):
+                self._highest_id = max(self._highest_id, highest_id)
+                self._lowest_live = max(self._lowest_live, low_watermark + 1)
+            case OutcomeMark():
+                self.outcomes.restore_mark(record)
+
+    def _apply_new(self, record: NewTransaction) -> None:
+        # A snapshot that a crash cut short repeats, in part, what was replayed before it.
+        if record.local_id in self._live:
+            return
+        self._live[record.local_id] = TransactionMetadata(
+            self._name(record.local_id),
+            record.timeout_ms,
+            record.opened_at_ms,
+            record.owner,
+            modified_at_ms=record.opened_at_ms,
+        )
+        self._highest_id = max(self._highest_id, record.local_id)
+
+    def _apply_status(self, record: ChangeStatus) -> None:
+        if record.status in (TxnStatus.COMMITTED, TxnStatus.ABORTED):
+            del self._live[record.local_id]
+            self.outcomes.record(record.local_id, record.status)
+            self.outcomes.passed(record.at_ms, self.low_watermark)
+            return
+        transaction = self._live[record.local_id]
+        transaction.status = record.status
+        transaction.modified_at_ms = record.at_ms
+
+    def snapshot_pays_after(self, entries: int) -> bool:
+        """Writing all live transactions again must cost less than what was logged since."""
+        return entries >= max(self._limits.snapshot_entries, 2 * len(self._live))
+
+    def snapshot(self) -> Iterator[Record]:
+        """Records that bring about all of this but the outcomes, which have their own storage."""
+        yield IdsUsed(self._highest_id, self.low_watermark)
+        yield from self.outcomes.marks()
+        for local_id, transaction in self._live.items():
+            yield NewTransaction(
+                local_id, transaction.timeout_ms, transaction.opened_at_ms, transaction.owner
+            )
+            if transaction.partitions:
+                yield AddPartitions(local_id, tuple(transaction.partitions))
+            if transaction.subscriptions:
+                yield AddSubscriptions(local_id, tuple(transaction.subscriptions))
+            if transaction.status is not TxnStatus.OPEN:
+                yield ChangeStatus(local_id, transaction.status, transaction.modified_at_ms)

@@ -1,0 +1,84 @@
+"""How transactions ended, by local id: one byte each, in chunks, for as long as is promised.
+
+A coordinator's ids are dense, so a chunk is a plain bytearray. Only chunks that changed are written
+at a snapshot. Expiry is coarse and needs no timestamp per transaction: every so often a mark notes
+"up to this id all had ended by now"; once the mark is older than the retention, the chunks that lie
+wholly below it go.
+"""
+
+import zlib
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.transaction.txn_status import TxnStatus
+
+CHUNK_IDS: Final = 16_384
+_MARKS_PER_RETENTION: Final = 8
+_NOT_ENDED: Final = 0  # OPEN's value: it is never an outcome
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeMark:
+    """At `at_ms` every transaction up to `watermark` had ended."""
+
+    at_ms: int
+    watermark: int
+
+
+class OutcomeWindow:
+    def __init__(self, retention_ms: int) -> None:
+        self._retention_ms = retention_ms
+        self._chunks: dict[int, bytearray] = {}
+        self._changed: dict[int, None] = {}
+        self._expired: dict[int, None] = {}
+        self._first_chunk = 0
+        self._marks: deque[OutcomeMark] = deque()
+
+    def get(self, local_id: int) -> TxnStatus | None:
+        chunk = self._chunks.get(local_id // CHUNK_IDS)
+        if chunk is None or (outcome := chunk[local_id % CHUNK_IDS]) == _NOT_ENDED:
+            return None
+        return TxnStatus(outcome)
+
+    def record(self, local_id: int, outcome: TxnStatus) -> None:
+        number = local_id // CHUNK_IDS
+        chunk = self._chunks.get(number)
+        if chunk is None:
+            chunk = self._chunks[number] = bytearray(CHUNK_IDS)
+        chunk[local_id % CHUNK_IDS] = outcome
+        self._changed[number] = None
+
+    def passed(self, at_ms: int, watermark: int) -> None:
+        """Time is `at_ms` and all ids up to `watermark` have ended: mark it, expire old chunks."""
+        interval_ms = self._retention_ms // _MARKS_PER_RETENTION
+        if not self._marks or at_ms - self._marks[-1].at_ms >= interval_ms:
+            self.restore_mark(OutcomeMark(at_ms, watermark))
+        while self._marks[0].at_ms + self._retention_ms < at_ms:
+            self._expire(self._marks.popleft().watermark)
+
+    def _expire(self, watermark: int) -> None:
+        for number in range(self._first_chunk, (watermark + 1) // CHUNK_IDS):
+            if self._chunks.pop(number, None) is not None:
+                self._expired[number] = None
+            self._changed.pop(number, None)
+            self._first_chunk = number + 1
+
+    def marks(self) -> list[OutcomeMark]:
+        return list(self._marks)
+
+    def restore_mark(self, mark: OutcomeMark) -> None:
+        if not self._marks or mark.at_ms > self._marks[-1].at_ms:
+            self._marks.append(mark)
+
+    def restore_chunk(self, number: int, packed: bytes) -> None:
+        self._chunks[number] = bytearray(zlib.decompress(packed))
+        self._first_chunk = min(self._chunks)
+
+    def take_changes(self) -> tuple[dict[int, bytes], list[int]]:
+        """What to write for a snapshot: packed chunks by number, and the numbers to delete."""
+        changed = {number: zlib.compress(self._chunks[number], 1) for number in self._changed}
+        expired = list(self._expired)
+        self._changed.clear()
+        self._expired.clear()
+        return changed, expired

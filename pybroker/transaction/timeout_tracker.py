@@ -1,0 +1,53 @@
+"""Deadlines of open transactions, in buckets of a tenth of a second.
+
+Adding and removing cost the same however many are tracked, and a transaction that ended leaves
+nothing behind: a heap would keep each of them until its deadline, 15 minutes of history.
+Time comes in as monotonic seconds, so a jump of the wall clock aborts nobody.
+"""
+
+import heapq
+import math
+from typing import Final
+
+_BUCKET_S: Final = 0.1
+
+
+class TimeoutTracker:
+    """Local transaction ids by deadline."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, dict[int, None]] = {}
+        self._bucket_of: dict[int, int] = {}
+        self._order: list[int] = []  # a heap; every key of _buckets once, emptied ones too
+
+    def __len__(self) -> int:
+        return len(self._bucket_of)
+
+    def add(self, local_id: int, deadline_s: float) -> None:
+        bucket = math.ceil(deadline_s / _BUCKET_S)
+        self._bucket_of[local_id] = bucket
+        members = self._buckets.get(bucket)
+        if members is None:
+            members = self._buckets[bucket] = {}
+            heapq.heappush(self._order, bucket)
+        members[local_id] = None
+
+    def remove(self, local_id: int) -> None:
+        """Idempotent."""
+        bucket = self._bucket_of.pop(local_id, None)
+        if bucket is not None:
+            del self._buckets[bucket][local_id]
+
+    def expired(self, now_s: float) -> list[int]:
+        """Take out what is due, earliest first."""
+        due: list[int] = []
+        while self._order and self._order[0] * _BUCKET_S <= now_s:
+            due.extend(self._buckets.pop(heapq.heappop(self._order)))
+        for local_id in due:
+            del self._bucket_of[local_id]
+        return due
+
+    @property
+    def next_deadline_s(self) -> float | None:
+        """When to call `expired` next; nothing may be due by then, if it ended in between."""
+        return self._order[0] * _BUCKET_S if self._bucket_of else None

@@ -1,0 +1,172 @@
+"""A coordinator's records as bytes, and where they are kept.
+
+The log is the managed ledger `pulsar/system/persistent/__transaction_log_<tc>`. An entry is a format
+byte, a count and so many records: an operation, then what that operation carries. Outcomes are
+dense and outlive many snapshots, so they stay out of the log: one metadata key per chunk.
+"""
+
+import asyncio
+import enum
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from managed_ledger.codec import Reader, Writer
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.position import Position
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.names import SYSTEM_NAMESPACE
+from pybroker.transaction.metadata_store import (
+    AddPartitions,
+    AddSubscriptions,
+    ChangeStatus,
+    IdsUsed,
+    NewTransaction,
+    Record,
+    TransactionMetadataStore,
+)
+from pybroker.transaction.outcome_window import OutcomeMark
+from pybroker.transaction.snapshot_log import SnapshotLog
+from pybroker.transaction.txn_status import TxnStatus
+
+_FORMAT: Final = 1
+_SNAPSHOT_RECORDS_PER_ENTRY: Final = 500
+_CURSOR: Final = "transaction.subscription"
+
+
+class _Operation(enum.IntEnum):
+    NEW = 0
+    PARTITIONS = 1
+    SUBSCRIPTIONS = 2
+    STATUS = 3
+    IDS = 4
+    MARK = 5
+
+
+def log_name(coordinator_id: int | str) -> str:
+    return f"{SYSTEM_NAMESPACE}/persistent/__transaction_log_{coordinator_id}"
+
+
+def encode_entry(records: Sequence[Record]) -> bytes:
+    out = Writer()
+    out.number(_FORMAT)
+    out.number(len(records))
+    for record in records:
+        _encode(record, out)
+    return out.getvalue()
+
+
+def _encode(record: Record, out: Writer) -> None:
+    match record:
+        case NewTransaction():
+            _numbers(out, _Operation.NEW, record.local_id, record.timeout_ms, record.opened_at_ms)
+            out.number(record.owner is not None)
+            out.text(record.owner or "")
+        case AddPartitions(local_id, topics):
+            _numbers(out, _Operation.PARTITIONS, local_id, len(topics))
+            for topic in topics:
+                out.text(topic)
+        case AddSubscriptions(local_id, subscriptions):
+            _numbers(out, _Operation.SUBSCRIPTIONS, local_id, len(subscriptions))
+            for topic, subscription in subscriptions:
+                out.text(topic)
+                out.text(subscription)
+        case ChangeStatus(local_id, status, at_ms):
+            _numbers(out, _Operation.STATUS, local_id, status, at_ms)
+        case IdsUsed(highest_id, low_watermark):  # both may be -1
+            _numbers(out, _Operation.IDS, highest_id + 1, low_watermark + 1)
+        case OutcomeMark(at_ms, watermark):
+            _numbers(out, _Operation.MARK, at_ms, watermark + 1)
+
+
+def _numbers(out: Writer, *values: int) -> None:
+    for value in values:
+        out.number(value)
+
+
+def decode_entry(entry: bytes, source: str) -> Iterator[Record]:
+    """Raises CorruptStorage."""
+    data = Reader(entry, source)
+    data.version(_FORMAT)
+    for _ in range(data.number()):
+        yield _decode(data)
+
+
+def _decode(data: Reader) -> Record:
+    match data.number():
+        case _Operation.NEW:
+            local_id, timeout_ms, opened_at_ms, owned = (data.number() for _ in range(4))
+            owner = data.text()
+            return NewTransaction(local_id, timeout_ms, opened_at_ms, owner if owned else None)
+        case _Operation.PARTITIONS:
+            local_id, count = data.number(), data.number()
+            return AddPartitions(local_id, tuple(data.text() for _ in range(count)))
+        case _Operation.SUBSCRIPTIONS:
+            local_id, count = data.number(), data.number()
+            pairs = tuple((data.text(), data.text()) for _ in range(count))
+            return AddSubscriptions(local_id, pairs)
+        case _Operation.STATUS:
+            return ChangeStatus(data.number(), TxnStatus(data.number()), data.number())
+        case _Operation.IDS:
+            return IdsUsed(data.number() - 1, data.number() - 1)
+        case _:
+            return OutcomeMark(data.number(), data.number() - 1)
+
+
+class TransactionLog:
+    """One coordinator's log and outcome chunks."""
+
+    def __init__(self, coordinator_id: int, log: SnapshotLog, metadata: MetadataStore) -> None:
+        self._log = log
+        self._metadata = metadata
+        self._chunks = f"transaction-outcomes/{coordinator_id}/"
+
+    @classmethod
+    async def open(
+        cls, coordinator_id: int, factory: ManagedLedgerFactory, metadata: MetadataStore
+    ) -> "TransactionLog":
+        log = await SnapshotLog.open(factory, log_name(coordinator_id), _CURSOR)
+        return cls(coordinator_id, log, metadata)
+
+    async def replay(self, store: TransactionMetadataStore) -> None:
+        for key in self._metadata.keys(self._chunks):
+            stored = self._metadata.get(key)
+            assert stored is not None
+            store.outcomes.restore_chunk(int(key.rpartition("/")[2]), stored.value)
+
+        def apply(entry: bytes) -> None:
+            for record in decode_entry(entry, f"The transaction log {self._log.name}"):
+                store.apply(record)
+
+        await self._log.replay(apply)
+
+    def append(self, record: Record) -> asyncio.Future[Position]:
+        """Queue it, now; the future is done once it is durable."""
+        return self._log.append(encode_entry((record,)))
+
+    @property
+    def entries_since_snapshot(self) -> int:
+        return self._log.entries_since_snapshot
+
+    async def snapshot(self, store: TransactionMetadataStore) -> None:
+        """Let replay begin at what `store` holds now."""
+        changed, expired = store.outcomes.take_changes()
+
+        async def write_outcomes() -> None:
+            for number, chunk in changed.items():
+                await self._metadata.put(f"{self._chunks}{number}", chunk)
+            for number in expired:
+                await self._metadata.delete(f"{self._chunks}{number}")
+
+        await self._log.replace_past(_snapshot_entries(store), write_outcomes)
+
+    async def close(self) -> None:
+        await self._log.close()
+
+
+def _snapshot_entries(store: TransactionMetadataStore) -> list[bytes]:
+    records = store.snapshot()
+    entries: list[bytes] = []
+    while batch := list(islice(records, _SNAPSHOT_RECORDS_PER_ENTRY)):
+        entries.append(encode_entry(batch))
+    return entries

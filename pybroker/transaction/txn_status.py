@@ -1,0 +1,95 @@
+"""The states of a transaction, who may follow whom, and where everybody asks for the outcome.
+
+A coordinator alone changes a status. Transaction buffers and pending acknowledgements look it up
+through `TransactionOutcomes`, so they act on what was decided, never on what they guess.
+"""
+
+import enum
+from typing import Final, Protocol
+
+from pybroker.errors import InvalidTxnStatus, TransactionNotFound
+from pybroker.names import TxnId
+
+
+class TxnStatus(enum.IntEnum):
+    OPEN = 0
+    COMMITTING = 1
+    COMMITTED = 2
+    ABORTING = 3
+    ABORTED = 4
+
+
+class TxnAction(enum.IntEnum):
+    """The values are those of the wire protocol's TxnAction."""
+
+    COMMIT = 0
+    ABORT = 1
+
+
+TXN_TRANSITIONS: Final = {
+    TxnStatus.OPEN: {TxnStatus.COMMITTING, TxnStatus.ABORTING},
+    # A repeated END joins the one that runs.
+    TxnStatus.COMMITTING: {TxnStatus.COMMITTING, TxnStatus.COMMITTED},
+    TxnStatus.COMMITTED: set(),
+    TxnStatus.ABORTING: {TxnStatus.ABORTING, TxnStatus.ABORTED},
+    TxnStatus.ABORTED: set(),
+}
+ENDING_STATUS: Final = {
+    TxnAction.COMMIT: TxnStatus.COMMITTING,
+    TxnAction.ABORT: TxnStatus.ABORTING,
+}
+ENDED_STATUS: Final = {
+    TxnAction.COMMIT: TxnStatus.COMMITTED,
+    TxnAction.ABORT: TxnStatus.ABORTED,
+}
+ACTION_OF_STATUS: Final = {
+    TxnStatus.COMMITTING: TxnAction.COMMIT,
+    TxnStatus.COMMITTED: TxnAction.COMMIT,
+    TxnStatus.ABORTING: TxnAction.ABORT,
+    TxnStatus.ABORTED: TxnAction.ABORT,
+}
+
+
+class TransactionOutcomes(Protocol):
+    """What participants ask the coordinators of this broker. Synchronous: it is a look-up.
+
+    Every method raises TransactionCoordinatorNotFound while the transaction's coordinator has not
+    recovered: "not known yet" must never be taken for "unknown".
+    """
+
+    def status(self, txn_id: TxnId) -> TxnStatus | None:
+        """None: never existed, or ended longer ago than outcomes are retained."""
+        ...
+
+    def has_partition(self, txn_id: TxnId, topic: str) -> bool: ...
+
+    def has_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> bool: ...
+
+
+def require_open(outcomes: TransactionOutcomes, txn_id: TxnId) -> None:
+    """Raises TransactionNotFound, InvalidTxnStatus, TransactionCoordinatorNotFound."""
+    status = outcomes.status(txn_id)
+    if status is TxnStatus.OPEN:
+        return
+    if status is None:
+        raise TransactionNotFound(
+            f"Transaction {txn_id} does not exist, or ended too long ago: begin a new one"
+        )
+    raise InvalidTxnStatus(
+        f"Transaction {txn_id} is {status.name}, not OPEN: begin a new one and repeat its work"
+    )
+
+
+def action_to_settle(outcomes: TransactionOutcomes, txn_id: TxnId) -> TxnAction | None:
+    """How a participant ends a transaction it still holds; None: its coordinator will say so.
+
+    A transaction nobody remembers cannot have been committed: while it holds one participant
+    unended, its coordinator keeps it. Raises TransactionCoordinatorNotFound.
+    Source: KIP-98, "correlated hard failures".
+    """
+    status = outcomes.status(txn_id)
+    if status is None:
+        return TxnAction.ABORT
+    if status in (TxnStatus.COMMITTED, TxnStatus.ABORTED):
+        return ACTION_OF_STATUS[status]
+    return None
