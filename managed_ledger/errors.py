@@ -27,3 +27,7 @@ class LedgerClosed(ManagedLedgerError):
 
 class StorageFull(ManagedLedgerError):
     """The disk refused a write for lack of space; the write did not happen."""
+
+
+class StorageFailed(ManagedLedgerError):
+    """The disk failed a write or a sync; what it holds is known again only after a restart."""

@@ -4,6 +4,7 @@ The embedded engine (journal.py), the memory backend (memory.py) and, later, Boo
 ZooKeeper implement `Backend`. Everything above works through these Protocols alone.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -44,19 +45,25 @@ class Versioned(NamedTuple):
 class MetadataStore(Protocol):
     """Small durable values by key, with compare-and-set.
 
-    Keys are '/'-separated paths. Every mutation is durable when its await returns (or raises and
-    nothing changed). Mutations take effect, in memory and on disk, in the order of the calls.
+    Keys are '/'-separated paths. Every mutation is durable when its future is done (or it raises
+    and nothing changed). Mutations and appends take effect, in memory and on disk, in the order
+    of the calls: they are queued by the call itself, not by awaiting it.
     """
 
-    def get(self, key: str) -> Versioned | None: ...
+    def get(self, key: str) -> Versioned | None:
+        """The durable value; mutations still queued do not show."""
+        ...
 
-    async def put(self, key: str, value: bytes, expected_version: int | None = None) -> int:
-        """Write and return the new version. `expected_version` -1 means "must not exist",
-        None means "whatever is there". Raises BadVersion.
+    def put(
+        self, key: str, value: bytes, expected_version: int | None = None
+    ) -> asyncio.Future[int]:
+        """Write; the result is the new version. `expected_version` -1 means "must not exist",
+        None means "whatever is there"; it is compared with what the queued mutations before this
+        one will leave. Fails with BadVersion.
         """
         ...
 
-    async def delete(self, key: str) -> None:
+    def delete(self, key: str) -> asyncio.Future[None]:
         """Idempotent."""
         ...
 
@@ -91,7 +98,11 @@ class LogStorage(Protocol):
         ...
 
     def read_cached(
-        self, ledger_id: int, first_entry_id: int, last_entry_id: int, max_entries: int,
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        last_entry_id: int,
+        max_entries: int,
         max_bytes: int,
     ) -> EntryRun | None:
         """What `read` would return, if the first entry is in memory; else None. Never blocks.
@@ -102,7 +113,11 @@ class LogStorage(Protocol):
         ...
 
     async def read(
-        self, ledger_id: int, first_entry_id: int, last_entry_id: int, max_entries: int,
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        last_entry_id: int,
+        max_entries: int,
         max_bytes: int,
     ) -> EntryRun:
         """Entries from `first_entry_id` up to `last_entry_id` (inclusive) as far as the limits go.

@@ -1,0 +1,151 @@
+"""Which entries of a ledger are acknowledged: a bitmap in chunks of 512, each a Python int.
+
+Membership, the first hole behind a position and the acknowledged ranges within a window are bit
+arithmetic on a chunk or two, however many holes there are; a full chunk is one shared int. Ranges
+appear only where somebody asks for them.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from managed_ledger.codec import Reader, Writer
+
+SHIFT: Final = 9
+CHUNK: Final = 1 << SHIFT
+MASK: Final = CHUNK - 1
+FULL: Final = (1 << CHUNK) - 1
+BITS: Final = tuple(1 << index for index in range(CHUNK))
+
+
+def trailing_ones(bits: int) -> int:
+    return (~bits & (bits + 1)).bit_length() - 1
+
+
+def trailing_zeros(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1
+
+
+def runs_of_ones(bits: int, offset: int) -> Iterator[tuple[int, int]]:
+    """Closed ranges of the bits that are set, counted from `offset`."""
+    while bits:
+        zeros = trailing_zeros(bits)
+        bits >>= zeros
+        ones = trailing_ones(bits)
+        bits >>= ones
+        offset += zeros
+        yield offset, offset + ones - 1
+        offset += ones
+
+
+class AckSet:
+    __slots__ = ("_chunks",)
+
+    def __init__(self) -> None:
+        self._chunks: dict[int, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._chunks)
+
+    def __len__(self) -> int:
+        return sum(map(int.bit_count, self._chunks.values()))
+
+    def __contains__(self, entry_id: int) -> bool:
+        return bool(self._chunks.get(entry_id >> SHIFT, 0) & BITS[entry_id & MASK])
+
+    def add(self, entry_id: int) -> bool:
+        """False if it was there."""
+        key = entry_id >> SHIFT
+        bit = BITS[entry_id & MASK]
+        chunk = self._chunks.get(key, 0)
+        if chunk & bit:
+            return False
+        chunk |= bit
+        self._chunks[key] = FULL if chunk == FULL else chunk
+        return True
+
+    def add_range(self, first: int, last: int) -> None:
+        for key in range(first >> SHIFT, (last >> SHIFT) + 1):
+            chunk = self._chunks.get(key, 0) | window(key, first, last)
+            self._chunks[key] = FULL if chunk == FULL else chunk
+
+    def first_missing(self, entry_id: int) -> int:
+        """The first entry from `entry_id` on that is not acknowledged."""
+        key, index = entry_id >> SHIFT, entry_id & MASK
+        while True:
+            index += trailing_ones(self._chunks.get(key, 0) >> index)
+            if index < CHUNK:
+                return (key << SHIFT) + index
+            key, index = key + 1, 0
+
+    def discard(self, first: int, below: int) -> None:
+        """Forget the entries from `first` up to, but without, `below`."""
+        for key in self._keys_between(first, below - 1):
+            rest = self._chunks[key] & ~window(key, first, below - 1)
+            if rest:
+                self._chunks[key] = rest
+            else:
+                del self._chunks[key]
+
+    def runs(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Closed ranges of acknowledged entries within `first` to `last`, in order."""
+        found: list[tuple[int, int]] = []
+        for key in self._keys_between(first, last):
+            bits = self._chunks[key] & window(key, first, last)
+            for start, end in runs_of_ones(bits, key << SHIFT):
+                if found and found[-1][1] == start - 1:
+                    found[-1] = (found[-1][0], end)
+                else:
+                    found.append((start, end))
+        return found
+
+    def count_up_to(self, last: int) -> int:
+        return sum(
+            (self._chunks[key] & window(key, 0, last)).bit_count()
+            for key in self._keys_between(0, last)
+        )
+
+    def range_count(self) -> int:
+        """How many separate ranges there are."""
+        count = 0
+        for key, chunk in self._chunks.items():
+            joined = chunk & 1 and self._chunks.get(key - 1, 0) >> (CHUNK - 1)
+            count += (chunk & ~(chunk << 1)).bit_count() - joined
+        return count
+
+    def encode(self) -> bytes:
+        """Keys by distance, a bit that says "full", and the bitmap where it is not."""
+        out = Writer()
+        out.number(len(self._chunks))
+        previous = 0
+        for key in sorted(self._chunks):
+            chunk = self._chunks[key]
+            out.number((key - previous) << 1 | (chunk == FULL))
+            if chunk != FULL:
+                out.blob(chunk.to_bytes((chunk.bit_length() + 7) // 8, "little"))
+            previous = key
+        return out.getvalue()
+
+    @classmethod
+    def decode(cls, value: bytes) -> "AckSet":
+        acks = cls()
+        data = Reader(value, "a set of acknowledged entries")
+        key = 0
+        for _ in range(data.number()):
+            step = data.number()
+            key += step >> 1
+            acks._chunks[key] = FULL if step & 1 else int.from_bytes(data.blob(), "little")
+        return acks
+
+    def _keys_between(self, first: int, last: int) -> list[int]:
+        low, high = first >> SHIFT, last >> SHIFT
+        if high - low < len(self._chunks):
+            return [key for key in range(low, high + 1) if key in self._chunks]
+        return sorted(key for key in self._chunks if low <= key <= high)
+
+
+def window(key: int, first: int, last: int) -> int:
+    """The bits of chunk `key` that stand for entries `first` to `last`."""
+    base = key << SHIFT
+    low = max(0, first - base)
+    high = min(CHUNK, last + 1 - base)
+    return (1 << high) - (1 << low) if high > low else 0

@@ -1,0 +1,114 @@
+"""The way of appends into the current ledger, in order, also across a rollover and a failure.
+
+Backends call back in the order of the appends, so one bound method and a deque tell which append a
+callback is for. While a new ledger is being made appends are held; they go on in their order.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from managed_ledger.ledger_index import LedgerIndex
+from managed_ledger.position import Position
+from managed_ledger.storage.backend import LogStorage
+
+# Called once, in the order of the appends: the position of the first entry, or why it failed.
+Appended = Callable[[Position | None, Exception | None], None]
+
+
+class Appender:
+    def __init__(
+        self,
+        storage: LogStorage,
+        index: LedgerIndex,
+        max_entries: int,
+        max_bytes: int,
+        on_full: Callable[[], None],
+    ) -> None:
+        """`on_full` is called after each append that leaves the current ledger at a limit."""
+        self._storage = storage
+        self._index = index
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._on_full = on_full
+        self._pending: deque[tuple[int, int, Appended]] = deque()  # entries, bytes, done
+        self._held: deque[tuple[Sequence[bytes], Sequence[int], Appended]] = deque()
+        self._holding = False
+        self._abandoned = 0  # callbacks still to come for appends already reported as failed
+        self._drained: asyncio.Event | None = None
+        self._refusal: Exception | None = None
+        self.queued_entries = 0  # of the current ledger, durable or on their way
+        self._queued_bytes = 0
+
+    def append(
+        self, entries: Sequence[bytes], message_counts: Sequence[int], done: Appended
+    ) -> None:
+        if self._refusal is not None:
+            asyncio.get_running_loop().call_soon(done, None, self._refusal)
+        elif self._holding:
+            self._held.append((entries, message_counts, done))
+        else:
+            self._submit(entries, message_counts, done)
+
+    def hold(self) -> None:
+        self._holding = True
+
+    def release(self) -> None:
+        """Let what was held go on into the index's current ledger."""
+        self._holding = False
+        self._count_anew()
+        while self._held and not self._holding:
+            self._submit(*self._held.popleft())
+
+    def refuse(self, error: Exception) -> None:
+        """Fail what is held, and everything from now on."""
+        self._refusal = error
+        held, self._held = self._held, deque()
+        for _, _, done in held:
+            done(None, error)
+
+    async def drained(self) -> None:
+        """Return once every append that went to the storage has come back."""
+        while self._pending:
+            if self._drained is None:
+                self._drained = asyncio.Event()
+            await self._drained.wait()
+
+    def _submit(
+        self, entries: Sequence[bytes], message_counts: Sequence[int], done: Appended
+    ) -> None:
+        first_entry_id = self.queued_entries
+        size_bytes = sum(map(len, entries))
+        self.queued_entries += len(entries)
+        self._queued_bytes += size_bytes
+        self._pending.append((len(entries), size_bytes, done))
+        self._storage.append(
+            self._index.current_id, first_entry_id, entries, message_counts, self._on_appended
+        )
+        if self.queued_entries >= self._max_entries or self._queued_bytes >= self._max_bytes:
+            self._on_full()
+
+    def _on_appended(self, error: Exception | None) -> None:
+        if self._abandoned:
+            self._abandoned -= 1
+        elif error is not None:
+            self._fail_pending(error)
+        else:
+            entries, size_bytes, done = self._pending.popleft()
+            first = self._index.grow(entries, size_bytes)
+            done(first, None)
+        if self._drained is not None and not self._pending:
+            self._drained.set()
+            self._drained = None
+
+    def _fail_pending(self, error: Exception) -> None:
+        """What was numbered behind a failed append cannot stand; the next takes its number."""
+        failed, self._pending = self._pending, deque()
+        self._abandoned = len(failed) - 1
+        self._count_anew()
+        for _, _, done in failed:
+            done(None, error)
+
+    def _count_anew(self) -> None:
+        self.queued_entries = self._index.current_entries
+        self._queued_bytes = self._index.current_size_bytes

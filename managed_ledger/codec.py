@@ -1,0 +1,72 @@
+"""Compact binary values: varints (7 bits a byte, least first), and bytes and text by length."""
+
+from managed_ledger.errors import CorruptStorage
+
+
+class Writer:
+    def __init__(self) -> None:
+        self._out = bytearray()
+
+    def getvalue(self) -> bytes:
+        return bytes(self._out)
+
+    def number(self, value: int) -> None:
+        assert value >= 0
+        while value > 0x7F:
+            self._out.append(value & 0x7F | 0x80)
+            value >>= 7
+        self._out.append(value)
+
+    def blob(self, value: bytes) -> None:
+        self.number(len(value))
+        self._out += value
+
+    def text(self, value: str) -> None:
+        self.blob(value.encode())
+
+    def raw(self, value: bytes) -> None:
+        self._out += value
+
+
+class Reader:
+    """Raises CorruptStorage where the value ends too early; `what` names it in the message."""
+
+    def __init__(self, data: bytes, what: str) -> None:
+        self._data = data
+        self._what = what
+        self._at = 0
+
+    def number(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.raw(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+    def blob(self) -> bytes:
+        return self.raw(self.number())
+
+    def text(self) -> str:
+        return self.blob().decode()
+
+    def raw(self, size: int) -> bytes:
+        end = self._at + size
+        if end > len(self._data):
+            raise CorruptStorage(
+                f"{self._what} ends after {len(self._data)} bytes, in the middle of a field; "
+                "restore the data directory from a backup"
+            )
+        value = self._data[self._at : end]
+        self._at = end
+        return value
+
+    def version(self, known: int) -> None:
+        """The first byte of a value says in which format the rest is."""
+        found = self.raw(1)[0]
+        if found != known:
+            raise CorruptStorage(
+                f"{self._what} has format {found}; this version reads format {known}: "
+                "run the version that wrote it"
+            )

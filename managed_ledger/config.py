@@ -1,0 +1,27 @@
+"""Limits of a managed ledger, and what time it is."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from managed_ledger.trim import Retention
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Wall time: milliseconds since 1970."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Seconds that never go back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedLedgerConfig:
+    """A ledger is closed when it has either limit and the minimum age, or the maximum age."""
+
+    max_entries_per_ledger: int = 50_000
+    max_size_per_ledger_bytes: int = 2 * 1024**3
+    min_rollover_time_ms: int = 10 * 60_000
+    max_rollover_time_ms: int = 4 * 3_600_000
+    retention: Retention = field(default_factory=Retention)

@@ -1,0 +1,275 @@
+"""A cursor: what one subscription has acknowledged.
+
+Everything up to the mark-delete position is acknowledged; behind it there are individually
+acknowledged entries (an AckSet per ledger; the entry right behind the mark-delete position is never
+among them) and partly acknowledged batches (a bitset of the indexes still unacknowledged, per
+entry). Acknowledgements take effect at once and make the cursor dirty; dirty cursors are written
+once a second and at close, so a crash may deliver again, and never loses.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from managed_ledger.ack_set import AckSet
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.ledger_index import LedgerIndex
+from managed_ledger.ledger_metadata import CursorRecord
+from managed_ledger.position import Position
+
+# Queues the write of a cursor's record.
+Store = Callable[[bytes], "asyncio.Future[int]"]
+OnDirty = Callable[["ManagedCursor"], object]
+
+
+class ManagedCursor:
+    """Made by ManagedLedger. `durable` cursors hold back trimming and outlive a restart."""
+
+    def __init__(
+        self,
+        name: str,
+        index: LedgerIndex,
+        mark_delete_position: Position,
+        properties: Mapping[str, str],
+        store: Store | None = None,
+        on_dirty: OnDirty | None = None,
+    ) -> None:
+        """Without `store` the cursor is not durable; `on_dirty` hears when there is something
+        to write.
+        """
+        self.name = name
+        self.durable = store is not None
+        self.mark_delete_position = mark_delete_position
+        self.properties = dict(properties)
+        self.retired = False  # deleted, or its managed ledger closed: nothing more is written
+        self._index = index
+        self._store = store
+        self._on_dirty = on_dirty
+        self._dirty = False
+        self._last_write: asyncio.Future[int] | None = None
+        self._acked: dict[int, AckSet] = {}
+        self._batches: dict[tuple[int, int], int] = {}
+
+    # what is acknowledged
+
+    def is_deleted(self, position: tuple[int, int]) -> bool:
+        if position <= self.mark_delete_position:
+            return True
+        acks = self._acked.get(position[0])
+        return acks is not None and position[1] in acks
+
+    def deleted_within(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
+        """Closed ranges of acknowledged entries among `first` to `last`, in order."""
+        mark = self.mark_delete_position
+        acks = self._acked.get(ledger_id)
+        if mark < (ledger_id, first):
+            return acks.runs(first, last) if acks else []
+        if mark >= (ledger_id, last):
+            return [(first, last)]
+        behind = acks.runs(mark.entry_id + 1, last) if acks else []
+        return [(first, mark.entry_id), *behind]
+
+    def unacked_indexes(self, position: tuple[int, int]) -> int | None:
+        """The batch indexes still unacknowledged, as bits; None if no index was acknowledged."""
+        return self._batches.get(position) if self._batches else None
+
+    def backlog(self, up_to: Position) -> int:
+        """How many entries behind the mark-delete position, up to `up_to`, are unacknowledged."""
+        acked = 0
+        for ledger_id, acks in self._acked.items():
+            if ledger_id < up_to.ledger_id:
+                acked += len(acks)
+            elif ledger_id == up_to.ledger_id:
+                acked += acks.count_up_to(up_to.entry_id)
+        return self._index.count_between(self.mark_delete_position, up_to) - acked
+
+    @property
+    def individually_deleted_count(self) -> int:
+        return sum(map(len, self._acked.values()))
+
+    @property
+    def unacked_ranges_count(self) -> int:
+        """How many separate acknowledged ranges lie behind the mark-delete position."""
+        return sum(acks.range_count() for acks in self._acked.values())
+
+    # acknowledging
+
+    def delete(self, ledger_id: int, entry_id: int) -> bool:
+        """Acknowledge one entry; False if it already was, or is not there."""
+        position = Position(ledger_id, entry_id)
+        mark = self.mark_delete_position
+        if position <= mark or position not in self._index:
+            return False
+        if entry_id == mark.entry_id + 1 and ledger_id == mark.ledger_id:
+            self._move_mark(position)
+            return True
+        if not self._acks(ledger_id).add(entry_id):
+            return False
+        if self._batches:
+            self._batches.pop(position, None)
+        if entry_id == 0:  # it may be the first behind a mark at the end of the ledger before
+            self._skip_acked()
+        self._touch()
+        return True
+
+    def delete_range(self, ledger_id: int, first: int, last: int) -> None:
+        """Acknowledge the entries `first` to `last`, as far as they exist."""
+        first = max(first, self.mark_delete_position.entry_id + 1 if self._marks(ledger_id) else 0)
+        span = self._index.span(Position(ledger_id, first), Position(ledger_id, last))
+        if span is None or ledger_id < self.mark_delete_position.ledger_id:
+            return
+        _, first, last = span
+        self._forget_batches(Position(ledger_id, first - 1), Position(ledger_id, last))
+        self._acks(ledger_id).add_range(first, last)
+        self._skip_acked()
+        self._touch()
+
+    def delete_batch_indexes(
+        self, position: tuple[int, int], still_unacked: int, batch_size: int
+    ) -> bool:
+        """Acknowledge the batch indexes that are not set in `still_unacked`.
+
+        True if that was the last of the entry, and it is deleted now.
+        """
+        if position not in self._index or self.is_deleted(position):
+            return False
+        known = self._batches.get(position, (1 << batch_size) - 1)
+        remaining = known & still_unacked
+        if not remaining:
+            return self.delete(*position)
+        if remaining != known:
+            self._batches[position] = remaining
+            self._touch()
+        return False
+
+    def restore_indexes(self, position: tuple[int, int], bits: int) -> None:
+        """Take back acknowledgements of batch indexes; a deleted entry stays deleted."""
+        if position in self._batches:
+            self._batches[position] |= bits
+            self._touch()
+
+    def mark_delete(
+        self, position: Position, still_unacked: int | None = None, batch_size: int = 0
+    ) -> bool:
+        """Acknowledge everything up to `position`; False if nothing changed.
+
+        With `still_unacked` the entry itself is acknowledged in part, and all before it wholly.
+        """
+        position = self._index.previous_position(position.after)
+        changed = False
+        if still_unacked:
+            known = self.unacked_indexes(position)
+            deleted = self.delete_batch_indexes(position, still_unacked, batch_size)
+            changed = deleted or known != self.unacked_indexes(position)
+            position = self._index.previous_position(position)
+        if position <= self.mark_delete_position:
+            return changed
+        self._move_mark(position)
+        return True
+
+    def reset(self, position: Position) -> None:
+        """Seek: the next entry to read is the first at or behind `position`."""
+        limit = min(position, self._index.last_confirmed.after)
+        self.mark_delete_position = self._index.previous_position(limit)
+        self._acked.clear()
+        self._batches.clear()
+        self._touch()
+
+    def skip_removed(self) -> None:
+        """Ledgers went: a mark-delete position before the first that is left moves up to it."""
+        border = self._index.first_position.before
+        if self.mark_delete_position < border:
+            self._move_mark(border)
+
+    # writing it down
+
+    def write(self) -> "asyncio.Future[int] | None":
+        """Queue the write of what is dirty; the newest write, which may be an earlier one."""
+        if self._dirty and self._store is not None and not self.retired:
+            self._dirty = False
+            self._last_write = self._store(self._record().encode())
+        return self._last_write
+
+    async def flush(self) -> None:
+        """Every acknowledgement so far is durable when this returns."""
+        write = self.write()
+        if write is None:
+            return
+        try:
+            await asyncio.shield(write)
+        except ManagedLedgerError:
+            self._touch()
+            raise
+
+    def mark_new(self) -> None:
+        """It has never been written: the first flush does, acknowledgements or not."""
+        self._dirty = True
+
+    def restore(self, record: CursorRecord) -> None:
+        """Take up what was written down."""
+        self._acked = {ledger: AckSet.decode(value) for ledger, value in record.acked.items()}
+        self._batches = dict(record.batches)
+        self.skip_removed()
+
+    def _record(self) -> CursorRecord:
+        acked = {ledger_id: acks.encode() for ledger_id, acks in self._acked.items()}
+        return CursorRecord(self.mark_delete_position, self.properties, acked, self._batches)
+
+    def _touch(self) -> None:
+        if not self._dirty:
+            self._dirty = True
+            if self._on_dirty is not None:
+                self._on_dirty(self)
+
+    # keeping it together
+
+    def _marks(self, ledger_id: int) -> bool:
+        return ledger_id == self.mark_delete_position.ledger_id
+
+    def _acks(self, ledger_id: int) -> AckSet:
+        acks = self._acked.get(ledger_id)
+        if acks is None:
+            acks = self._acked[ledger_id] = AckSet()
+        return acks
+
+    def _move_mark(self, position: Position) -> None:
+        """Everything up to `position` is acknowledged, and what touches it from behind."""
+        self._pass(position)
+        self._skip_acked()
+        self._touch()
+
+    def _skip_acked(self) -> None:
+        """Move the mark-delete position over the acknowledged entries right behind it."""
+        while self._acked:
+            following = self._index.next_position(self.mark_delete_position)
+            acks = self._acked.get(following.ledger_id)
+            if acks is None or following.entry_id not in acks:
+                return
+            end = acks.first_missing(following.entry_id) - 1
+            self._pass(Position(following.ledger_id, end))
+
+    def _pass(self, position: Position) -> None:
+        before, self.mark_delete_position = self.mark_delete_position, position
+        if self._acked:
+            self._forget_acks(before, position)
+        if self._batches:
+            self._forget_batches(before, position)
+
+    def _forget_acks(self, after: Position, up_to: Position) -> None:
+        for ledger_id in [known for known in self._acked if known < up_to.ledger_id]:
+            del self._acked[ledger_id]
+        acks = self._acked.get(up_to.ledger_id)
+        if acks is not None:
+            first = after.entry_id + 1 if after.ledger_id == up_to.ledger_id else 0
+            acks.discard(first, up_to.entry_id + 1)
+            if not acks:
+                del self._acked[up_to.ledger_id]
+
+    def _forget_batches(self, after: Position, up_to: Position) -> None:
+        """Walks the entries or the bitsets, whichever are fewer."""
+        within = up_to.entry_id - after.entry_id
+        if after.ledger_id == up_to.ledger_id and within < len(self._batches):
+            for entry_id in range(after.entry_id + 1, up_to.entry_id + 1):
+                self._batches.pop((up_to.ledger_id, entry_id), None)
+        else:
+            for position in [known for known in self._batches if after < known <= up_to]:
+                del self._batches[position]

@@ -1,0 +1,108 @@
+"""The cursors of one managed ledger: found again at open, made, written when dirty, deleted."""
+
+import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from managed_ledger.cursor import ManagedCursor
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.ledger_index import LedgerIndex
+from managed_ledger.ledger_metadata import CursorRecord, cursor_key, cursor_name, cursors_prefix
+from managed_ledger.position import Position
+from managed_ledger.storage.backend import MetadataStore
+
+
+class Cursors:
+    def __init__(self, ledger_name: str, metadata: MetadataStore, index: LedgerIndex) -> None:
+        self._ledger_name = ledger_name
+        self._metadata = metadata
+        self._index = index
+        self._by_name: dict[str, ManagedCursor] = {}
+        self._dirty: dict[ManagedCursor, None] = {}
+        self.by_name: Mapping[str, ManagedCursor] = MappingProxyType(self._by_name)
+
+    def recover(self) -> None:
+        for key in self._metadata.keys(cursors_prefix(self._ledger_name)):
+            stored = self._metadata.get(key)
+            assert stored is not None
+            record = CursorRecord.decode(stored.value, key)
+            name = cursor_name(key)
+            cursor = self._durable(name, record.mark_delete_position, record.properties)
+            cursor.restore(record)
+            self._by_name[name] = cursor
+
+    async def open(
+        self, name: str, start: Position | None, properties: Mapping[str, str]
+    ) -> ManagedCursor:
+        """The cursor is there at once, so that it holds back trimming; durable at the return."""
+        cursor = self._by_name.get(name)
+        if cursor is None:
+            cursor = self._durable(name, self._starting_position(start), properties)
+            self._by_name[name] = cursor
+            self._dirty[cursor] = None
+            cursor.mark_new()
+        try:
+            await cursor.flush()
+        except ManagedLedgerError:
+            self._by_name.pop(name, None)
+            self._dirty.pop(cursor, None)
+            raise
+        return cursor
+
+    def new_non_durable(self, name: str, start: Position | None) -> ManagedCursor:
+        assert name not in self._by_name
+        cursor = ManagedCursor(name, self._index, self._starting_position(start), {})
+        self._by_name[name] = cursor
+        return cursor
+
+    async def delete(self, name: str) -> None:
+        """Idempotent."""
+        cursor = self._by_name.pop(name, None)
+        if cursor is None:
+            return
+        self._dirty.pop(cursor, None)
+        if not cursor.durable:
+            return
+        cursor.retired = True
+        try:
+            await self._metadata.delete(cursor_key(self._ledger_name, name))
+        except ManagedLedgerError:
+            cursor.retired = False
+            self._by_name[name] = cursor
+            raise
+
+    def slowest_durable(self) -> Position | None:
+        marks = [cursor.mark_delete_position for cursor in self._by_name.values() if cursor.durable]
+        return min(marks, default=None)
+
+    def skip_removed(self) -> None:
+        for cursor in self._by_name.values():
+            cursor.skip_removed()
+
+    async def flush_dirty(self) -> None:
+        """Write every dirty cursor, all in one commit. Raises the first failure."""
+        dirty, self._dirty = self._dirty, {}
+        if dirty:
+            await asyncio.gather(*[cursor.flush() for cursor in dirty])
+
+    def retire(self) -> None:
+        """Nothing more is written."""
+        for cursor in self._by_name.values():
+            cursor.retired = True
+
+    def _durable(
+        self, name: str, mark_delete_position: Position, properties: Mapping[str, str]
+    ) -> ManagedCursor:
+        key = cursor_key(self._ledger_name, name)
+        return ManagedCursor(
+            name,
+            self._index,
+            mark_delete_position,
+            properties,
+            store=lambda value: self._metadata.put(key, value),
+            on_dirty=lambda cursor: self._dirty.setdefault(cursor),
+        )
+
+    def _starting_position(self, start: Position | None) -> Position:
+        last = self._index.last_confirmed
+        return last if start is None else self._index.previous_position(min(start, last).after)

@@ -1,0 +1,146 @@
+"""Where managed ledgers are opened, and the one task that keeps house for all of them.
+
+Once a second the task writes dirty cursors, all in one commit; less often it rolls ledgers that are
+old and trims. Whoever made the backend opens it before and closes it after the factory.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from managed_ledger.config import Clock, ManagedLedgerConfig
+from managed_ledger.cursors import Cursors
+from managed_ledger.errors import LedgerClosed, ManagedLedgerError
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.ledger_metadata import LEDGERS_PREFIX, LedgerList, ledgers_key
+from managed_ledger.recovery import recover_list
+from managed_ledger.storage.backend import Backend
+
+log = logging.getLogger(__name__)
+DEFAULT_CONFIG: Final = ManagedLedgerConfig()
+T = TypeVar("T")
+
+
+class ManagedLedgerFactory:
+    def __init__(
+        self,
+        backend: Backend,
+        clock: Clock,
+        config: ManagedLedgerConfig = DEFAULT_CONFIG,
+        cursor_flush_interval_ms: int = 1000,
+        trim_interval_ms: int = 10_000,
+    ) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._config = config
+        self._cursor_flush_interval_s = cursor_flush_interval_ms / 1000
+        self._trim_interval_s = trim_interval_ms / 1000
+        self._ledgers: dict[str, ManagedLedger] = {}
+        self._opening: dict[str, asyncio.Task[ManagedLedger]] = {}
+        self._deleting: dict[str, asyncio.Task[None]] = {}
+        self._housekeeping: list[asyncio.Task[None]] = []
+        self._closed = False
+
+    async def open(self, name: str, config: ManagedLedgerConfig | None = None) -> ManagedLedger:
+        """The managed ledger of that name, made if there is none; open ones are shared."""
+        ledger = self._ledgers.get(name)
+        if ledger is not None and not ledger.closed:
+            return ledger
+        if self._closed:
+            raise LedgerClosed(f"{name} cannot be opened: the storage is closing")
+        if name not in self._opening:
+            work = self._open(name, config or self._config)
+            own(self._opening, name, work)
+        return await asyncio.shield(self._opening[name])
+
+    def exists(self, name: str) -> bool:
+        stored = self._backend.metadata.get(ledgers_key(name))
+        return stored is not None and not LedgerList.decode(stored.value, name).deleted
+
+    def names(self, prefix: str = "") -> list[str]:
+        """The managed ledgers whose names start with `prefix`, sorted."""
+        keys = self._backend.metadata.keys(LEDGERS_PREFIX + prefix)
+        return [name for key in keys if self.exists(name := key.removeprefix(LEDGERS_PREFIX))]
+
+    async def delete(self, name: str) -> None:
+        """Delete the managed ledger with all it holds. Idempotent."""
+        if name not in self._deleting:
+            if not self.exists(name) and name not in self._opening:
+                return
+            ledger = await self.open(name)
+            if name not in self._deleting:
+                own(self._deleting, name, ledger.delete())
+        await asyncio.shield(self._deleting[name])
+
+    async def close(self) -> None:
+        """Close every managed ledger; the backend stays open."""
+        self._closed = True
+        for task in self._housekeeping:
+            task.cancel()
+        await asyncio.gather(
+            *self._housekeeping,
+            *self._opening.values(),
+            *self._deleting.values(),
+            return_exceptions=True,
+        )
+        closing = [ledger.close() for ledger in self._ledgers.values()]
+        outcomes = await asyncio.gather(*closing, return_exceptions=True)
+        self._ledgers.clear()
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _open(self, name: str, config: ManagedLedgerConfig) -> ManagedLedger:
+        await self._end_earlier(name)
+        index, record = await recover_list(name, self._backend, self._clock)
+        cursors = Cursors(name, self._backend.metadata, index)
+        cursors.recover()
+        ledger = ManagedLedger(name, self._backend, self._clock, config, index, record, cursors)
+        self._ledgers[name] = ledger
+        self._start_housekeeping()
+        return ledger
+
+    async def _end_earlier(self, name: str) -> None:
+        """An earlier life of this name has to end before the next one begins."""
+        if name in self._deleting:
+            await asyncio.gather(self._deleting[name], return_exceptions=True)
+        earlier = self._ledgers.pop(name, None)
+        if earlier is not None:
+            await earlier.close()
+
+    def _start_housekeeping(self) -> None:
+        if not self._housekeeping and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._housekeeping = [
+                loop.create_task(self._write_cursors()),
+                loop.create_task(self._roll_and_trim()),
+            ]
+
+    async def _write_cursors(self) -> None:
+        while True:
+            await asyncio.sleep(self._cursor_flush_interval_s)
+            writes = [ledger.flush_cursors() for ledger in self._open_ledgers()]
+            for outcome in await asyncio.gather(*writes, return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    log.error("cursors could not be written, and will be again: %s", outcome)
+
+    async def _roll_and_trim(self) -> None:
+        while True:
+            await asyncio.sleep(self._trim_interval_s)
+            for ledger in self._open_ledgers():
+                ledger.roll_over_when_old()
+                try:
+                    await ledger.trim()
+                except ManagedLedgerError as error:
+                    log.error("%s could not be trimmed, and will be again: %s", ledger.name, error)
+
+    def _open_ledgers(self) -> list[ManagedLedger]:
+        return [ledger for ledger in self._ledgers.values() if not ledger.closed]
+
+
+def own(tasks: "dict[str, asyncio.Task[T]]", name: str, work: Coroutine[Any, Any, T]) -> None:
+    """Run `work` as the task of that name until it ends."""
+    task = asyncio.get_running_loop().create_task(work)
+    tasks[name] = task
+    task.add_done_callback(lambda _: tasks.pop(name, None))

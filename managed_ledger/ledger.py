@@ -1,0 +1,341 @@
+"""A managed ledger: an endless log with cursors, made of a list of ledgers; the last one is open.
+
+The list record is the truth about which ledgers there are: it is written with compare-and-set (that
+keeps a second writer out) before a new ledger is used and before the data of a dropped one is
+deleted. When the current ledger is full, appends are held while it drains and the next one is made.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from managed_ledger.appender import Appended, Appender
+from managed_ledger.config import Clock, ManagedLedgerConfig
+from managed_ledger.cursor import ManagedCursor
+from managed_ledger.cursors import Cursors
+from managed_ledger.errors import LedgerClosed, LedgerNotFound, ManagedLedgerError, StorageFull
+from managed_ledger.ledger_index import LedgerIndex
+from managed_ledger.ledger_metadata import LedgerInfo, LedgerList
+from managed_ledger.list_record import ListRecord
+from managed_ledger.position import Position
+from managed_ledger.recovery import finish_deletion
+from managed_ledger.storage.backend import Backend, EntryRun
+from managed_ledger.trim import releasable
+
+log = logging.getLogger(__name__)
+ROLLOVER_RETRY_MS: Final = 10_000
+
+
+class ManagedLedger:
+    """Made by `ManagedLedgerFactory.open`."""
+
+    def __init__(
+        self,
+        name: str,
+        backend: Backend,
+        clock: Clock,
+        config: ManagedLedgerConfig,
+        index: LedgerIndex,
+        record: ListRecord,
+        cursors: Cursors,
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.cursors: Mapping[str, ManagedCursor] = cursors.by_name
+        self.on_trimmed: list[Callable[[int], None]] = []  # told the id of each ledger that went
+        self._backend = backend
+        self._clock = clock
+        self._index = index
+        self._record = record
+        self._cursors = cursors
+        self._appender = Appender(
+            backend,
+            index,
+            config.max_entries_per_ledger,
+            config.max_size_per_ledger_bytes,
+            on_full=self._roll_when_full,
+        )
+        self._current_since_ms = clock.now_ms()
+        self._roll_not_before_ms = self._current_since_ms + config.min_rollover_time_ms
+        self._rolling: asyncio.Task[ManagedLedgerError | None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._closed: LedgerClosed | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Closed, deleted, or fenced by another writer."""
+        return self._closed is not None
+
+    # what there is
+
+    @property
+    def last_confirmed(self) -> Position:
+        """The last durable entry; entry id -1 while there has never been one."""
+        return self._index.last_confirmed
+
+    @property
+    def first_position(self) -> Position:
+        """Entry 0 of the oldest ledger, whether or not it is there yet."""
+        return self._index.first_position
+
+    @property
+    def total_size_bytes(self) -> int:
+        return self._index.total_size_bytes()
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The durable ones."""
+        return self._record.durable.properties
+
+    def ledgers(self) -> list[LedgerInfo]:
+        return self._index.infos()
+
+    def next_position(self, position: Position) -> Position:
+        """The next entry that exists or, at the end, the one that will be appended next."""
+        return self._index.next_position(position)
+
+    def previous_position(self, position: Position) -> Position:
+        """The last entry before `position`; where there is none, -1 of the first ledger."""
+        return self._index.previous_position(position)
+
+    def count_between(self, after: Position, up_to: Position) -> int:
+        """How many entries exist behind `after`, up to and with `up_to`."""
+        return self._index.count_between(after, up_to)
+
+    # appending
+
+    def append(
+        self, entries: Sequence[bytes], message_counts: Sequence[int], done: Appended
+    ) -> None:
+        """Append consecutive entries to one ledger; returns at once.
+
+        `done(first_position, None)` comes when they are durable, in the order of the appends, with
+        `last_confirmed` already moved; `done(None, error)` when they are not. `entries` must not
+        change afterwards.
+        """
+        self._appender.append(entries, message_counts, done)
+
+    async def append_one(self, entry: bytes, message_count: int = 1) -> Position:
+        """Durable when it returns; cancelling it does not stop the append."""
+        position: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+
+        def done(first: Position | None, error: Exception | None) -> None:
+            if position.cancelled():
+                return
+            if first is not None:
+                position.set_result(first)
+            elif error is not None:
+                position.set_exception(error)
+
+        self.append([entry], [message_count], done)
+        return await position
+
+    # reading
+
+    def has_entries(self, position: Position, up_to: Position) -> bool:
+        """Is there an entry at or behind `position`, up to and with `up_to`?"""
+        first = self._index.resolve(position)
+        return first is not None and first <= up_to
+
+    def read_cached(
+        self, position: Position, up_to: Position, max_entries: int, max_bytes: int
+    ) -> EntryRun | None:
+        """Entries of one ledger from the first at or behind `position`, up to `up_to`, at once.
+
+        None: not in memory, or nothing to read. At least one entry comes however large it is.
+        """
+        span = self._index.span(position, up_to)
+        return None if span is None else self._backend.read_cached(*span, max_entries, max_bytes)
+
+    async def read(
+        self, position: Position, up_to: Position, max_entries: int, max_bytes: int
+    ) -> EntryRun | None:
+        """As `read_cached`, from the disk if need be. None: there is nothing to read."""
+        while (span := self._index.span(position, up_to)) is not None:
+            self._check_open()
+            try:
+                return await self._backend.read(*span, max_entries, max_bytes)
+            except LedgerNotFound:
+                if self._index.span(position, up_to) == span:
+                    raise
+                # it was trimmed meanwhile: go on behind it
+        return None
+
+    # cursors
+
+    async def open_cursor(
+        self, name: str, start: Position | None = None, properties: Mapping[str, str] | None = None
+    ) -> ManagedCursor:
+        """The durable cursor of that name, made if there is none.
+
+        A new one starts with `start` as its mark-delete position, None being `last_confirmed`.
+        """
+        self._check_open()
+        return await self._cursors.open(name, start, properties or {})
+
+    def new_non_durable_cursor(self, name: str, start: Position | None = None) -> ManagedCursor:
+        """It holds back no trimming and is gone after a restart; the name must be free."""
+        self._check_open()
+        return self._cursors.new_non_durable(name, start)
+
+    async def delete_cursor(self, name: str) -> None:
+        """Idempotent."""
+        await self._cursors.delete(name)
+
+    async def flush_cursors(self) -> None:
+        """Make durable what has been acknowledged so far."""
+        await self._cursors.flush_dirty()
+
+    # properties
+
+    def set_property(self, key: str, value: str) -> asyncio.Future[None]:
+        """Queued at the call, so ahead of every later append; durable when awaited."""
+        return self.update_properties({key: value})
+
+    def update_properties(self, changes: Mapping[str, str | None]) -> asyncio.Future[None]:
+        """None removes a property. Queued at the call."""
+        self._check_open()
+        properties = dict(self._record.queued.properties)
+        for key, value in changes.items():
+            if value is None:
+                properties.pop(key, None)
+            else:
+                properties[key] = value
+        return self._record.write(replace(self._record.queued, properties=properties))
+
+    # rolling over and trimming
+
+    async def roll_over(self) -> None:
+        """Close the current ledger and go on in a new one; nothing if it is empty."""
+        self._check_open()
+        if error := await asyncio.shield(self._rolling or self._start_rolling()):
+            raise error
+
+    def roll_over_when_old(self) -> None:
+        """Close the current ledger if it has reached the maximum age."""
+        if self._appender.queued_entries:
+            self._roll_when_due(self._current_since_ms + self.config.max_rollover_time_ms)
+
+    async def trim(self) -> None:
+        """Delete the ledgers that every durable cursor has consumed and retention releases.
+
+        They leave the index first, so that nothing comes to depend on them meanwhile, then the
+        list, then the disk.
+        """
+        self._check_open()
+        if not (released := self._releasable()):
+            return
+        ids = [info.ledger_id for info in released]
+        self._index.remove(ids)
+        self._cursors.skip_removed()
+        try:
+            await self._write_without(ids)
+        except ManagedLedgerError:
+            self._index.restore(released)
+            raise
+        await asyncio.gather(*map(self._backend.delete_ledger, ids))
+        self._forget_deleting(ids)
+        for ledger_id in ids:
+            for trimmed in self.on_trimmed:
+                trimmed(ledger_id)
+
+    # ending
+
+    async def close(self) -> None:
+        """Let what was appended become durable and write the cursors. Idempotent."""
+        if self._closing is None:
+            closing = self._close(f"{self.name} is closed; open it again")
+            self._closing = asyncio.get_running_loop().create_task(closing)
+        await asyncio.shield(self._closing)
+
+    async def delete(self) -> None:
+        """Delete the managed ledger, its entries and its cursors. A crash on the way leaves a
+        tombstone, and whoever opens that name next finishes first.
+        """
+        self._check_open()
+        await self._stop(LedgerClosed(f"{self.name} was deleted"))
+        self._cursors.retire()
+        ids = tuple(info.ledger_id for info in self._record.queued.ledgers)
+        tombstone = LedgerList(deleting=(*self._record.queued.deleting, *ids), deleted=True)
+        await self._record.write(tombstone)
+        await finish_deletion(self.name, self._backend, tombstone)
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed
+
+    async def _close(self, reason: str) -> None:
+        if self._closed is None:
+            await self._stop(LedgerClosed(reason))
+            await self._cursors.flush_dirty()
+        self._cursors.retire()
+
+    async def _stop(self, closed: LedgerClosed) -> None:
+        """Take no more appends and see the last ones through."""
+        while self._rolling is not None:
+            await asyncio.shield(self._rolling)
+        self._closed = closed
+        self._appender.refuse(closed)
+        await self._appender.drained()
+
+    def _fence(self, error: Exception) -> None:
+        """The list is no longer ours to write: stop before anything is acknowledged wrongly."""
+        log.error("%s stops: %s", self.name, error)
+        self._closed = LedgerClosed(f"{self.name} was fenced ({error}); open it again")
+        self._appender.refuse(self._closed)
+
+    def _roll_when_full(self) -> None:
+        self._roll_when_due(self._roll_not_before_ms)
+
+    def _roll_when_due(self, due_ms: int) -> None:
+        if self._rolling is None and self._closed is None and self._clock.now_ms() >= due_ms:
+            self._start_rolling()
+
+    def _start_rolling(self) -> "asyncio.Task[ManagedLedgerError | None]":
+        self._rolling = asyncio.get_running_loop().create_task(self._roll())
+        self._appender.hold()
+        return self._rolling
+
+    async def _roll(self) -> ManagedLedgerError | None:
+        try:
+            await self._appender.drained()
+            if self._index.current_entries:
+                await self._add_ledger()
+            return None
+        except StorageFull as error:
+            log.warning("%s goes on in its full ledger: %s", self.name, error)
+            self._roll_not_before_ms = self._clock.now_ms() + ROLLOVER_RETRY_MS
+            return error
+        except ManagedLedgerError as error:
+            self._fence(error)
+            return error
+        finally:
+            self._rolling = None
+            self._appender.release()
+
+    async def _add_ledger(self) -> None:
+        ledger_id = await self._backend.create_ledger()
+        now_ms = self._clock.now_ms()
+        current = self._index.infos()[-1]
+        full = replace(current, closed_at_ms=now_ms)
+        ledgers = (*self._record.queued.ledgers[:-1], full, LedgerInfo(ledger_id, 0, 0, None))
+        await self._record.write(replace(self._record.queued, ledgers=ledgers))
+        self._index.roll_over(full, ledger_id)
+        self._current_since_ms = now_ms
+        self._roll_not_before_ms = now_ms + self.config.min_rollover_time_ms
+
+    def _releasable(self) -> list[LedgerInfo]:
+        slowest = self._cursors.slowest_durable()
+        return releasable(self._index.infos(), slowest, self.config.retention, self._clock.now_ms())
+
+    def _write_without(self, ids: Sequence[int]) -> asyncio.Future[None]:
+        record = self._record.queued
+        kept = tuple(info for info in record.ledgers if info.ledger_id not in ids)
+        return self._record.write(replace(record, ledgers=kept, deleting=(*record.deleting, *ids)))
+
+    def _forget_deleting(self, ids: Sequence[int]) -> None:
+        record = self._record.queued
+        left = tuple(ledger_id for ledger_id in record.deleting if ledger_id not in ids)
+        self._record.amend(replace(record, deleting=left))

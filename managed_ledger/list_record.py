@@ -1,0 +1,60 @@
+"""The durable ledger list of one managed ledger, and the changes to it that are on their way.
+
+Changes are queued at once, each on top of the one before, so several may be under way. When one
+fails, those behind it fail too, and what the metadata store holds is the truth again.
+"""
+
+import asyncio
+
+from managed_ledger.ledger_metadata import LedgerList
+from managed_ledger.storage.backend import MetadataStore, Versioned
+
+ABSENT = Versioned(LedgerList().encode(), -1)
+
+
+class ListRecord:
+    """`queued` is the list as it will be when all writes so far succeed."""
+
+    def __init__(self, metadata: MetadataStore, key: str) -> None:
+        self._metadata = metadata
+        self._key = key
+        self._durable_version = -1
+        self._durable = LedgerList()
+        self.queued = self.durable
+        self._version = self._durable_version
+
+    @property
+    def durable(self) -> LedgerList:
+        stored = self._metadata.get(self._key) or ABSENT
+        if stored.version != self._durable_version:
+            self._durable = LedgerList.decode(stored.value, self._key)
+            self._durable_version = stored.version
+        return self._durable
+
+    def write(self, value: LedgerList) -> asyncio.Future[None]:
+        """Fails with BadVersion when somebody else has written the list."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        put = self._metadata.put(self._key, value.encode(), self._version)
+        self.queued = value
+        self._version += 1
+        put.add_done_callback(lambda put: self._written(put, done))
+        return done
+
+    def amend(self, value: LedgerList) -> None:
+        """What the next write starts from; not worth a write of its own."""
+        self.queued = value
+
+    def _written(self, put: asyncio.Future[int], done: asyncio.Future[None]) -> None:
+        error = put.exception()
+        if error is not None:
+            self._reload()
+        if done.cancelled():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def _reload(self) -> None:
+        self.queued = self.durable
+        self._version = self._durable_version

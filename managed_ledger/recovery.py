@@ -1,0 +1,57 @@
+"""Opening a managed ledger: settle what the last writer left, and keep it from writing more.
+
+Recover the last ledger (which fences its writer) -> drop empty ledgers -> make a new one ->
+compare-and-set the list -> recover the cursors. Nothing is acknowledged before the compare-and-set.
+"""
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from managed_ledger.config import Clock
+from managed_ledger.errors import LedgerNotFound
+from managed_ledger.ledger_index import LedgerIndex
+from managed_ledger.ledger_metadata import LedgerInfo, LedgerList, cursors_prefix, ledgers_key
+from managed_ledger.list_record import ListRecord
+from managed_ledger.storage.backend import Backend
+
+log = logging.getLogger(__name__)
+
+
+async def recover_list(name: str, backend: Backend, clock: Clock) -> tuple[LedgerIndex, ListRecord]:
+    record = ListRecord(backend.metadata, ledgers_key(name))
+    if record.queued.deleted:
+        await finish_deletion(name, backend, record.queued)
+        record = ListRecord(backend.metadata, ledgers_key(name))
+    found = record.queued
+    settled = [await settle(info, name, backend, clock) for info in found.ledgers]
+    kept = tuple(info for info in settled if info.entries)
+    dropped = tuple(info.ledger_id for info in settled if not info.entries)
+    deleting = (*found.deleting, *dropped)
+    current_id = await backend.create_ledger()
+    current = LedgerInfo(current_id, 0, 0, None)
+    await record.write(replace(found, ledgers=(*kept, current), deleting=deleting))
+    await asyncio.gather(*map(backend.delete_ledger, deleting))
+    record.amend(replace(record.queued, deleting=()))
+    return LedgerIndex(kept, current_id), record
+
+
+async def settle(info: LedgerInfo, name: str, backend: Backend, clock: Clock) -> LedgerInfo:
+    """The ledger that was being written gets its final counts; the others have them."""
+    if info.closed_at_ms is not None:
+        return info
+    try:
+        summary = await backend.recover_ledger(info.ledger_id)
+    except LedgerNotFound:
+        log.error("%s lists ledger %d, which is not there: it is dropped", name, info.ledger_id)
+        return info
+    entries = summary.last_entry_id + 1
+    return LedgerInfo(info.ledger_id, entries, summary.size_bytes, clock.now_ms())
+
+
+async def finish_deletion(name: str, backend: Backend, tombstone: LedgerList) -> None:
+    """Delete what a deleted managed ledger consisted of; its list goes last."""
+    metadata = backend.metadata
+    await asyncio.gather(*map(backend.delete_ledger, tombstone.deleting))
+    await asyncio.gather(*[metadata.delete(key) for key in metadata.keys(cursors_prefix(name))])
+    await metadata.delete(ledgers_key(name))

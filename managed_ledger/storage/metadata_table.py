@@ -1,0 +1,86 @@
+"""Keys with versions in memory; the backend makes each mutation durable before it shows.
+
+Two views: `_durable` is what `get` sees; `_queued` is the last mutation of a key that is still on
+its way, for compare-and-set must look at what will be there when its own turn comes.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from sortedcontainers import SortedDict
+
+from managed_ledger.errors import BadVersion
+from managed_ledger.storage.backend import Versioned
+from managed_ledger.storage.operations import Put, Remove
+
+ABSENT = -1
+AFTER_ALL = "\U0010ffff"
+
+
+class MetadataTable:
+    """A MetadataStore; `submit` queues a mutation, and the backend calls `apply` or `withdraw`."""
+
+    def __init__(self, submit: Callable[[Put | Remove, int], None]) -> None:
+        self._submit = submit
+        self._durable: SortedDict[str, Versioned] = SortedDict()
+        self._queued: dict[str, Put | Remove] = {}
+
+    def get(self, key: str) -> Versioned | None:
+        found: Versioned | None = self._durable.get(key)
+        return found
+
+    def keys(self, prefix: str) -> list[str]:
+        return list(self._durable.irange(prefix, prefix + AFTER_ALL))
+
+    def put(
+        self, key: str, value: bytes, expected_version: int | None = None
+    ) -> asyncio.Future[int]:
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        version = self._version_to_come(key)
+        if expected_version is not None and expected_version != version:
+            done.set_exception(bad_version(key, version, expected_version))
+            return done
+        put = Put(key, Versioned(value, version + 1), done)
+        self._queued[key] = put
+        self._submit(put, len(value))
+        return done
+
+    def delete(self, key: str) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        remove = Remove(key, done)
+        self._queued[key] = remove
+        self._submit(remove, 0)
+        return done
+
+    def apply(self, mutation: Put | Remove) -> None:
+        if isinstance(mutation, Put):
+            self._durable[mutation.key] = mutation.stored
+        else:
+            self._durable.pop(mutation.key, None)
+        self.withdraw(mutation)
+
+    def withdraw(self, mutation: Put | Remove) -> None:
+        if self._queued.get(mutation.key) is mutation:
+            del self._queued[mutation.key]
+
+    def load(self, items: Iterable[tuple[str, Versioned]]) -> None:
+        self._durable = SortedDict(items)
+
+    def items(self) -> list[tuple[str, Versioned]]:
+        return list(self._durable.items())
+
+    def _version_to_come(self, key: str) -> int:
+        queued = self._queued.get(key)
+        if isinstance(queued, Put):
+            return queued.stored.version
+        if isinstance(queued, Remove):
+            return ABSENT
+        stored = self._durable.get(key)
+        return ABSENT if stored is None else stored.version
+
+
+def bad_version(key: str, version: int, expected: int) -> BadVersion:
+    return BadVersion(
+        f"{key!r} is at version {version}, not {expected}: somebody else wrote it first; read it "
+        "again and decide anew"
+    )

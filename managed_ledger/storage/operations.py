@@ -1,0 +1,91 @@
+"""What a backend is asked to make durable, as values that wait in one queue.
+
+Each operation carries the means to tell its caller the outcome, exactly once.
+"""
+
+import asyncio
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from managed_ledger.storage.backend import Appended, Versioned
+
+
+@dataclass(slots=True, eq=False)
+class Append:
+    """By column: `entries[i]` has `lengths[i]` bytes and carries `message_counts[i]` messages."""
+
+    ledger_id: int
+    first_entry_id: int
+    entries: Sequence[bytes]
+    lengths: "array[int]"
+    message_counts: "array[int]"
+    size_bytes: int
+    appended: Appended
+
+    def complete(self, error: Exception | None) -> None:
+        self.appended(error)
+
+
+@dataclass(slots=True, eq=False)
+class Put:
+    key: str
+    stored: Versioned
+    done: asyncio.Future[int]
+
+    def complete(self, error: Exception | None) -> None:
+        settle(self.done, self.stored.version, error)
+
+
+@dataclass(slots=True, eq=False)
+class Remove:
+    key: str
+    done: asyncio.Future[None]
+
+    def complete(self, error: Exception | None) -> None:
+        settle(self.done, None, error)
+
+
+@dataclass(slots=True, eq=False)
+class CreateLedger:
+    ledger_id: int
+    done: asyncio.Future[int]
+
+    def complete(self, error: Exception | None) -> None:
+        settle(self.done, self.ledger_id, error)
+
+
+@dataclass(slots=True, eq=False)
+class DeleteLedger:
+    ledger_id: int
+    done: asyncio.Future[None]
+
+    def complete(self, error: Exception | None) -> None:
+        settle(self.done, None, error)
+
+
+T = TypeVar("T")
+Operation = Append | Put | Remove | CreateLedger | DeleteLedger
+
+
+def settle(future: asyncio.Future[T], result: T, error: Exception | None) -> None:
+    """Give a future its outcome, unless whoever waited has gone."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def append_operation(
+    ledger_id: int,
+    first_entry_id: int,
+    entries: Sequence[bytes],
+    message_counts: Sequence[int],
+    appended: Appended,
+) -> Append:
+    lengths = array("I", map(len, entries))
+    counts = array("I", message_counts)
+    return Append(ledger_id, first_entry_id, entries, lengths, counts, sum(lengths), appended)

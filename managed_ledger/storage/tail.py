@@ -1,0 +1,61 @@
+"""The newest entries of one ledger, in memory, by column: what reads of recent entries see."""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from managed_ledger.storage.backend import EntryRun
+
+
+def leading(entries: list[bytes], max_bytes: int) -> list[bytes]:
+    """As many of the first entries as fit into `max_bytes`, and at least one."""
+    if sum(map(len, entries)) <= max_bytes:
+        return entries
+    ends = list(accumulate(map(len, entries)))
+    return entries[: max(1, bisect_right(ends, max_bytes))]
+
+
+class Tail:
+    """Entries `first_entry_id` up to (but without) `next_entry_id`; all of them durable."""
+
+    __slots__ = ("entries", "first_entry_id", "message_counts")
+
+    def __init__(self, first_entry_id: int = 0) -> None:
+        self.first_entry_id = first_entry_id
+        self.entries: list[bytes] = []
+        self.message_counts: array[int] = array("I")
+
+    @property
+    def next_entry_id(self) -> int:
+        return self.first_entry_id + len(self.entries)
+
+    def extend(self, entries: Sequence[bytes], message_counts: Iterable[int]) -> None:
+        self.entries.extend(entries)
+        self.message_counts.extend(message_counts)
+
+    def drop_before(self, entry_id: int) -> None:
+        dropped = max(0, entry_id - self.first_entry_id)
+        del self.entries[:dropped]
+        del self.message_counts[:dropped]
+        self.first_entry_id += dropped
+
+    def run(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        last_entry_id: int,
+        max_entries: int,
+        max_bytes: int,
+    ) -> EntryRun | None:
+        """None if the first entry is not here."""
+        start = first_entry_id - self.first_entry_id
+        if start < 0:
+            return None
+        stop = min(last_entry_id + 1 - self.first_entry_id, start + max_entries)
+        entries = self.entries[start:stop]
+        if not entries:
+            return None
+        entries = leading(entries, max_bytes)
+        message_counts = self.message_counts[start : start + len(entries)].tolist()
+        return EntryRun(ledger_id, first_entry_id, entries, message_counts)
