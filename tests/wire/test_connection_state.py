@@ -1,0 +1,28 @@
+"""What a connection may receive is one table, and each of it has a handler."""
+
+from pybroker.server.handlers import HANDLERS
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.connection_state import ACCEPTED, ConnectionState
+
+ACCEPTED_ANYWHERE = frozenset().union(*ACCEPTED.values())
+
+
+def test_the_table_names_each_state() -> None:
+    assert set(ACCEPTED) == set(ConnectionState)
+
+
+def test_every_accepted_command_has_a_handler_and_no_other() -> None:
+    assert set(HANDLERS) == ACCEPTED_ANYWHERE
+
+
+def test_a_handler_reads_the_body_that_its_command_carries() -> None:
+    fields = pb.BaseCommand.DESCRIPTOR.fields_by_name
+    for kind, handler in HANDLERS.items():
+        name = pb.BaseCommand.Type.Name(kind)
+        body = fields[handler.field].message_type.name.removeprefix("Command")
+        assert name.replace("_", "").lower() in (body.lower(), body.lower() + "topic"), name
+
+
+def test_a_handler_answers_at_once_or_later() -> None:
+    for handler in HANDLERS.values():
+        assert (handler.immediate is None) != (handler.deferred is None)
