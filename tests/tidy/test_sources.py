@@ -91,6 +91,14 @@ def test_time_and_chance_are_handed_in(path: Path) -> None:
     assert not found, f"{label(path)} uses {', '.join(sorted(found))}: take a clock or an rng"
 
 
+def is_state_table(table: dict[object, object]) -> bool:
+    return (
+        bool(table)
+        and all(isinstance(state, Enum) for state in table)
+        and all(isinstance(allowed, set | frozenset) for allowed in table.values())
+    )
+
+
 def state_tables() -> Iterator[tuple[str, dict[Enum, set[object]]]]:
     """Module-level dicts from the members of one enum to sets: what may follow, what is allowed."""
     for path in LIBRARY:
@@ -98,11 +106,8 @@ def state_tables() -> Iterator[tuple[str, dict[Enum, set[object]]]]:
             continue
         module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
         for name, table in vars(module).items():
-            if isinstance(table, dict) and table and name.isupper():
-                if all(isinstance(state, Enum) for state in table) and all(
-                    isinstance(allowed, set | frozenset) for allowed in table.values()
-                ):
-                    yield f"{module.__name__}.{name}", table
+            if name.isupper() and isinstance(table, dict) and is_state_table(table):
+                yield f"{module.__name__}.{name}", table
 
 
 def test_state_tables_are_total() -> None:
