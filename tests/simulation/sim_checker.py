@@ -17,6 +17,7 @@ def violations(history: History, logs: Logs) -> list[str]:
     """Everything that is wrong, most telling first."""
     visible = {read.value for log in logs.values() for read in log}
     return [
+        *history.failures,
         *_contradictory_ends(history.txns),
         *_lost(history, visible),
         *_aborted_but_visible(history.txns, visible),

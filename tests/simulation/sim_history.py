@@ -6,6 +6,7 @@ leaves the outcome unknown. Values are unique, so a message is known by its valu
 
 import enum
 from dataclasses import dataclass, field
+from typing import Any
 
 
 class Outcome(enum.Enum):
@@ -30,6 +31,8 @@ class Txn:
     """A transaction as one client used it; commit and abort are None until they are asked for."""
 
     name: str
+    txn_id: Any = None
+    owner: Any = None  # the node that may still be about to end it
     sent: list[Sent] = field(default_factory=list)
     # What it acknowledged, successfully: subscription and value.
     acknowledged: list[tuple[str, str]] = field(default_factory=list)
@@ -73,6 +76,7 @@ class History:
     sent: dict[str, Sent] = field(default_factory=dict)
     txns: list[Txn] = field(default_factory=list)
     receivers: list[Receiver] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)  # answers that nobody should ever get
     notes: list[str] = field(default_factory=list)  # what happened, for people to read
 
     def send(self, sent: Sent) -> Sent:
@@ -81,8 +85,8 @@ class History:
             sent.txn.sent.append(sent)
         return sent
 
-    def begin(self, name: str) -> Txn:
-        txn = Txn(name)
+    def begin(self, name: str, txn_id: Any = None, owner: Any = None) -> Txn:
+        txn = Txn(name, txn_id, owner)
         self.txns.append(txn)
         return txn
 

@@ -1,0 +1,92 @@
+"""What one seed does: which topics, clients and faults, all drawn before anything starts.
+
+Small on purpose: a bug shows in how few things meet, not in how many there are, and small worlds
+are fast. Times are virtual seconds from the start of the work.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+from pybroker.config import BrokerConfig
+
+ACTIVE_S = 12.0  # faults come within it; producers are usually done by then
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`at_s` is when it happens; for a crash at a disk operation, when the counting starts."""
+
+    at_s: float
+    kind: str  # crash, reset, silence, client crash, disk stall
+    power_cut: bool = False
+    silent: bool = False
+    disk_operation: int = 0  # crash before the n-th from then on; 0: at `at_s` itself
+    down_s: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    deduplication: bool
+    coordinators: int
+    max_entries_per_ledger: int
+    snapshot_transactions: int
+    batching: bool
+    topics: tuple[str, ...]  # the inputs; "partitioned" has two partitions
+    plain_producers: int
+    plain_messages: int
+    txn_producers: int
+    txns: int
+    transformers: tuple[str, ...]  # subscription kinds, each with `members` consumers
+    members: int
+    plain_consumers: tuple[str, ...]
+    faults: tuple[Fault, ...] = field(default=())
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> "Scenario":
+        topics = rng.choice((("one",), ("one", "two"), ("one", "partitioned")))
+        kinds = ("Exclusive", "Failover", "Shared", "KeyShared")
+        return cls(
+            deduplication=rng.random() < 0.6,
+            coordinators=rng.choice((1, 2)),
+            max_entries_per_ledger=rng.choice((8, 30, 50_000)),
+            snapshot_transactions=rng.choice((1, 3, 1000)),
+            batching=rng.random() < 0.4,
+            topics=topics,
+            plain_producers=rng.randint(1, 2),
+            plain_messages=rng.choice((5, 15, 30)),
+            txn_producers=rng.randint(1, 2),
+            txns=rng.choice((2, 4, 8)),
+            transformers=tuple(rng.sample(kinds, rng.choice((0, 1, 1, 2)))),
+            members=rng.randint(1, 2),
+            plain_consumers=tuple(rng.sample(kinds, rng.choice((0, 1)))),
+            faults=tuple(_draw_faults(rng)),
+        )
+
+    def broker_config(self) -> BrokerConfig:
+        return BrokerConfig(
+            broker_deduplication_enabled=self.deduplication,
+            broker_deduplication_entries_interval=5,
+            transaction_coordinators=self.coordinators,
+            managed_ledger_max_entries_per_ledger=self.max_entries_per_ledger,
+            managed_ledger_min_ledger_rollover_time_minutes=0,
+            transaction_buffer_snapshot_max_transaction_count=self.snapshot_transactions,
+            transaction_metadata_snapshot_entries=5 * self.snapshot_transactions,
+            transaction_pending_ack_log_entries=5 * self.snapshot_transactions,
+        )
+
+
+def _draw_faults(rng: random.Random) -> list[Fault]:
+    count = rng.choice((0, 1, 1, 2, 2, 3, 5))
+    return sorted((_draw_fault(rng) for _ in range(count)), key=lambda fault: fault.at_s)
+
+
+def _draw_fault(rng: random.Random) -> Fault:
+    kind = rng.choice(("crash", "crash", "crash", "reset", "reset", "silence", "client crash"))
+    return Fault(
+        at_s=rng.random() ** 2 * ACTIVE_S,
+        kind=kind,
+        power_cut=rng.random() < 0.6,
+        silent=rng.random() < 0.2,
+        disk_operation=rng.choice((0, 1, 2, 3, rng.randint(4, 60))),
+        down_s=rng.choice((0.0, 0.1, 2.0)),
+    )

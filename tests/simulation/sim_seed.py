@@ -1,0 +1,292 @@
+"""One seed from beginning to end: work under faults, rest, then a full account.
+
+1. The broker starts; clients work while faults happen.
+2. Faults end. Producers finish, transactions end by themselves if nobody ends them, transformers
+   go on until every visible input is acknowledged by a committed transaction.
+3. Everything is read from its start, and what clients saw is held against it. A fresh consumer on
+   each transformer's subscription must find nothing left.
+
+Whatever does not come to an end within a bounded virtual time is a violation too.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sim_broker import BrokerProcess
+from sim_checker import Logs, never_consumed, violations, was_committed
+from sim_clients import LiveReader, PlainConsumer, PlainProducer, Process, new_client, read_of
+from sim_history import History, Outcome
+from sim_loop import OutOfSteps, World
+from sim_scenario import ACTIVE_S, Fault, Scenario
+from sim_transacting import Transformer, TxnProducer
+
+from pybroker import errors
+from pybroker.client import aio
+
+PARTITIONS = 2
+REST_S = 300.0  # more than any timeout that a transaction or a retry may have
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    seed: int
+    violations: list[str]
+    notes: list[str]
+    steps: int
+    virtual_s: float
+    messages: int
+    txns: int
+    digest: tuple[Any, ...]  # equal for two runs of one seed, or the run is not deterministic
+
+
+class Stuck(Exception):
+    """Something did not come to its end; the message says what."""
+
+
+class Simulation:
+    def __init__(self, seed: int, scenario: Scenario | None = None) -> None:
+        self.seed = seed
+        self.world = World(seed)
+        self.rng = self.world.stream("simulation")
+        self.scenario = scenario or Scenario.draw(self.world.stream("scenario"))
+        self.history = History()
+        self.broker = BrokerProcess(self.world, self.history, self.scenario)
+        self.outputs = [f"out-{kind}" for kind in self.scenario.transformers]
+        self.producers: list[Process] = []
+        self.transformers: list[Transformer] = []
+        self.consumers: list[PlainConsumer] = []
+        self.readers: list[LiveReader] = []
+
+    def run(self) -> Report:
+        found: list[str] = []
+        try:
+            self._work()
+            self._rest()
+            found = self._account()
+        except (Stuck, OutOfSteps) as error:
+            found = [f"STUCK: {error}"]
+        found += [f"UNHANDLED: {failure}" for failure in self.world.failures]
+        self.world.close()
+        return self._report(found)
+
+    def _report(self, found: list[str]) -> Report:
+        history, world = self.history, self.world
+        digest = (world.steps, world.now, len(history.notes), world.stream("end").random())
+        messages = sum(len(receiver.reads) for receiver in history.receivers)
+        return Report(
+            self.seed, found, history.notes, world.steps, world.now, messages,
+            len(history.txns), digest,
+        )  # fmt: skip
+
+    # --- 1. work
+
+    def _work(self) -> None:
+        self.broker.start()
+        self._wait(lambda: self.broker.serving, "the broker's first start")
+        self._create_processes()
+        for process in self._processes():
+            self.world.after(self.rng.random() * 0.5, process.start)
+        for fault in self.scenario.faults:
+            self.world.after(fault.at_s, self._happen, fault)
+        self.world.sleep(ACTIVE_S)
+
+    def _create_processes(self) -> None:
+        scenario, common = self.scenario, (self.world, self.history)
+        for number in range(scenario.plain_producers):
+            topic = self.rng.choice(scenario.topics)
+            self.producers.append(
+                PlainProducer(
+                    *common, f"plain-{number}", topic=topic, count=scenario.plain_messages,
+                    dedup=scenario.deduplication and topic != "partitioned",
+                    batching=scenario.batching,
+                )
+            )  # fmt: skip
+        for number in range(scenario.txn_producers):
+            self.producers.append(
+                TxnProducer(
+                    *common, f"txn-{number}", topics=list(scenario.topics), count=scenario.txns,
+                    batching=scenario.batching,
+                )
+            )  # fmt: skip
+        for kind, output in zip(scenario.transformers, self.outputs, strict=True):
+            self._create_transformers(kind, output)
+        for kind in scenario.plain_consumers:
+            for number in range(scenario.members if kind != "Exclusive" else 1):
+                self.consumers.append(
+                    PlainConsumer(
+                        *common, f"consumer-{kind}-{number}",
+                        topic=self.rng.choice(scenario.topics),
+                        subscription=f"plain-{kind}", kind=kind,
+                    )
+                )  # fmt: skip
+        for topic in self._partitions_of(scenario.topics):
+            self.readers.append(LiveReader(*common, f"reader-{topic}", topic=topic))
+
+    def _create_transformers(self, kind: str, output: str) -> None:
+        # One that acknowledges cumulatively owns its subscription alone: sim_transacting says why.
+        cumulative = kind == "Exclusive" and self.rng.random() < 0.6
+        topic = self.rng.choice(self.scenario.topics)
+        for number in range(1 if kind == "Exclusive" else self.scenario.members):
+            self.transformers.append(
+                Transformer(
+                    self.world, self.history, f"transformer-{kind}-{number}", topic=topic,
+                    subscription=f"transform-{kind}", kind=kind, output=output,
+                    cumulative=cumulative,
+                )
+            )  # fmt: skip
+
+    def _processes(self) -> list[Process]:
+        return [*self.producers, *self.transformers, *self.consumers, *self.readers]
+
+    def _partitions_of(self, topics: Any) -> list[str]:
+        """Full names; a partitioned topic's partitions."""
+        names = []
+        for topic in topics:
+            full = f"persistent://public/default/{topic}"
+            if topic == "partitioned":
+                names += [f"{full}-partition-{index}" for index in range(PARTITIONS)]
+            else:
+                names.append(full)
+        return names
+
+    def _happen(self, fault: Fault) -> None:
+        connections = self.world.network.connections
+        if fault.kind == "crash":
+            self.broker.crash(fault)
+        elif fault.kind == "client crash":
+            self.rng.choice(self._processes()).crash(fault.down_s)
+        elif connections:
+            connection = self.rng.choice(connections)
+            self.history.notes.append(f"{self.world.now:9.4f} {fault.kind} {connection}")
+            if fault.kind == "reset":
+                connection.break_off(ConnectionResetError("reset by the simulation"))
+            else:
+                connection.go_silent()
+
+    # --- 2. rest
+
+    def _rest(self) -> None:
+        self.broker.heal()
+        self._wait(lambda: self.broker.serving, "the broker's restart")
+        for process in self.producers:
+            self._wait(lambda process=process: process.finished, process.name)
+        self._wait(lambda: not self.broker.open_transactions(), "every transaction's end")
+        self._on_a_fresh_node(self._settle_orphans())
+        inputs = self._read_all(self._partitions_of(self.scenario.topics))
+        for transformer in self.transformers:
+            self._wait(
+                lambda transformer=transformer: not self._unprocessed(transformer, inputs),
+                f"{transformer.name}, which has not processed everything",
+            )
+        for process in self._processes():
+            process.stopping = True
+        for process in self._processes():
+            self._wait(lambda process=process: process.finished, f"{process.name}'s end")
+        self._wait(lambda: not self.broker.open_transactions(), "the last transactions' end")
+
+    def _wait(self, until: Any, for_what: str) -> None:
+        if not self.world.run(until, REST_S):
+            raise Stuck(f"waited {REST_S:.0f} s for {for_what}")
+
+    def _inputs_of(self, process: Any, logs: Logs) -> list[str]:
+        return [
+            read.value
+            for topic in self._partitions_of([process.topic])
+            for read in logs.get(topic, [])
+        ]
+
+    def _unprocessed(self, transformer: Transformer, inputs: Logs) -> list[str]:
+        """Inputs that no committed transaction acknowledged so far."""
+        done = {
+            value
+            for txn in self.history.txns
+            if txn.committed
+            for subscription, value in txn.acknowledged
+            if subscription == transformer.subscription
+        }
+        return [value for value in self._inputs_of(transformer, inputs) if value not in done]
+
+    # --- 3. account
+
+    def _account(self) -> list[str]:
+        logs = self._read_all(self._partitions_of([*self.scenario.topics, *self.outputs]))
+        visible = {read.value for log in logs.values() for read in log}
+        found = violations(self.history, logs)
+        for consumer in self.consumers[:1]:
+            topics = self._partitions_of([consumer.topic])
+            found += never_consumed(self.history, consumer.subscription, map(logs.get, topics))
+        for transformer in {t.subscription: t for t in self.transformers}.values():
+            found += self._not_exactly_once(transformer, logs, visible)
+        return found + self.broker.unsettled()
+
+    def _not_exactly_once(
+        self, transformer: Transformer, logs: Logs, visible: set[str]
+    ) -> list[str]:
+        committed = {
+            value
+            for txn in self.history.txns
+            if was_committed(txn, visible)
+            for subscription, value in txn.acknowledged
+            if subscription == transformer.subscription
+        }
+        missing = [v for v in self._inputs_of(transformer, logs) if v not in committed]
+        left = self._on_a_fresh_node(self._left_on_subscription(transformer))
+        return [
+            *(f"UNPROCESSED: {value} by {transformer.subscription}" for value in missing),
+            *(f"REDELIVERED AFTER COMMIT: {value} to {transformer.subscription}" for value in left),
+        ]
+
+    def _read_all(self, topics: list[str]) -> Logs:
+        return self._on_a_fresh_node(self._read_topics(topics))
+
+    def _on_a_fresh_node(self, work: Any) -> Any:
+        node = self.world.node(f"auditor.{len(self.world.nodes)}")
+        try:
+            return self.world.call(node, work, within_s=REST_S)
+        except TimeoutError as error:
+            raise Stuck(str(error)) from error
+
+    async def _read_topics(self, topics: list[str]) -> Logs:
+        client = self._auditor()
+        logs: Logs = {}
+        for topic in topics:
+            reader = await client.create_reader(topic, aio.MessageId.earliest)
+            log = logs[topic] = []
+            while await reader.has_message_available():
+                log.append(read_of(await reader.read_next(timeout_millis=60_000)))
+            await reader.close()
+        await client.close()
+        return logs
+
+    async def _settle_orphans(self) -> None:
+        """Ask how the transactions ended whose owner died before it knew.
+
+        To end it the other way is refused if it was committed: outcomes are kept.
+        """
+        client = self._auditor()
+        for txn in self.history.txns:
+            if txn.commit is Outcome.UNKNOWN and txn.owner.dead:
+                try:
+                    await client.attach_transaction(txn.txn_id).abort()
+                    txn.abort = Outcome.DONE
+                except errors.InvalidTxnStatus:
+                    txn.commit = Outcome.DONE
+        await client.close()
+
+    async def _left_on_subscription(self, transformer: Transformer) -> list[str]:
+        client = self._auditor()
+        consumer = await client.subscribe(
+            transformer.topic,
+            transformer.subscription,
+            consumer_type=getattr(aio.ConsumerType, transformer.kind),
+        )
+        left = []
+        while True:
+            try:
+                left.append(read_of(await consumer.receive(timeout_millis=3000)).value)
+            except aio.Timeout:
+                await client.close()
+                return left
+
+    def _auditor(self) -> Any:
+        return new_client(self.world, self.rng)
