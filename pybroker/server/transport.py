@@ -7,6 +7,7 @@ by a PING, is closed here.
 
 import asyncio
 import logging
+import socket
 from collections import Counter
 from typing import Final
 
@@ -16,6 +17,10 @@ from pybroker.server.session import Session
 log = logging.getLogger("pybroker.server")
 
 _DRAIN_TIMEOUT_S: Final = 5.0
+_BACKLOG: Final = 1024
+
+# Where to listen: host and port, or a socket that is bound already.
+Endpoint = tuple[str, int] | socket.socket
 
 
 class BrokerServer:
@@ -30,10 +35,13 @@ class BrokerServer:
     def sessions(self) -> list[Session]:
         return list(self._sessions)
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
+    async def start(self, listen: Endpoint) -> tuple[str, int]:
         """Listen; returns the address bound. Raises OSError when the port is taken."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, host, port, backlog=1024)
+        if isinstance(listen, socket.socket):
+            self._server = await loop.create_server(self._accept, sock=listen, backlog=_BACKLOG)
+        else:
+            self._server = await loop.create_server(self._accept, *listen, backlog=_BACKLOG)
         self._keep_alive = loop.create_task(self._check_keep_alive(), name="keep-alive")
         bound = self._server.sockets[0].getsockname()
         return bound[0], bound[1]
