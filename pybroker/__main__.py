@@ -1,0 +1,8 @@
+"""`python -m pybroker` is the `pybroker` command."""
+
+import sys
+
+from pybroker.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""The admin API as one ASGI application; errors become answers here and nowhere else."""
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp
+
+from pybroker.admin.cluster_routes import ClusterRoutes
+from pybroker.admin.guard import Guard
+from pybroker.admin.lookup_routes import LookupRoutes
+from pybroker.admin.metrics_routes import MetricsRoutes
+from pybroker.admin.namespace_routes import NamespaceRoutes
+from pybroker.admin.schema_routes import SchemaRoutes
+from pybroker.admin.services import AdminServices
+from pybroker.admin.stats_routes import StatsRoutes
+from pybroker.admin.subscription_routes import SubscriptionRoutes
+from pybroker.admin.tenant_routes import TenantRoutes
+from pybroker.admin.topic_routes import TopicRoutes
+from pybroker.admin.transaction_routes import TransactionRoutes
+from pybroker.errors import PulsarError
+
+_AREAS = (
+    ClusterRoutes,
+    TenantRoutes,
+    NamespaceRoutes,
+    TopicRoutes,
+    StatsRoutes,
+    SubscriptionRoutes,
+    SchemaRoutes,
+    LookupRoutes,
+    TransactionRoutes,
+    MetricsRoutes,
+)
+
+
+def create_app(services: AdminServices) -> ASGIApp:
+    """Reachable by any Host name unless the broker listens on this machine only."""
+    routes = [route for area in _AREAS for route in area(services).routes()]
+    app = Starlette(
+        routes=routes,
+        exception_handlers={
+            PulsarError: _pulsar_error,
+            HTTPException: _http_error,
+            Exception: _internal_error,
+        },
+    )
+    return Guard(app, _host_names(services))
+
+
+def _host_names(services: AdminServices) -> list[str] | None:
+    config = services.config
+    if config.bind_address not in ("localhost", "::1") and not config.bind_address.startswith("127."):
+        return None
+    return [name for name in ("localhost", config.advertised_address) if name]
+
+
+async def _pulsar_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, PulsarError)
+    return JSONResponse({"reason": str(error)}, error.http_status)
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"reason": error.detail}, error.status_code, error.headers)
+
+
+async def _internal_error(_: Request, error: Exception) -> Response:
+    return JSONResponse({"reason": f"Internal error: {type(error).__name__}; see the log"}, 500)

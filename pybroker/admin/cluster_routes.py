@@ -1,0 +1,70 @@
+"""The one cluster, the one broker, and whether it is well."""
+
+import dataclasses
+from importlib.metadata import version
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from pybroker.admin.routing import route
+from pybroker.admin.services import AdminServices
+from pybroker.config_file import camel_case
+
+
+class ClusterRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._services = services
+        self._cluster = services.config.cluster_name
+
+    def routes(self) -> list[Route]:
+        brokers = "/admin/v2/brokers"
+        return [
+            route("GET", "/admin/v2/clusters", self.clusters),
+            route("GET", "/admin/v2/clusters/{cluster:segment}", self.cluster),
+            route("GET", brokers, self.brokers),
+            route("GET", f"{brokers}/health", self.health),
+            route("GET", f"{brokers}/ready", self.health),
+            route("GET", f"{brokers}/version", self.version),
+            route("GET", f"{brokers}/leaderBroker", self.leader),
+            route("GET", f"{brokers}/configuration/runtime", self.configuration),
+            route("GET", f"{brokers}/{{cluster:segment}}", self.brokers),
+        ]
+
+    async def clusters(self, _: Request) -> list[str]:
+        return [self._cluster]
+
+    async def cluster(self, request: Request) -> dict[str, Any]:
+        self._check_cluster(request)
+        services = self._services
+        return {"serviceUrl": services.admin_url, "brokerServiceUrl": services.service_url}
+
+    async def brokers(self, request: Request) -> list[str]:
+        if "cluster" in request.path_params:
+            self._check_cluster(request)
+        return [self._services.broker_id]
+
+    async def health(self, _: Request) -> Response:
+        return PlainTextResponse("ok")
+
+    async def version(self, _: Request) -> Response:
+        return PlainTextResponse(version("pybroker"))
+
+    async def leader(self, _: Request) -> dict[str, str]:
+        services = self._services
+        return {"brokerId": services.broker_id, "serviceUrl": services.admin_url}
+
+    async def configuration(self, _: Request) -> dict[str, str]:
+        values = dataclasses.asdict(self._services.config)
+        return {camel_case(name): _spelt(value) for name, value in values.items()}
+
+    def _check_cluster(self, request: Request) -> None:
+        name = request.path_params["cluster"]
+        if name != self._cluster:
+            raise HTTPException(404, f"Cluster {name} does not exist; the only one is {self._cluster}")
+
+
+def _spelt(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,91 @@
+"""What every HTTP request passes first: sizes, time, and where it says it comes from.
+
+A browser on the same machine is an attacker's way in: a page may post here (Origin), or reach here
+under its own name by DNS rebinding (Host). Both are refused without looking further.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MAX_BODY_BYTES: Final = 1024 * 1024
+BODY_TIMEOUT_S: Final = 10.0
+_READING_METHODS: Final = ("GET", "HEAD", "OPTIONS")
+
+
+class Guard:
+    """`host_names` is what a Host header may say beside addresses; None allows every name."""
+
+    def __init__(self, app: ASGIApp, host_names: Iterable[str] | None) -> None:
+        self._app = app
+        self._host_names = None if host_names is None else frozenset(host_names)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        refusal = self._refusal(scope["method"], headers)
+        if refusal is not None:
+            status, reason = refusal
+            await JSONResponse({"reason": reason}, status)(scope, receive, send)
+            return
+        # Routes match what was sent: a topic's name may hold an encoded slash.
+        raw_path = scope.get("raw_path") or scope["path"].encode()
+        scope = {**scope, "path": raw_path.decode("latin-1")}
+        await self._app(scope, _bounded(receive), send)
+
+    def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
+        if not self._knows_host(headers.get("host")):
+            return 403, "The Host header names another machine"
+        if method not in _READING_METHODS and not _same_origin(headers):
+            return 403, "The Origin header names another site; this API is not for its pages"
+        if "content-length" in headers and "transfer-encoding" in headers:
+            return 400, "Content-Length and Transfer-Encoding exclude each other"
+        if int(headers.get("content-length", "0")) > MAX_BODY_BYTES:
+            return 413, f"The body is larger than {MAX_BODY_BYTES} bytes"
+        return None
+
+    def _knows_host(self, host: str | None) -> bool:
+        if self._host_names is None or host is None:
+            return True
+        name = urlsplit(f"//{host}").hostname or ""
+        return name in self._host_names or _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _same_origin(headers: Headers) -> bool:
+    origin = headers.get("origin")
+    return origin is None or urlsplit(origin).netloc == headers.get("host")
+
+
+def _bounded(receive: Receive) -> Receive:
+    received_bytes, complete = 0, False
+
+    async def bounded() -> Message:
+        nonlocal received_bytes, complete
+        if complete:
+            return await receive()  # that is: wait until the client goes away
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408, f"No body within {BODY_TIMEOUT_S:g} s") from None
+        received_bytes += len(message.get("body", b""))
+        if received_bytes > MAX_BODY_BYTES:
+            raise HTTPException(413, f"The body is larger than {MAX_BODY_BYTES} bytes")
+        complete = not message.get("more_body", False)
+        return message
+
+    return bounded

@@ -1,0 +1,70 @@
+"""uvicorn on the broker's own loop and socket; signals and logging stay with the broker."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+_HEADER_TIMEOUT_S: Final = 10.0
+_DRAIN_TIMEOUT_S: Final = 5
+_MAX_REQUESTS_AT_ONCE: Final = 200
+
+
+class HttpServer:
+    def __init__(self, app: ASGIApp) -> None:
+        config = uvicorn.Config(
+            app,
+            http=_ImpatientProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=_MAX_REQUESTS_AT_ONCE,
+            timeout_graceful_shutdown=_DRAIN_TIMEOUT_S,
+        )
+        self._server = _EmbeddedServer(config)
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self, listener: socket.socket) -> None:
+        """Serve on a bound socket; requests are answered when this returns."""
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]), name="http")
+        await self._server.ready.wait()
+
+    async def stop(self) -> None:
+        """Let running requests end; idempotent."""
+        self._server.should_exit = True
+        if self._serving is not None:
+            await self._serving
+
+
+class _EmbeddedServer(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _ImpatientProtocol(H11Protocol):
+    """Hangs up on who connects and does not send a request."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(_HEADER_TIMEOUT_S, self._close_if_silent)
+
+    def _close_if_silent(self) -> None:
+        if self.cycle is None:
+            self.transport.close()

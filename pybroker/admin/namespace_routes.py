@@ -1,0 +1,121 @@
+"""Namespaces and those of their policies that have an effect here."""
+
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.routing import Route
+
+from pybroker.admin.routing import NAMESPACE, flag, namespace_of, read_json, read_object, route
+from pybroker.admin.services import AdminServices
+from pybroker.broker.tenants import Conflict
+
+_AUTO_CREATION = "autoTopicCreation"
+_DEDUPLICATION = "deduplicationEnabled"
+
+
+class NamespaceRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._topics = services.topics
+        self._tenants = services.topics.tenants
+        self._cluster = services.config.cluster_name
+
+    def routes(self) -> list[Route]:
+        return [
+            route("GET", "/admin/v2/namespaces/{tenant:segment}", self.list_all),
+            route("GET", NAMESPACE, self.policies),
+            route("PUT", NAMESPACE, self.create),
+            route("DELETE", NAMESPACE, self.delete),
+            route("GET", f"{NAMESPACE}/topics", self.topics),
+            route("GET", f"{NAMESPACE}/permissions", self.permissions),
+            route("PUT", f"{NAMESPACE}/unload", self.unload),
+            route("GET", f"{NAMESPACE}/{_AUTO_CREATION}", self.auto_creation),
+            route("POST", f"{NAMESPACE}/{_AUTO_CREATION}", self.set_auto_creation),
+            route("DELETE", f"{NAMESPACE}/{_AUTO_CREATION}", self.reset_auto_creation),
+            route("GET", f"{NAMESPACE}/deduplication", self.deduplication),
+            route("POST", f"{NAMESPACE}/deduplication", self.set_deduplication),
+            route("DELETE", f"{NAMESPACE}/deduplication", self.reset_deduplication),
+        ]
+
+    async def list_all(self, request: Request) -> list[str]:
+        tenant = request.path_params["tenant"]
+        self._tenants.tenant(tenant)
+        return self._tenants.namespaces(tenant)
+
+    async def policies(self, request: Request) -> dict[str, Any]:
+        one_bundle = {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
+        standard = {"replication_clusters": [self._cluster], "bundles": one_bundle}
+        return standard | self._tenants.policies(namespace_of(request))
+
+    async def create(self, request: Request) -> None:
+        body = await read_object(request)
+        policies = {name: body[name] for name in (_AUTO_CREATION, _DEDUPLICATION) if name in body}
+        await self._tenants.create_namespace(namespace_of(request), policies)
+
+    async def delete(self, request: Request) -> None:
+        """With ?force=true the topics go too, and whoever uses them is disconnected."""
+        namespace = namespace_of(request)
+        names = self._topics.names(namespace)
+        if names and not flag(request, "force"):
+            raise Conflict(
+                f"Namespace {namespace} has {len(names)} topics; delete them first or use force"
+            )
+        for partitioned in self._tenants.partitioned_topics(namespace):
+            await self._topics.delete_partitioned(partitioned, force=True)
+        for name in self._topics.names(namespace):
+            await self._topics.delete(name, force=True)
+        await self._tenants.delete_namespace(namespace)
+
+    async def topics(self, request: Request) -> list[str]:
+        if request.query_params.get("mode", "").upper() == "NON_PERSISTENT":
+            return []
+        return [str(name) for name in self._topics.names(namespace_of(request))]
+
+    async def permissions(self, request: Request) -> dict[str, list[str]]:
+        self._tenants.check_namespace(namespace_of(request))
+        return {}
+
+    async def unload(self, request: Request) -> None:
+        namespace = namespace_of(request)
+        self._tenants.check_namespace(namespace)
+        await self._unload_topics(namespace)
+
+    # -- policies
+
+    async def auto_creation(self, request: Request) -> Any:
+        return self._policy(request, _AUTO_CREATION)
+
+    async def set_auto_creation(self, request: Request) -> None:
+        override = await read_object(request)
+        if override.get("topicType", "non-partitioned") not in ("partitioned", "non-partitioned"):
+            raise HTTPException(412, "topicType must be partitioned or non-partitioned")
+        await self._tenants.set_policy(namespace_of(request), _AUTO_CREATION, override)
+
+    async def reset_auto_creation(self, request: Request) -> None:
+        await self._tenants.set_policy(namespace_of(request), _AUTO_CREATION, None)
+
+    async def deduplication(self, request: Request) -> Any:
+        return self._policy(request, _DEDUPLICATION)
+
+    async def set_deduplication(self, request: Request) -> None:
+        enabled = await read_json(request)
+        if not isinstance(enabled, bool):
+            raise HTTPException(400, "The body must be true or false")
+        await self._change_deduplication(request, enabled)
+
+    async def reset_deduplication(self, request: Request) -> None:
+        await self._change_deduplication(request, None)
+
+    async def _change_deduplication(self, request: Request, enabled: bool | None) -> None:
+        namespace = namespace_of(request)
+        await self._tenants.set_policy(namespace, _DEDUPLICATION, enabled)
+        await self._unload_topics(namespace)  # a topic reads the policy when it is loaded
+
+    def _policy(self, request: Request, name: str) -> Any:
+        """None, which is 204 with no body, for a policy that was not set."""
+        return self._tenants.policies(namespace_of(request)).get(name)
+
+    async def _unload_topics(self, namespace: str) -> None:
+        for topic in self._topics.loaded():
+            if topic.name.namespace_name == namespace:
+                await self._topics.unload(topic.name)

@@ -1,0 +1,45 @@
+"""Rates per second out of counters, without a timer: from one reading to a later one.
+
+A reading is kept until one at least a second younger replaces it, so whoever asks often sees the
+rate of the last second, whoever asks rarely the average since he last asked.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.runtime import Clock
+
+_SHORTEST_S: Final = 1.0
+_MAX_COUNTERS: Final = 100_000
+
+
+@dataclass(slots=True)
+class _Reading:
+    at_s: float
+    count: int
+    rate: float = 0.0
+
+
+class Rates:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._readings: dict[Hashable, _Reading] = {}
+
+    def of(self, counter: Hashable, count: int) -> float:
+        """Per second; 0 at a counter's first reading. A counter that went back began anew."""
+        now_s = self._clock.monotonic_s()
+        last = self._readings.get(counter)
+        if last is None or count < last.count:
+            self._remember(counter, _Reading(now_s, count))
+            return 0.0
+        passed_s = now_s - last.at_s
+        if passed_s >= _SHORTEST_S:
+            self._remember(counter, _Reading(now_s, count, (count - last.count) / passed_s))
+        return self._readings[counter].rate
+
+    def _remember(self, counter: Hashable, reading: _Reading) -> None:
+        self._readings.pop(counter, None)
+        self._readings[counter] = reading  # last read last
+        if len(self._readings) > _MAX_COUNTERS:
+            del self._readings[next(iter(self._readings))]

@@ -1,0 +1,106 @@
+"""From a route's path and a handler to an answer; what all handlers read from a request.
+
+Routes match the path as it was sent, so that a name may hold an encoded slash (`a%2Fb`); each
+`{name:segment}` is decoded on its own afterwards.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from pybroker.errors import InvalidTopicName
+from pybroker.names import TopicName
+
+Handler = Callable[[Request], Awaitable[Any]]
+
+NAMESPACE: Final = "/admin/v2/namespaces/{tenant:segment}/{namespace:segment}"
+TOPICS: Final = "/admin/v2/{domain:domain}/{tenant:segment}/{namespace:segment}"
+TOPIC: Final = TOPICS + "/{topic:segment}"
+
+
+class SegmentConvertor(Convertor[str]):
+    regex = "[^/]+"
+
+    def convert(self, value: str) -> str:
+        # Bytes that are not UTF-8 become surrogates, which no name may hold.
+        return unquote(value, errors="surrogateescape")
+
+    def to_string(self, value: str) -> str:
+        return quote(value, safe="")
+
+
+class DomainConvertor(Convertor[str]):
+    regex = "(?:non-)?persistent"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("segment", SegmentConvertor())
+register_url_convertor("domain", DomainConvertor())
+
+
+def route(method: str, path: str, handler: Handler) -> Route:
+    """Answers what `handler` returns: a Response as it is, None as 204, anything else as JSON."""
+
+    async def endpoint(request: Request) -> Response:
+        answer = await handler(request)
+        if answer is None:
+            return Response(status_code=204)
+        return answer if isinstance(answer, Response) else JSONResponse(answer)
+
+    return Route(path, endpoint, methods=[method])
+
+
+async def read_json(request: Request, default: Any = None) -> Any:
+    """The body; `default` if there is none."""
+    body = await request.body()
+    if not body.strip():
+        return default
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, f"The body is not JSON: {error}") from None
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """The body as a JSON object; an empty one if there is no body."""
+    value = await read_json(request, {})
+    if not isinstance(value, dict):
+        raise HTTPException(400, "The body must be a JSON object")
+    return value
+
+
+def flag(request: Request, name: str) -> bool:
+    return request.query_params.get(name, "false").lower() == "true"
+
+
+def namespace_of(request: Request) -> str:
+    """tenant/namespace from the path. Raises InvalidTopicName."""
+    params = request.path_params
+    tenant, namespace = params["tenant"], params["namespace"]
+    return _parsed("persistent", tenant, namespace, "any").namespace_name
+
+
+def topic_of(request: Request) -> TopicName:
+    """The topic from the path. Raises InvalidTopicName."""
+    params = request.path_params
+    domain = params.get("domain", "persistent")
+    return _parsed(domain, params["tenant"], params["namespace"], params["topic"])
+
+
+def _parsed(domain: str, tenant: str, namespace: str, local: str) -> TopicName:
+    name = TopicName.parse(f"{domain}://{tenant}/{namespace}/{local}")
+    if name != (domain, tenant, namespace, local):
+        raise InvalidTopicName("A tenant or namespace must not hold a slash")
+    return name

@@ -1,0 +1,24 @@
+"""What the admin routes work with; the composition root fills it in."""
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from pybroker.broker.topics import Topics
+from pybroker.config import BrokerConfig
+from pybroker.runtime import Clock
+from pybroker.transaction.coordinator import Coordinators
+
+
+@dataclass(frozen=True, slots=True)
+class AdminServices:
+    topics: Topics
+    coordinators: Coordinators
+    clock: Clock
+    config: BrokerConfig
+    service_url: str  # pulsar://host:port, as clients reach it
+    admin_url: str  # http://host:port
+
+    @property
+    def broker_id(self) -> str:
+        """host:port of this broker's admin API, which is what Apache Pulsar calls a broker by."""
+        return urlsplit(self.admin_url).netloc

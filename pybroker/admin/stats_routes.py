@@ -1,0 +1,71 @@
+"""Statistics of topics, partitioned or not."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.routing import Route
+
+from pybroker.admin.rates import Rates
+from pybroker.admin.routing import TOPIC, flag, route, topic_of
+from pybroker.admin.services import AdminServices
+from pybroker.admin.topic_stats import internal_stats, merged_stats, topic_stats
+from pybroker.broker.topic import Topic
+from pybroker.errors import TopicNotFound
+from pybroker.names import TopicName
+
+
+class StatsRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._topics = services.topics
+        self._clock = services.clock
+        self._rates = Rates(services.clock)
+
+    def routes(self) -> list[Route]:
+        return [
+            route("GET", f"{TOPIC}/stats", self.stats),
+            route("GET", f"{TOPIC}/internalStats", self.internal),
+            route("GET", f"{TOPIC}/partitioned-stats", self.partitioned),
+            route("GET", f"{TOPIC}/partitioned-internalStats", self.partitioned_internal),
+        ]
+
+    async def stats(self, request: Request) -> dict[str, Any]:
+        return self._stats(await self._topic(topic_of(request)))
+
+    async def internal(self, request: Request) -> dict[str, Any]:
+        return internal_stats(await self._topic(topic_of(request)))
+
+    async def partitioned(self, request: Request) -> dict[str, Any]:
+        """The partitions' sums; their own stats too unless ?perPartition=false."""
+        name = topic_of(request)
+        by_partition = {str(t.name): self._stats(t) for t in await self._partitions(name)}
+        answer = merged_stats(by_partition.values())
+        answer["metadata"] = {"partitions": len(by_partition)}
+        wanted = "perPartition" not in request.query_params or flag(request, "perPartition")
+        answer["partitions"] = by_partition if wanted else {}
+        return answer
+
+    async def partitioned_internal(self, request: Request) -> dict[str, Any]:
+        name = topic_of(request)
+        partitions = await self._partitions(name)
+        return {
+            "metadata": {"partitions": len(partitions)},
+            "partitions": {str(topic.name): internal_stats(topic) for topic in partitions},
+        }
+
+    def _stats(self, topic: Topic) -> dict[str, Any]:
+        return topic_stats(topic, self._rates, self._clock.now_ms())
+
+    async def _topic(self, name: TopicName) -> Topic:
+        topic = await self._topics.get(name)
+        if topic is None:
+            hint = "; it is partitioned: ask for partitioned-stats"
+            raise TopicNotFound(
+                f"{name} does not exist{hint if self._topics.tenants.partitions(name) else ''}"
+            )
+        return topic
+
+    async def _partitions(self, name: TopicName) -> list[Topic]:
+        count = self._topics.tenants.partitions(name)
+        if not count:
+            raise TopicNotFound(f"{name} is not a partitioned topic")
+        return [await self._topic(name.partition_at(index)) for index in range(count)]

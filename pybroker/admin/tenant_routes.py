@@ -1,0 +1,58 @@
+"""Tenants: list, get, create, update, delete."""
+
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.routing import Route
+
+from pybroker.admin.routing import read_object, route
+from pybroker.admin.services import AdminServices
+from pybroker.broker.tenants import Conflict
+
+_TENANT = "/admin/v2/tenants/{tenant:segment}"
+
+
+class TenantRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._tenants = services.topics.tenants
+        self._cluster = services.config.cluster_name
+
+    def routes(self) -> list[Route]:
+        return [
+            route("GET", "/admin/v2/tenants", self.list_all),
+            route("GET", _TENANT, self.get),
+            route("PUT", _TENANT, self.create),
+            route("POST", _TENANT, self.update),
+            route("DELETE", _TENANT, self.delete),
+        ]
+
+    async def list_all(self, _: Request) -> list[str]:
+        return self._tenants.tenants()
+
+    async def get(self, request: Request) -> dict[str, Any]:
+        return self._tenants.tenant(request.path_params["tenant"])
+
+    async def create(self, request: Request) -> None:
+        name = request.path_params["tenant"]
+        if name in self._tenants.tenants():
+            raise Conflict(f"Tenant {name} already exists")
+        await self._tenants.put_tenant(name, await self._settings(request))
+
+    async def update(self, request: Request) -> None:
+        name = request.path_params["tenant"]
+        self._tenants.tenant(name)
+        await self._tenants.put_tenant(name, await self._settings(request))
+
+    async def delete(self, request: Request) -> None:
+        await self._tenants.delete_tenant(request.path_params["tenant"])
+
+    async def _settings(self, request: Request) -> dict[str, list[str]]:
+        body = await read_object(request)
+        clusters = body.get("allowedClusters") or [self._cluster]
+        if clusters != [self._cluster]:
+            raise HTTPException(412, f"allowedClusters must be {[self._cluster]}: there is no other")
+        roles = body.get("adminRoles") or []
+        if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles):
+            raise HTTPException(400, "adminRoles must be a list of role names")
+        return {"adminRoles": roles, "allowedClusters": clusters}

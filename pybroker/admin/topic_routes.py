@@ -1,0 +1,117 @@
+"""Topics and partitioned topics: list, create, update, delete, unload, terminate."""
+
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.routing import Route
+
+from pybroker.admin.routing import (
+    TOPIC,
+    TOPICS,
+    flag,
+    namespace_of,
+    read_json,
+    route,
+    topic_of,
+)
+from pybroker.admin.services import AdminServices
+from pybroker.broker.topic import Topic
+from pybroker.errors import TopicNotFound
+from pybroker.names import TopicName
+
+
+class TopicRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._topics = services.topics
+        self._tenants = services.topics.tenants
+
+    def routes(self) -> list[Route]:
+        return [
+            route("GET", TOPICS, self.list_all),
+            route("GET", f"{TOPICS}/partitioned", self.list_partitioned),
+            route("PUT", TOPIC, self.create),
+            route("DELETE", TOPIC, self.delete),
+            route("GET", f"{TOPIC}/partitions", self.partitions),
+            route("PUT", f"{TOPIC}/partitions", self.create_partitioned),
+            route("POST", f"{TOPIC}/partitions", self.update_partitions),
+            route("DELETE", f"{TOPIC}/partitions", self.delete_partitioned),
+            route("PUT", f"{TOPIC}/unload", self.unload),
+            route("POST", f"{TOPIC}/terminate", self.terminate),
+            route("GET", f"{TOPIC}/lastMessageId", self.last_message_id),
+        ]
+
+    async def list_all(self, request: Request) -> list[str]:
+        names = self._topics.names(namespace_of(request))
+        return [str(name) for name in names if name.domain == request.path_params["domain"]]
+
+    async def list_partitioned(self, request: Request) -> list[str]:
+        namespace = namespace_of(request)
+        self._tenants.check_namespace(namespace)
+        names = self._tenants.partitioned_topics(namespace)
+        return [str(name) for name in names if name.domain == request.path_params["domain"]]
+
+    # -- topics
+
+    async def create(self, request: Request) -> None:
+        await self._topics.create(topic_of(request))
+
+    async def delete(self, request: Request) -> None:
+        await self._topics.delete(topic_of(request), flag(request, "force"))
+
+    async def unload(self, request: Request) -> None:
+        for name in self._topics_of(topic_of(request)):
+            await self._topics.unload(name)
+
+    async def terminate(self, request: Request) -> dict[str, int]:
+        topic = await self._topic(request)
+        position = await topic.terminate()
+        return {"ledgerId": position.ledger_id, "entryId": position.entry_id}
+
+    async def last_message_id(self, request: Request) -> dict[str, int]:
+        topic = await self._topic(request)
+        position, batch_index = await topic.last_message_id()
+        found = {
+            "ledgerId": position.ledger_id,
+            "entryId": position.entry_id,
+            "partitionIndex": topic.name.partition,
+        }
+        return found if batch_index < 0 else found | {"batchIndex": batch_index}
+
+    # -- partitioned topics
+
+    async def partitions(self, request: Request) -> dict[str, Any]:
+        auto_create = flag(request, "checkAllowAutoCreation")
+        return {"partitions": await self._topics.partitions_for_client(topic_of(request), auto_create)}
+
+    async def create_partitioned(self, request: Request) -> None:
+        name = topic_of(request)
+        await self._topics.create_partitioned(name, await _partition_count(request))
+
+    async def update_partitions(self, request: Request) -> None:
+        name = topic_of(request)
+        await self._topics.update_partitions(name, await _partition_count(request))
+
+    async def delete_partitioned(self, request: Request) -> None:
+        await self._topics.delete_partitioned(topic_of(request), flag(request, "force"))
+
+    def _topics_of(self, name: TopicName) -> list[TopicName]:
+        """The topic itself, or the partitions of a partitioned one. Raises TopicNotFound."""
+        count = self._tenants.partitions(name)
+        if not count and not self._topics.exists(name):
+            raise TopicNotFound(f"{name} does not exist")
+        return [name.partition_at(index) for index in range(count)] or [name]
+
+    async def _topic(self, request: Request) -> Topic:
+        name = topic_of(request)
+        topic = await self._topics.get(name)
+        if topic is None:
+            raise TopicNotFound(f"{name} does not exist")
+        return topic
+
+
+async def _partition_count(request: Request) -> int:
+    count = await read_json(request)
+    if type(count) is not int:
+        raise HTTPException(406, "The body must be the number of partitions")
+    return count

@@ -1,0 +1,178 @@
+"""Transactions: coordinators, single transactions, what topics and subscriptions hold of them."""
+
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.routing import Route
+
+from pybroker.admin.routing import route, topic_of
+from pybroker.admin.services import AdminServices
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic import Topic
+from pybroker.errors import SubscriptionNotFound, TopicNotFound, TransactionNotFound
+from pybroker.names import TxnId
+from pybroker.transaction.coordinator import TransactionCoordinator
+from pybroker.transaction.metadata_store import TransactionMetadata
+from pybroker.transaction.txn_status import TxnAction, TxnStatus
+
+_BASE: Final = "/admin/v3/transactions"
+_TOPIC: Final = "{tenant:segment}/{namespace:segment}/{topic:segment}"
+_TXN: Final = "{most:int}/{least:int}"
+
+Stats = dict[str, Any]
+
+
+class TransactionRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._services = services
+        self._topics = services.topics
+        self._coordinators = services.coordinators
+
+    def routes(self) -> list[Route]:
+        subscription = _TOPIC + "/{subscription:segment}"
+        return [
+            route("GET", f"{_BASE}/coordinators", self.coordinators),
+            route("GET", f"{_BASE}/coordinatorStats", self.coordinator_stats),
+            route("GET", f"{_BASE}/slowTransactions/{{timeout_ms:int}}", self.slow),
+            route("GET", f"{_BASE}/transactionMetadata/{_TXN}", self.metadata),
+            route("GET", f"{_BASE}/transactionBufferStats/{_TOPIC}", self.buffer_stats),
+            route("GET", f"{_BASE}/transactionInBufferStats/{_TOPIC}/{_TXN}", self.in_buffer),
+            route("GET", f"{_BASE}/pendingAckStats/{subscription}", self.pending_ack_stats),
+            route("POST", f"{_BASE}/abortTransaction/{_TXN}", self.abort),
+        ]
+
+    # -- coordinators
+
+    async def coordinators(self, _: Request) -> list[Stats]:
+        count = self._services.config.transaction_coordinators
+        url = self._services.service_url
+        return [{"id": number, "brokerServiceUrl": url} for number in range(count)]
+
+    async def coordinator_stats(self, request: Request) -> Stats:
+        """One coordinator's with ?coordinatorId=N, else those of all that are in use, by id."""
+        chosen = await self._chosen(request)
+        stats = {str(c.coordinator_id): _coordinator_stats(c) for c in chosen}
+        return next(iter(stats.values())) if "coordinatorId" in request.query_params else stats
+
+    async def slow(self, request: Request) -> Stats:
+        """Transactions that are open for at least so many milliseconds, by id."""
+        latest_ms = self._services.clock.now_ms() - request.path_params["timeout_ms"]
+        return {
+            str(transaction.txn_id): await self._described(transaction)
+            for coordinator in await self._chosen(request)
+            for transaction in coordinator.live()
+            if transaction.status is TxnStatus.OPEN and transaction.opened_at_ms <= latest_ms
+        }
+
+    async def metadata(self, request: Request) -> Stats:
+        txn_id = _txn_id(request)
+        coordinator = await self._coordinators.get(txn_id.most)
+        transaction = coordinator.metadata(txn_id)
+        if transaction is not None:
+            return await self._described(transaction)
+        status = coordinator.status(txn_id)
+        if status is None:
+            raise TransactionNotFound(f"Transaction {txn_id} does not exist or ended long ago")
+        return {"txnId": str(txn_id), "status": status.name}
+
+    async def abort(self, request: Request) -> None:
+        txn_id = _txn_id(request)
+        coordinator = await self._coordinators.get(txn_id.most)
+        await coordinator.end(txn_id, TxnAction.ABORT, None)
+
+    async def _chosen(self, request: Request) -> list[TransactionCoordinator]:
+        wanted = request.query_params.get("coordinatorId")
+        if wanted is None:
+            return self._coordinators.loaded()
+        if not wanted.isdecimal():
+            raise HTTPException(400, "coordinatorId must be a number")
+        return [await self._coordinators.get(int(wanted))]
+
+    async def _described(self, transaction: TransactionMetadata) -> Stats:
+        acked: dict[str, Stats] = {}
+        for topic, subscription in transaction.subscriptions:
+            acked.setdefault(topic, {})[subscription] = {"cumulativeAckPosition": None}
+        return {
+            "txnId": str(transaction.txn_id),
+            "status": transaction.status.name,
+            "openTimestamp": transaction.opened_at_ms,
+            "timeoutAt": transaction.timeout_ms,
+            "owner": transaction.owner,
+            "producedPartitions": {
+                topic: await self._produced(topic, transaction.txn_id)
+                for topic in transaction.partitions
+            },
+            "ackedPartitions": acked,
+        }
+
+    async def _produced(self, topic: str, txn_id: TxnId) -> Stats:
+        loaded = await self._topics.get(topic)
+        return {"startPosition": None, "aborted": False} if loaded is None else _in(loaded, txn_id)
+
+    # -- participants
+
+    async def buffer_stats(self, request: Request) -> Stats:
+        topic = await self._topic(request)
+        return {
+            "state": "Ready",
+            "maxReadPosition": str(topic.max_read_position),
+            "ongoingTxnSize": len(topic.buffer.ongoing()),
+        }
+
+    async def in_buffer(self, request: Request) -> Stats:
+        return _in(await self._topic(request), _txn_id(request))
+
+    async def pending_ack_stats(self, request: Request) -> Stats:
+        topic = await self._topic(request)
+        name = request.path_params["subscription"]
+        subscription = topic.subscriptions.get(name)
+        if subscription is None:
+            raise SubscriptionNotFound(f"{topic.name} has no subscription {name}")
+        return _pending_ack_stats(subscription)
+
+    async def _topic(self, request: Request) -> Topic:
+        name = topic_of(request)
+        topic = await self._topics.get(name)
+        if topic is None:
+            raise TopicNotFound(f"{name} does not exist")
+        return topic
+
+
+def _txn_id(request: Request) -> TxnId:
+    return TxnId(request.path_params["most"], request.path_params["least"])
+
+
+def _coordinator_stats(coordinator: TransactionCoordinator) -> Stats:
+    stats = coordinator.stats()
+    return {
+        "state": "Ready",
+        "leastSigBits": stats.highest_id,
+        "lowWaterMark": stats.low_watermark,
+        "ongoingTxnSize": stats.active,
+        "createdCount": stats.opened,
+        "committedCount": stats.committed,
+        "abortedCount": stats.aborted,
+        "timeoutCount": stats.timed_out,
+        "retries": [
+            {
+                "txnId": str(retry.txn_id),
+                "participant": retry.participant,
+                "attempts": retry.attempts,
+                "lastError": retry.last_error,
+            }
+            for retry in stats.retries
+        ],
+    }
+
+
+def _in(topic: Topic, txn_id: TxnId) -> Stats:
+    for open_id, position, _ in topic.buffer.ongoing():
+        if open_id == txn_id:
+            return {"startPosition": str(position), "aborted": False}
+    return {"startPosition": None, "aborted": False}
+
+
+def _pending_ack_stats(subscription: Subscription) -> Stats:
+    pending = subscription.pending_acks
+    return {"state": "None" if pending is None else "Ready"}

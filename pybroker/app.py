@@ -1,0 +1,213 @@
+"""The composition root: the only place that builds the parts of a broker.
+
+    storage → managed ledgers → tenants, topics ⇄ coordinators → binary protocol → admin REST
+
+Parts start in this order and stop in the reverse one. Everything from outside (storage, clock,
+randomness, sockets) is handed in, so that a test or a simulation runs the same broker.
+"""
+
+import asyncio
+import random
+import socket
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.storage.backend import Backend
+from managed_ledger.storage.memory import MemoryBackend
+from managed_ledger.trim import Retention
+from pybroker.broker.tenants import Tenants
+from pybroker.broker.topics import Topics
+from pybroker.broker.txn_participants import LocalParticipants
+from pybroker.config import BrokerConfig
+from pybroker.runtime import Clock, SystemClock, Tasks
+from pybroker.server.publish_budget import PublishBudget
+from pybroker.server.services import Services
+from pybroker.server.transport import BrokerServer, Endpoint
+from pybroker.transaction.coordinators import Coordinators
+
+_LONGEST_CURSOR_FLUSH_MS: Final = 60_000
+
+
+class StartFailed(Exception):
+    """The broker did not start; the message names the thing and the way out."""
+
+
+class Broker:
+    """One broker. It starts once; to restart, stop it and make another over the same backend."""
+
+    def __init__(
+        self, config: BrokerConfig, backend: Backend, clock: Clock, rng: random.Random
+    ) -> None:
+        self._config = config
+        self._backend = backend
+        self._clock = clock
+        self.service_url = ""  # pulsar://host:port, once it serves
+        self.admin_url = ""  # http://host:port, once it serves HTTP
+        self._running = AsyncExitStack()
+        factory = _ledger_factory(backend, clock, config)
+        metadata = backend.metadata
+        self._factory = factory
+        self.coordinators = Coordinators(factory, metadata, clock, config)
+        tenants = Tenants(metadata, config)
+        self.topics = Topics(factory, metadata, tenants, self.coordinators, clock, config)
+        budget = PublishBudget(config.max_pending_publish_bytes)
+        boot_id = f"{rng.getrandbits(48):012x}"
+        services = Services(self.topics, self.coordinators, clock, config, budget, boot_id)
+        self.server = BrokerServer(services)
+
+    async def start(self, listen: Endpoint, http: socket.socket | None = None) -> None:
+        """Serve. Recovery of transactions goes on in the background; who needs one waits for it.
+
+        `http` is a bound socket for the admin REST. Raises CorruptStorage, DirectoryInUse, OSError.
+        """
+        async with AsyncExitStack() as parts:
+            await self._backend.open()
+            parts.push_async_callback(self._backend.close)
+            parts.push_async_callback(self._factory.close)
+            parts.push_async_callback(self.topics.close)
+            parts.push_async_callback(self.coordinators.close)
+            recovery = Tasks("broker")
+            parts.push_async_callback(recovery.close)
+            participants = LocalParticipants(self.topics)
+            recovery.start(self.coordinators.recover_all(participants), "recovery of transactions")
+            parts.push_async_callback(self.server.stop)
+            self.service_url = self._url("pulsar", await self.server.start(listen))
+            if http is not None:
+                await self._start_http(http, parts)
+            self._running = parts.pop_all()
+
+    async def stop(self) -> None:
+        """Stop accepting, write out what is known, let go of the storage. Idempotent."""
+        await self._running.aclose()
+
+    async def abandon(self) -> None:
+        """Let go of sockets and storage without writing out what only memory knows: what a killed
+        process leaves behind.
+        """
+        await self.server.stop()
+        await self._backend.close()
+
+    async def _start_http(self, listener: socket.socket, parts: AsyncExitStack) -> None:
+        # In a thread: clients of the binary port are served while the web framework loads.
+        await asyncio.get_running_loop().run_in_executor(None, _import_admin)
+        from pybroker.admin.application import create_app
+        from pybroker.admin.http_server import HttpServer
+        from pybroker.admin.services import AdminServices
+
+        url = self._url("http", listener.getsockname())
+        services = AdminServices(
+            topics=self.topics,
+            coordinators=self.coordinators,
+            clock=self._clock,
+            config=self._config,
+            service_url=self.service_url,
+            admin_url=url,
+            connections=lambda: len(self.server.sessions),
+        )
+        server = HttpServer(create_app(services))
+        parts.push_async_callback(server.stop)
+        await server.start(listener)
+        self.admin_url = url
+
+    def _url(self, scheme: str, address: tuple[str, int]) -> str:
+        host, port = self._config.advertised_address or address[0], address[1]
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _import_admin() -> None:
+    import_module("pybroker.admin.application")
+    import_module("pybroker.admin.http_server")
+
+
+def _ledger_factory(backend: Backend, clock: Clock, config: BrokerConfig) -> ManagedLedgerFactory:
+    writes_per_second = config.managed_ledger_default_mark_delete_rate_limit
+    return ManagedLedgerFactory(
+        backend,
+        clock,
+        ManagedLedgerConfig(
+            max_entries_per_ledger=config.managed_ledger_max_entries_per_ledger,
+            max_size_per_ledger_bytes=config.managed_ledger_max_size_per_ledger_mbytes * 1024**2,
+            min_rollover_time_ms=config.managed_ledger_min_ledger_rollover_time_minutes * 60_000,
+            max_rollover_time_ms=config.managed_ledger_max_ledger_rollover_time_minutes * 60_000,
+            retention=_retention(config),
+        ),
+        cursor_flush_interval_ms=min(
+            _LONGEST_CURSOR_FLUSH_MS, int(1000 / max(writes_per_second, 0.001))
+        ),
+    )
+
+
+def _retention(config: BrokerConfig) -> Retention:
+    minutes, megabytes = config.default_retention_time_in_minutes, config.default_retention_size_in_mb
+    return Retention(
+        time_ms=minutes * 60_000 if minutes >= 0 else -1,
+        size_bytes=megabytes * 1024**2 if megabytes >= 0 else -1,
+    )
+
+
+# -- standalone: a broker on real sockets
+
+
+async def standalone(
+    config: BrokerConfig, backend: Backend, http: bool, clock: Clock | None = None
+) -> Broker:
+    """A broker that serves on the configured address. Raises StartFailed.
+
+    Ports are bound before the storage is touched; nobody is accepted before it has recovered.
+    """
+    listener = _bind(config.bind_address, config.broker_service_port, "--port")
+    web = None
+    try:
+        if http:
+            web = _bind(config.bind_address, config.web_service_port, "--http-port")
+        broker = Broker(config, backend, clock or SystemClock(), random.Random())
+        await broker.start(listener, web)
+    except BaseException as error:
+        listener.close()
+        if web is not None:
+            web.close()
+        if isinstance(error, ManagedLedgerError | OSError):
+            raise StartFailed(str(error)) from error
+        raise
+    return broker
+
+
+def memory_backend() -> Backend:
+    return MemoryBackend()
+
+
+def embedded_backend(
+    config: BrokerConfig, data_dir: Path, on_disk_failure: Callable[[Exception], None]
+) -> Backend:
+    """`on_disk_failure` is called when a write could not be made durable, and must not return to
+    business: what the disk holds is unknown.
+    """
+    from managed_ledger.storage.journal import EmbeddedBackend
+    from managed_ledger.storage.os_disk import OsDisk
+
+    durability = "fsync" if config.journal_sync_data else "relaxed"
+    return EmbeddedBackend(
+        OsDisk(data_dir), SystemClock(), durability=durability, on_fatal=on_disk_failure
+    )
+
+
+def _bind(host: str, port: int, option: str) -> socket.socket:
+    """A bound socket that does not listen yet. Raises StartFailed."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise StartFailed(
+            f"cannot listen on {host}:{port}: {error.strerror}; stop what listens there, or choose "
+            f"another port with {option} (0 picks a free one)"
+        ) from None
+    return listener

@@ -1,0 +1,167 @@
+"""The `pybroker` command.
+
+`standalone` binds its ports first (so a taken port leaves the data directory untouched), then
+recovers the data directory, and listens only when that succeeded. What keeps it from starting is
+one line on stderr; once it serves, one line on stdout says where. Imports are as late as they can
+be: the binary port is to accept within a few hundred milliseconds.
+"""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from pybroker.config import BrokerConfig
+
+if TYPE_CHECKING:
+    from pybroker.app import Broker
+
+EXIT_CANNOT_START: Final = 1
+EXIT_DISK_FAILED: Final = 70
+EXIT_SECOND_SIGNAL: Final = 130
+_LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_LOOPBACK: Final = ("localhost", "::1")
+
+
+class UsageError(Exception):
+    """The command line asks for what cannot be; the message is for the user."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return the process's exit code."""
+    options = _parser().parse_args(arguments)
+    exit_code: int = options.run(options)
+    return exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pybroker", description="A message broker for official Apache Pulsar clients."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    version = commands.add_parser("version", help="say which version this is")
+    version.set_defaults(run=_version)
+    _add_standalone(commands.add_parser("standalone", help="run a broker with its own storage"))
+    return parser
+
+
+def _add_standalone(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_standalone)
+    add = parser.add_argument
+    add("--bind", metavar="HOST", help="address to listen on (default 127.0.0.1)")
+    add("--port", type=_port, help="binary protocol; 0 picks a free one (default 6650)")
+    add("--http-port", type=_port, help="admin REST; 0 picks a free one (default 8080)")
+    add("--no-http", action="store_true", help="serve no admin REST")
+    add("--data-dir", type=Path, default=Path("pybroker-data"), help="default: ./pybroker-data")
+    add("--config", type=Path, metavar="FILE", help="key=value lines under broker.conf's names")
+    add(
+        "--durability",
+        choices=("fsync", "relaxed"),
+        help="relaxed: a receipt does not wait for the disk; a power cut may lose messages",
+    )
+    add(
+        "--insecure",
+        action="store_true",
+        help="allow an address that other machines reach, without authentication",
+    )
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65_535:
+        raise argparse.ArgumentTypeError(f"{text} is not a port (0 to 65535)")
+    return port
+
+
+def _version(_: argparse.Namespace) -> int:
+    from importlib.metadata import version
+
+    print(f"pybroker {version('pybroker')}")
+    return 0
+
+
+def _standalone(options: argparse.Namespace) -> int:
+    logging.basicConfig(format=_LOG_FORMAT, level=logging.WARNING)
+    try:
+        config = _configuration(options)
+    except (UsageError, ValueError) as error:
+        return _refuse(error)
+    return asyncio.run(_serve(config, options.data_dir, http=not options.no_http))
+
+
+def _configuration(options: argparse.Namespace) -> BrokerConfig:
+    """The file's settings, overridden by the command line's."""
+    config = BrokerConfig()
+    if options.config is not None:
+        from pybroker.config_file import load_config
+
+        config = load_config(options.config)
+    chosen = {
+        "bind_address": options.bind,
+        "broker_service_port": options.port,
+        "web_service_port": options.http_port,
+        "journal_sync_data": options.durability and options.durability == "fsync",
+    }
+    config = replace(config, **{name: v for name, v in chosen.items() if v is not None})
+    if not options.insecure and not _is_loopback(config.bind_address):
+        raise UsageError(
+            f"listening on {config.bind_address} without authentication lets everybody in who "
+            "reaches it; say --insecure if that is what you want, or --bind 127.0.0.1"
+        )
+    return config
+
+
+def _is_loopback(host: str) -> bool:
+    return host in _LOOPBACK or host.startswith("127.")
+
+
+async def _serve(config: BrokerConfig, data_dir: Path, http: bool) -> int:
+    from pybroker.app import StartFailed, embedded_backend, standalone
+
+    stop = asyncio.Event()
+    _stop_on_signals(stop)
+    backend = embedded_backend(config, data_dir, _disk_failed)
+    try:
+        broker = await standalone(config, backend, http)
+    except StartFailed as error:
+        return _refuse(error)
+    print(_ready_line(broker), flush=True)
+    await stop.wait()
+    await broker.stop()
+    return 0
+
+
+def _ready_line(broker: "Broker") -> str:
+    return " ".join(filter(None, ("pybroker ready", broker.service_url, broker.admin_url)))
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    def received() -> None:
+        if stop.is_set():
+            os._exit(EXIT_SECOND_SIGNAL)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, received)
+
+
+def _refuse(error: Exception) -> int:
+    print(f"pybroker: {error}", file=sys.stderr)
+    return EXIT_CANNOT_START
+
+
+def _disk_failed(error: Exception) -> NoReturn:
+    """What a failed fsync left on the disk is unknown: going on could acknowledge what is lost."""
+    print(
+        f"pybroker: stopped, because the disk did not keep what was written: {error}; "
+        "nothing unsaved was acknowledged; see to the disk and start again",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(EXIT_DISK_FAILED)
