@@ -1,0 +1,161 @@
+"""The load under the kills: three workers, each in a thread, each writing down what it was promised.
+
+- numbers: plain messages 0, 1, 2… to `numbers` by one named producer, so that deduplication drops
+  what the client sends again after a kill;
+- triples: one message on each of three topics in one transaction; every fifth aborts on purpose;
+- copies: takes from `numbers`, publishes to `copies` and acknowledges in one transaction.
+"""
+
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pybroker.client import (
+    Client,
+    ConsumerType,
+    InitialPosition,
+    InvalidTxnStatus,
+    Timeout,
+    Transaction,
+    TransactionConflict,
+    TransactionOutcomeUnknown,
+)
+
+NUMBERS, COPIES = "numbers", "copies"
+TRIPLE = ("triple-a", "triple-b", "triple-c")
+MAX_BACKLOG = 200
+BURST = 20
+TXN_TIMEOUT_MS = 60_000
+
+
+@dataclass(slots=True)
+class Books:
+    """What clients were told: the truth to compare topics with."""
+
+    acknowledged_numbers: list[int] = field(default_factory=list)
+    committed_triples: set[int] = field(default_factory=set)
+    aborted_triples: set[int] = field(default_factory=set)
+    committed_copies: list[int] = field(default_factory=list)
+
+
+class Progress:
+    """How far each worker came; the round that kills waits for all of them."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._counts: dict[str, int] = {}
+        self._failure: str | None = None
+        self.stopping = False
+
+    def made(self, worker: str, count: int = 1) -> None:
+        with self._changed:
+            self._counts[worker] = self._counts.get(worker, 0) + count
+            self._changed.notify_all()
+
+    def failed(self, worker: str) -> None:
+        with self._changed:
+            self._failure = f"{worker} failed:\n{traceback.format_exc()}"
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        with self._changed:
+            self.stopping = True
+            self._changed.notify_all()
+
+    def count(self, worker: str) -> int:
+        return self._counts.get(worker, 0)
+
+    def wait_until(self, reached: Callable[[], bool], timeout_s: float) -> bool:
+        """False when time is up. Raises RuntimeError with the traceback of a worker that failed."""
+        with self._changed:
+            happened = self._changed.wait_for(lambda: self._failure or reached(), timeout_s)
+            if self._failure:
+                raise RuntimeError(self._failure)
+            return bool(happened)
+
+
+def start_worker(name: str, progress: Progress, work: Callable[[], None]) -> threading.Thread:
+    def run() -> None:
+        try:
+            work()
+        except Exception:
+            progress.failed(name)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def publish_numbers(client: Client, progress: Progress, books: Books) -> None:
+    producer = client.create_producer(NUMBERS, producer_name="numbers", send_timeout_millis=0)
+    number = 0
+    while not progress.stopping:
+        progress.wait_until(
+            lambda: progress.stopping or number - progress.count("copies") < MAX_BACKLOG, 60
+        )
+        for _ in range(BURST):
+            producer.send(str(number).encode(), sequence_id=number)
+            books.acknowledged_numbers.append(number)
+            number += 1
+        progress.made("numbers", BURST)
+
+
+def publish_triples(client: Client, progress: Progress, books: Books) -> None:
+    producers = [
+        client.create_producer(topic, producer_name=topic, send_timeout_millis=0)
+        for topic in TRIPLE
+    ]
+    triple = 0
+    while not progress.stopping:
+        txn = client.new_transaction(timeout_ms=TXN_TIMEOUT_MS)
+        for producer in producers:
+            producer.send(str(triple).encode(), txn=txn)
+        commits = triple % 5 != 4 and end(client, txn, commit=True)
+        if not commits:
+            end(client, txn, commit=False)
+        (books.committed_triples if commits else books.aborted_triples).add(triple)
+        triple += 1
+        progress.made("triples")
+
+
+def copy_numbers(client: Client, progress: Progress, books: Books) -> None:
+    """Goes on after `stop` until all that was published is copied."""
+    consumer = client.subscribe(
+        NUMBERS,
+        "copies",
+        consumer_type=ConsumerType.Shared,
+        initial_position=InitialPosition.Earliest,
+    )
+    producer = client.create_producer(COPIES, producer_name="copies", send_timeout_millis=0)
+    while not (progress.stopping and len(books.committed_copies) >= progress.count("numbers")):
+        try:
+            message = consumer.receive(timeout_millis=2000)
+        except Timeout:
+            continue
+        txn = client.new_transaction(timeout_ms=TXN_TIMEOUT_MS)
+        try:
+            producer.send(message.data(), txn=txn)
+            consumer.acknowledge(message, txn=txn)
+        except TransactionConflict:
+            # Delivered again after a kill, and committed before it.
+            end(client, txn, commit=False)
+            continue
+        if end(client, txn, commit=True):
+            books.committed_copies.append(int(message.data()))
+            progress.made("copies")
+
+
+def end(client: Client, txn: Transaction, commit: bool) -> bool:
+    """Whether it ended as asked; asks until the broker knows."""
+    while True:
+        try:
+            if commit:
+                txn.commit()
+            else:
+                txn.abort()
+            return True
+        except InvalidTxnStatus:
+            return False
+        except TransactionOutcomeUnknown as unknown:
+            txn = client.attach_transaction(unknown.txn_id)
