@@ -124,9 +124,7 @@ class TransactionCoordinator:
         Differs: Apache Pulsar answers TransactionNotFound to the repeated END of an ended one.
         """
         self._check_open()
-        decision = self._store.decide_end(
-            txn_id.least, action, principal, self._clock.now_ms()
-        )
+        decision = self._store.decide_end(txn_id.least, action, principal, self._clock.now_ms())
         if decision is not None:
             self._start_end(txn_id.least, action, self._log_and_apply(decision))
         running = self._ends.get(txn_id.least)

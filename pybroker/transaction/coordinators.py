@@ -47,6 +47,7 @@ class Coordinators:
         self._participants: Participants | None = None
         self._served: dict[int, TransactionCoordinator] = {}
         self._opening: dict[int, asyncio.Task[TransactionCoordinator]] = {}
+        self._replacing: dict[int, None] = {}  # failed, and not open again yet
         self._tasks = Tasks("transaction coordinators")
 
     async def recover_all(self, participants: Participants) -> None:
@@ -61,7 +62,8 @@ class Coordinators:
         coordinator = self._served.get(coordinator_id)
         if coordinator is not None:
             return coordinator
-        if self._participants is None or not 0 <= coordinator_id < self._count:
+        begins = self._participants is not None and coordinator_id not in self._replacing
+        if not begins or not 0 <= coordinator_id < self._count:
             raise coordinator_not_ready(coordinator_id)
         return await self._open_once(coordinator_id)
 
@@ -119,6 +121,7 @@ class Coordinators:
 
     def _reopen(self, failed: TransactionCoordinator) -> None:
         del self._served[failed.coordinator_id]
+        self._replacing[failed.coordinator_id] = None
         self._tasks.start(self._replace(failed), f"reopen {failed.coordinator_id}")
 
     async def _replace(self, failed: TransactionCoordinator) -> None:
@@ -126,6 +129,7 @@ class Coordinators:
             try:
                 await failed.close()
                 await self._open_once(failed.coordinator_id)
+                del self._replacing[failed.coordinator_id]
                 return
             except Exception as error:
                 log.error(

@@ -1,8 +1,8 @@
 """A coordinator's records as bytes, and where they are kept.
 
-The log is the managed ledger `pulsar/system/persistent/__transaction_log_<tc>`. An entry is a format
-byte, a count and so many records: an operation, then what that operation carries. Outcomes are
-dense and outlive many snapshots, so they stay out of the log: one metadata key per chunk.
+The log is the managed ledger `pulsar/system/persistent/__transaction_log_<tc>`. An entry is a
+format byte, a count and so many records: an operation, then what that operation carries. Outcomes
+are dense and outlive many snapshots, so they stay out of the log: one metadata key per chunk.
 """
 
 import asyncio

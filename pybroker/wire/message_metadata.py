@@ -79,6 +79,26 @@ def transaction_of(metadata: pb.MessageMetadata) -> TxnId | None:
     return TxnId(metadata.txnid_most_bits, metadata.txnid_least_bits)
 
 
+def transaction_fields(txn_id: TxnId) -> bytes:
+    """How metadata that names `txn_id` spells it: two fields that every encoder puts side by side."""
+    return pb.MessageMetadata(
+        txnid_least_bits=txn_id.least, txnid_most_bits=txn_id.most
+    ).SerializePartialToString()
+
+
+def with_transaction(entry: bytes, txn_id: TxnId) -> bytes:
+    """The entry with metadata that names its transaction. Raises BadEntry.
+
+    Some clients name it in the SEND command only (the Go client does), and a log is all that
+    recovery has.
+    """
+    metadata = parse_metadata(entry)
+    if transaction_of(metadata) == txn_id:
+        return entry
+    metadata.txnid_least_bits, metadata.txnid_most_bits = txn_id.least, txn_id.most
+    return build_entry(metadata, payload_of(entry))
+
+
 def sticky_key(metadata: pb.MessageMetadata) -> bytes:
     """What Key_Shared routes by: the ordering key, else the partition key, else nothing."""
     if metadata.HasField("ordering_key"):

@@ -1,0 +1,133 @@
+"""What a transaction buffer keeps of itself, so that recovery reads only the newest entries.
+
+A head (position, open transactions) and one value per ledger that has hidden entries, under
+`transaction-buffer/<ledger name>/`. The head is written last: whatever the values before it say
+beyond its position, the scan from that position says again.
+"""
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote
+
+from managed_ledger.codec import Reader, Writer
+from managed_ledger.position import Position
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.names import TxnId
+
+_FORMAT: Final = 1
+
+
+def no_ranges() -> array[int]:
+    return array("q")
+
+
+@dataclass(slots=True)
+class TransactionRanges:
+    """Where a transaction's durable entries are: ledger, first, last; ledger, first, last; …
+
+    Flat, because a long transaction among others may have a range per entry.
+    """
+
+    flat: array[int] = field(default_factory=no_ranges)
+
+    def __len__(self) -> int:
+        return len(self.flat) // 3
+
+    def extend(self, ledger_id: int, first: int, last: int) -> int:
+        """How many ranges more it has now: 0 where the last one grew."""
+        flat = self.flat
+        if flat and flat[-1] == first - 1 and flat[-3] == ledger_id:
+            flat[-1] = last
+            return 0
+        flat.extend((ledger_id, first, last))
+        return 1
+
+    def __iter__(self) -> "zip[tuple[int, int, int]]":
+        return zip(self.flat[::3], self.flat[1::3], self.flat[2::3], strict=True)
+
+    @property
+    def first_position(self) -> Position | None:
+        return Position(self.flat[0], self.flat[1]) if self.flat else None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransactionRecord:
+    txn_id: TxnId
+    opened_at_ms: int
+    ranges: TransactionRanges
+
+
+@dataclass(frozen=True, slots=True)
+class BufferHead:
+    """Everything up to `position` is told by the open ones and the hidden entries."""
+
+    position: Position
+    open_transactions: list[OpenTransactionRecord]
+
+    def encode(self) -> bytes:
+        out = Writer()
+        out.number(_FORMAT)
+        out.number(self.position.ledger_id + 1)
+        out.number(self.position.entry_id + 1)
+        out.number(len(self.open_transactions))
+        for transaction in self.open_transactions:
+            out.number(transaction.txn_id.most)
+            out.number(transaction.txn_id.least)
+            out.number(transaction.opened_at_ms)
+            out.number(len(transaction.ranges))
+            for number in transaction.ranges.flat:
+                out.number(number)
+        return out.getvalue()
+
+    @classmethod
+    def decode(cls, value: bytes, key: str) -> "BufferHead":
+        data = Reader(value, f"the transaction buffer's snapshot {key!r}")
+        data.version(_FORMAT)
+        position = Position(data.number() - 1, data.number() - 1)
+        return cls(position, [_read_transaction(data) for _ in range(data.number())])
+
+
+def _read_transaction(data: Reader) -> OpenTransactionRecord:
+    txn_id = TxnId(data.number(), data.number())
+    opened_at_ms = data.number()
+    flat = array("q", [data.number() for _ in range(3 * data.number())])
+    return OpenTransactionRecord(txn_id, opened_at_ms, TransactionRanges(flat))
+
+
+class BufferSnapshots:
+    """One buffer's values in the metadata store."""
+
+    def __init__(self, metadata: MetadataStore, ledger_name: str) -> None:
+        self._metadata = metadata
+        self._prefix = f"transaction-buffer/{quote(ledger_name, safe='')}/"
+
+    def head(self) -> BufferHead | None:
+        key = f"{self._prefix}head"
+        stored = self._metadata.get(key)
+        return None if stored is None else BufferHead.decode(stored.value, key)
+
+    def hidden(self) -> dict[int, bytes]:
+        """Encoded hidden entries by ledger id."""
+        found = {}
+        for key in self._metadata.keys(f"{self._prefix}hidden/"):
+            stored = self._metadata.get(key)
+            assert stored is not None
+            found[int(key.rpartition("/")[2])] = stored.value
+        return found
+
+    async def write(self, head: bytes, hidden: dict[int, bytes]) -> None:
+        for ledger_id, value in hidden.items():
+            await self._metadata.put(self._hidden_key(ledger_id), value)
+        await self._metadata.put(f"{self._prefix}head", head)
+
+    async def drop_ledgers(self, ledger_ids: list[int]) -> None:
+        for ledger_id in ledger_ids:
+            await self._metadata.delete(self._hidden_key(ledger_id))
+
+    async def delete(self) -> None:
+        for key in self._metadata.keys(self._prefix):
+            await self._metadata.delete(key)
+
+    def _hidden_key(self, ledger_id: int) -> str:
+        return f"{self._prefix}hidden/{ledger_id}"

@@ -1,0 +1,91 @@
+"""The transactions that wrote to a topic and are not over there, oldest first entry first.
+
+Each knows how far readers may go while it is the oldest. At first that is the last entry durable
+when it began, which is certainly before it; once its first append is answered it is the position
+just before it. Insertion order is the order of first entries, so only the oldest one matters.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import ItemsView
+
+from managed_ledger.position import Position
+from pybroker.names import TxnId
+from pybroker.transaction.buffer_snapshot import OpenTransactionRecord, TransactionRanges
+from pybroker.wire.message_metadata import transaction_fields
+
+
+class OpenTransaction:
+    __slots__ = ("answered", "ending", "fields", "in_flight", "limit", "opened_at_ms", "ranges")
+
+    def __init__(self, txn_id: TxnId, limit: Position, opened_at_ms: int) -> None:
+        self.fields = transaction_fields(txn_id)
+        self.limit = limit
+        self.answered = False  # the first append was
+        self.opened_at_ms = opened_at_ms
+        self.ranges = TransactionRanges()
+        self.in_flight = 0  # appends
+        self.ending: asyncio.Future[None] | None = None  # the marker is on its way
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing of it is in the log or on the way there."""
+        return not (self.ranges or self.in_flight or self.ending)
+
+
+class OpenTransactions:
+    def __init__(self) -> None:
+        # Not a dict: its first item costs a walk over all that were deleted before it.
+        self._by_id: OrderedDict[TxnId, OpenTransaction] = OrderedDict()
+        self.range_count = 0  # of all together: what a snapshot writes
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, txn_id: TxnId) -> OpenTransaction | None:
+        return self._by_id.get(txn_id)
+
+    def items(self) -> ItemsView[TxnId, OpenTransaction]:
+        return self._by_id.items()
+
+    def oldest(self) -> TxnId | None:
+        return next(iter(self._by_id), None)
+
+    def limit(self) -> Position | None:
+        """How far may be read; None: to the end."""
+        for transaction in self._by_id.values():
+            return transaction.limit
+        return None
+
+    def begin(self, txn_id: TxnId, limit: Position, opened_at_ms: int) -> OpenTransaction:
+        transaction = self._by_id[txn_id] = OpenTransaction(txn_id, limit, opened_at_ms)
+        return transaction
+
+    def appended(self, transaction: OpenTransaction, first: Position, count: int) -> bool:
+        """`count` entries from `first` on are durable. True if that may let readers go further."""
+        ledger_id, entry_id = first
+        self.range_count += transaction.ranges.extend(ledger_id, entry_id, entry_id + count - 1)
+        if transaction.answered:
+            return False
+        transaction.answered = True
+        transaction.limit = first.before
+        return True
+
+    def remove(self, txn_id: TxnId) -> None:
+        self.range_count -= len(self._by_id.pop(txn_id).ranges)
+
+    def records(self) -> list[OpenTransactionRecord]:
+        return [
+            OpenTransactionRecord(txn_id, transaction.opened_at_ms, transaction.ranges)
+            for txn_id, transaction in self._by_id.items()
+            if transaction.ranges
+        ]
+
+    def restore(self, record: OpenTransactionRecord) -> None:
+        """Oldest first."""
+        position = record.ranges.first_position
+        assert position is not None
+        transaction = self.begin(record.txn_id, position.before, record.opened_at_ms)
+        transaction.ranges = record.ranges
+        transaction.answered = True
+        self.range_count += len(record.ranges)

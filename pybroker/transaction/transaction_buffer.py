@@ -1,0 +1,402 @@
+"""Transactions in a topic's own log: how far may be read, and what stays hidden.
+
+    append   entries of open transactions go into the log like any others
+    end      a marker goes in behind them; when it is durable the transaction is over here
+    hidden   markers, and the entries of aborted transactions: never delivered
+
+The oldest open transaction says how far anybody may read (`max_read_position`); plain messages
+behind it wait with it. A transaction is registered when its first entry is handed to the log, not
+when that is durable, so that no completion in between can show it.
+
+A topic that never had a transaction costs nothing. Its first one sets a ledger property, queued
+ahead of the entry; only with that property does recovery load the snapshot and scan from there.
+
+A transaction whose marker was lost is found by asking for its outcome: at recovery, by a timer, and
+when an END's low watermark says that it must be over.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import Position
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.config import BrokerConfig
+from pybroker.errors import InvalidTxnStatus, PulsarError, TransactionCoordinatorNotFound
+from pybroker.names import TopicName, TxnId
+from pybroker.runtime import Clock, Tasks
+from pybroker.transaction.aborted_txns import HiddenEntries
+from pybroker.transaction.buffer_snapshot import BufferHead, BufferSnapshots
+from pybroker.transaction.open_transactions import OpenTransaction, OpenTransactions
+from pybroker.transaction.transactional_entries import (
+    TransactionalEntry,
+    marker,
+    naming_transaction,
+    transactional_entries,
+)
+from pybroker.transaction.txn_status import (
+    TransactionOutcomes,
+    TxnAction,
+    action_to_settle,
+    require_open,
+)
+
+_SINCE: Final = "transactions"  # ledger property: everything up to this position is plain
+_SCAN_ENTRIES: Final = 1000
+_SCAN_BYTES: Final = 4 * 1024 * 1024
+_SCAN_LIMIT_ENTRIES: Final = 10_000  # plain ones too are read at recovery: so many pay a snapshot
+
+Appended = Callable[[Position | None, Exception | None], None]
+
+log = logging.getLogger(__name__)
+
+
+class OngoingTransaction(NamedTuple):
+    """For stats: who holds readers back, from where, since when."""
+
+    txn_id: TxnId
+    first_position: Position | None  # None: nothing of it is durable yet
+    opened_at_ms: int
+
+
+class TransactionBuffer:
+    """One topic's transactions. Build it with `recover`."""
+
+    def __init__(
+        self,
+        ledger: ManagedLedger,
+        metadata: MetadataStore,
+        outcomes: TransactionOutcomes,
+        clock: Clock,
+        config: BrokerConfig,
+        stable_moved: Callable[[], None],
+    ) -> None:
+        self._ledger = ledger
+        self._topic = _topic_of(ledger.name)
+        self._outcomes = outcomes
+        self._clock = clock
+        self._config = config
+        self._stable_moved = stable_moved
+        self.on_ended: Callable[[TxnId, TxnAction], None] = lambda txn_id, action: None
+        self.hidden = HiddenEntries()
+        self._open = OpenTransactions()
+        self._in_flight = 0  # appends and markers not answered yet
+        self._answered_up_to = ledger.last_confirmed
+        self._marked = _SINCE in ledger.properties
+        # snapshots
+        self._snapshots = BufferSnapshots(metadata, ledger.name)
+        self._snapshot_position = ledger.last_confirmed
+        self._changes = 0
+        self._trimmed: list[int] = []
+        self._tasks = Tasks(f"transaction buffer of {ledger.name}")
+        self._timer: asyncio.TimerHandle | None = None
+        ledger.on_trimmed.append(self._ledger_trimmed)
+
+    # Publish
+
+    def append(
+        self,
+        txn_id: TxnId,
+        entries: Sequence[bytes],
+        message_counts: Sequence[int],
+        done: Appended,
+    ) -> None:
+        """Append entries of one transaction; `done` as in ManagedLedger.append.
+
+        Refused, through `done`: InvalidTxnStatus (not OPEN, or the topic was not added to it),
+        TransactionNotFound, TransactionCoordinatorNotFound.
+        """
+        try:
+            require_open(self._outcomes, txn_id)
+            transaction = self._open.get(txn_id) or self._begin(txn_id)
+            self._check_not_ending(txn_id, transaction)
+            entries = naming_transaction(entries, txn_id, transaction.fields)
+        except PulsarError as refusal:
+            self._drop_if_empty(txn_id)
+            done(None, refusal)
+            return
+        self._in_flight += 1
+        transaction.in_flight += 1
+        answered = partial(self._appended, txn_id, transaction, len(entries), done)
+        self._ledger.append(entries, message_counts, answered)
+
+    def _begin(self, txn_id: TxnId) -> OpenTransaction:
+        if not self._outcomes.has_partition(txn_id, self._topic):
+            raise InvalidTxnStatus(
+                f"Transaction {txn_id} does not write to {self._topic}: add the partition to it "
+                "before sending"
+            )
+        self._mark_ledger()
+        return self._open.begin(txn_id, self._ledger.last_confirmed, self._clock.now_ms())
+
+    def _check_not_ending(self, txn_id: TxnId, transaction: OpenTransaction) -> None:
+        if transaction.ending is not None:
+            raise InvalidTxnStatus(f"Transaction {txn_id} is being ended on {self._topic}")
+
+    def _mark_ledger(self) -> None:
+        """From now on recovery must look for transactions. Takes effect ahead of later appends."""
+        if self._marked:
+            return
+        self._marked = True
+        position = self._ledger.last_confirmed
+        marked = self._ledger.set_property(_SINCE, f"{position.ledger_id}:{position.entry_id}")
+        marked.add_done_callback(self._ledger_marked)
+        self._set_timer()
+
+    def _ledger_marked(self, marked: "asyncio.Future[None]") -> None:
+        if marked.cancelled() or marked.exception() is not None:
+            self._marked = False  # the next transaction tries again
+
+    def _appended(
+        self,
+        txn_id: TxnId,
+        transaction: OpenTransaction,
+        count: int,
+        done: Appended,
+        first: Position | None,
+        error: Exception | None,
+    ) -> None:
+        self._in_flight -= 1
+        transaction.in_flight -= 1
+        if first is None:
+            transaction.answered = True
+            self._drop_if_empty(txn_id)
+        else:
+            self._changes += 1
+            self._answered_up_to = Position(first.ledger_id, first.entry_id + count - 1)
+            if self._open.appended(transaction, first, count):
+                self._stable_moved()
+        done(first, error)
+
+    def _drop_if_empty(self, txn_id: TxnId) -> None:
+        """What has nothing in the log, and nothing on the way, must not hold readers back."""
+        transaction = self._open.get(txn_id)
+        if transaction is not None and transaction.is_empty:
+            self._open.remove(txn_id)
+            self._stable_moved()
+
+    # End
+
+    async def end(self, txn_id: TxnId, action: TxnAction, low_watermark: int) -> None:
+        """Durable and in force when this returns. Nothing to do if it never wrote here, or is over.
+
+        Raises what the log raises; then repeat it.
+        """
+        transaction = self._open.get(txn_id)
+        if transaction is not None:
+            await asyncio.shield(transaction.ending or self._append_marker(txn_id, action))
+        oldest = self._open.oldest()
+        if oldest is not None and oldest.most == txn_id.most and oldest.least <= low_watermark:
+            self._settle(oldest)
+
+    def _append_marker(self, txn_id: TxnId, action: TxnAction) -> "asyncio.Future[None]":
+        """In order behind all that the transaction appended, whether or not that is durable."""
+        transaction = self._open.get(txn_id)
+        assert transaction is not None
+        ending = transaction.ending = asyncio.get_running_loop().create_future()
+        entry = marker(txn_id, action, self._clock.now_ms())
+        self._in_flight += 1
+        appended = partial(self._marker_appended, txn_id, transaction, action)
+        self._ledger.append([entry], [0], appended)
+        return ending
+
+    def _marker_appended(
+        self,
+        txn_id: TxnId,
+        transaction: OpenTransaction,
+        action: TxnAction,
+        position: Position | None,
+        error: Exception | None,
+    ) -> None:
+        self._in_flight -= 1
+        ending, transaction.ending = transaction.ending, None
+        assert ending is not None
+        if position is None:
+            ending.set_exception(error or RuntimeError("The marker was not written"))
+            ending.exception()  # retrieved: nobody may be waiting any more
+            return
+        self._answered_up_to = position
+        self._over(txn_id, transaction, action, position)
+        ending.set_result(None)
+        self.on_ended(txn_id, action)
+        self._stable_moved()
+        if self._changes >= self._config.transaction_buffer_snapshot_max_transaction_count:
+            self._start_snapshot_if_due()
+
+    def _over(
+        self, txn_id: TxnId, transaction: OpenTransaction, action: TxnAction, position: Position
+    ) -> None:
+        """Its marker is durable at `position`."""
+        if action is TxnAction.ABORT:
+            first_ledger_id = self._ledger.first_position.ledger_id
+            for ledger_id, first, last in transaction.ranges:
+                if ledger_id >= first_ledger_id:
+                    self.hidden.hide(ledger_id, first, last)
+        self.hidden.hide(position.ledger_id, position.entry_id, position.entry_id)
+        self._open.remove(txn_id)
+        self._changes += 1
+
+    def _settle(self, txn_id: TxnId) -> None:
+        """End it here if it is over elsewhere. Source: KIP-98, "correlated hard failures"."""
+        transaction = self._open.get(txn_id)
+        if transaction is None or transaction.ending is not None:
+            return
+        try:
+            action = action_to_settle(self._outcomes, txn_id)
+        except TransactionCoordinatorNotFound:
+            return  # it is recovering: ask again later
+        if action is not None:
+            log.warning("%s: transaction %s was left open; %s", self._topic, txn_id, action.name)
+            self._append_marker(txn_id, action)
+
+    # What may be read
+
+    @property
+    def max_read_position(self) -> Position:
+        """Nothing behind it may be read: an open transaction begins there, or the log ends."""
+        limit = self._open.limit()
+        return self._ledger.last_confirmed if limit is None else limit
+
+    def last_visible_position(self) -> Position:
+        """The newest entry that may be delivered; entry id -1 if there is none."""
+        position = self.max_read_position.after
+        while (position := self._ledger.previous_position(position)).entry_id >= 0:
+            visible = self.hidden.last_visible_up_to(*position)
+            if visible >= 0:
+                return Position(position.ledger_id, visible)
+            position = Position(position.ledger_id, 0)
+        return position
+
+    def ongoing(self) -> list[OngoingTransaction]:
+        """Oldest first entry first."""
+        return [
+            OngoingTransaction(txn_id, transaction.ranges.first_position, transaction.opened_at_ms)
+            for txn_id, transaction in self._open.items()
+        ]
+
+    # Recovery
+
+    @classmethod
+    async def recover(
+        cls,
+        ledger: ManagedLedger,
+        metadata: MetadataStore,
+        outcomes: TransactionOutcomes,
+        clock: Clock,
+        config: BrokerConfig,
+        stable_moved: Callable[[], None],
+    ) -> "TransactionBuffer":
+        """`stable_moved` is called whenever `max_read_position` may have moved."""
+        buffer = cls(ledger, metadata, outcomes, clock, config, stable_moved)
+        if buffer._marked:
+            await buffer._recover()
+        return buffer
+
+    async def _recover(self) -> None:
+        head = self._snapshots.head()
+        if head is None:
+            ledger_id, _, entry_id = self._ledger.properties[_SINCE].partition(":")
+            head = BufferHead(Position(int(ledger_id), int(entry_id)), [])
+        self._restore(head)
+        await self._scan(head.position)
+        for txn_id, _ in list(self._open.items()):
+            self._settle(txn_id)
+        self._set_timer()
+
+    def _restore(self, head: BufferHead) -> None:
+        self._snapshot_position = head.position
+        first_ledger_id = self._ledger.first_position.ledger_id
+        for ledger_id, value in self._snapshots.hidden().items():
+            if ledger_id >= first_ledger_id:
+                self.hidden.restore(ledger_id, value)
+            else:
+                self._trimmed.append(ledger_id)
+        for record in head.open_transactions:
+            self._open.restore(record)
+
+    async def _scan(self, after: Position) -> None:
+        position, end = after.after, self._ledger.last_confirmed
+        while run := await self._ledger.read(position, end, _SCAN_ENTRIES, _SCAN_BYTES):
+            for entry in transactional_entries(run):
+                self._replay(entry)
+            position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
+
+    def _replay(self, entry: TransactionalEntry) -> None:
+        txn_id, action, position = entry
+        transaction = self._open.get(txn_id)
+        if transaction is None:
+            transaction = self._open.begin(txn_id, position.before, self._clock.now_ms())
+        if action is None:
+            self._open.appended(transaction, position, 1)
+        else:
+            self._over(txn_id, transaction, action, position)
+
+    # Snapshots and the timer
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            return
+        interval_s = self._config.transaction_buffer_snapshot_min_time_in_millis / 1000
+        self._timer = asyncio.get_running_loop().call_later(interval_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        for txn_id, _ in list(self._open.items()):
+            self._settle(txn_id)
+        self._start_snapshot_if_due()
+        self._set_timer()
+
+    def _start_snapshot_if_due(self) -> None:
+        # Open transactions are written whole: that must cost less than scanning what it saves.
+        pays = self._changes > self._open.range_count
+        unread = self._ledger.count_between(self._snapshot_position, self._ledger.last_confirmed)
+        if (pays or unread > _SCAN_LIMIT_ENTRIES) and not len(self._tasks):
+            self._tasks.start(self._snapshot(), "snapshot")
+
+    async def _snapshot(self) -> None:
+        """Capture in one step, then write. What is in flight belongs to the next scan."""
+        quiet = self._in_flight == 0
+        position = self._ledger.last_confirmed if quiet else self._answered_up_to
+        head = BufferHead(position, self._open.records()).encode()
+        hidden, trimmed = self.hidden.take_changes(), self._trimmed
+        self._trimmed = []
+        self._changes = 0
+        self._snapshot_position = position
+        try:
+            await self._snapshots.write(head, hidden)
+            await self._snapshots.drop_ledgers(trimmed)
+        except ManagedLedgerError as error:
+            log.warning("%s: no snapshot of its transactions: %s", self._topic, error)
+            self.hidden.changed_again(hidden)
+            self._trimmed += trimmed
+            self._changes += 1
+
+    def _ledger_trimmed(self, ledger_id: int) -> None:
+        self.hidden.drop_ledger(ledger_id)
+        self._trimmed.append(ledger_id)
+
+    async def close(self) -> None:
+        """Leave a snapshot, so that the next recovery scans nothing. Idempotent."""
+        await self._stop()
+        if self._marked and self._snapshot_position != self._ledger.last_confirmed:
+            await self._snapshot()
+
+    async def delete(self) -> None:
+        """The topic goes."""
+        await self._stop()
+        await self._snapshots.delete()
+
+    async def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        await self._tasks.close()
+
+
+def _topic_of(ledger_name: str) -> str:
+    tenant, namespace, domain, local = ledger_name.split("/", 3)
+    return str(TopicName(domain, tenant, namespace, local))
