@@ -56,7 +56,9 @@ class Schemas:
             wanted = f"{self._folder(topic)}{version:012}"
             versions = [wanted] if wanted in versions else []
         if not versions:
-            raise TopicNotFound(f"{topic} has no schema" + ("" if version is None else f" {version}"))
+            raise TopicNotFound(
+                f"{topic} has no schema" + ("" if version is None else f" {version}")
+            )
         return int(versions[-1].rsplit("/", 1)[1]), self._read(versions[-1])
 
     async def delete(self, topic: TopicName) -> None:

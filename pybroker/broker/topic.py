@@ -103,6 +103,7 @@ class Topic:
         topic.buffer = await TransactionBuffer.recover(
             ledger, metadata, outcomes, clock, config, topic.notify
         )
+        topic.buffer.on_ended = topic._transaction_ended
         if deduplicated:
             await topic.enable_deduplication()
         for cursor in list(ledger.cursors.values()):
@@ -274,15 +275,14 @@ class Topic:
             raise SubscriptionNotFound(f"Subscription {name} of {self.name} does not exist")
         await subscription.delete()
 
-    async def end_transaction(
-        self, txn_id: TxnId, action: TxnAction, low_watermark: int
-    ) -> None:
+    async def end_transaction(self, txn_id: TxnId, action: TxnAction, low_watermark: int) -> None:
         """Write the marker; durable and visible when this returns. Idempotent."""
         self._check_open()
         await self.buffer.end(txn_id, action, low_watermark)
+
+    def _transaction_ended(self, txn_id: TxnId, action: TxnAction) -> None:
         if self.deduplication is not None:
             self.deduplication.ended(txn_id, action is TxnAction.ABORT)
-        self.notify()
 
     # -- life
 

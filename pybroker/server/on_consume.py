@@ -39,7 +39,7 @@ async def subscribe(session: "Session", command: pb.CommandSubscribe) -> None:
     consumer = _consumer(session, command)
     session.add_consumer(topic, subscription, consumer)
     try:
-        await subscription.add_consumer(consumer, kind, _key_shared(command))
+        await subscription.add_consumer(consumer, kind)
     except BaseException:
         session.consumers.pop(command.consumer_id, None)
         raise
@@ -86,6 +86,7 @@ def _consumer(session: "Session", command: pb.CommandSubscribe) -> Consumer:
         priority_level=command.priority_level,
         properties={pair.key: pair.value for pair in command.metadata},
         read_compacted=command.read_compacted,
+        key_shared=_key_shared(command),
         address=session.peer,
         connected_since_ms=services.clock.now_ms(),
     )
@@ -236,11 +237,7 @@ async def seek(session: "Session", command: pb.CommandSeek) -> None:
 
 async def unsubscribe(session: "Session", command: pb.CommandUnsubscribe) -> None:
     slot = _slot(session, command.consumer_id)
-    others = [c for c in slot.subscription.consumers if c is not slot.consumer]
-    if others and not command.force:
-        raise NotAllowed(
-            f"Subscription {slot.subscription.name} has other consumers; close them first"
-        )
+    slot.subscription.check_unsubscribe(slot.consumer, command.force)
     session.consumers.pop(command.consumer_id)
     slot.subscription.remove_consumer(slot.consumer)
     await slot.topic.delete_subscription(slot.subscription.name)

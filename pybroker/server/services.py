@@ -8,7 +8,7 @@ from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
 from pybroker.runtime import Clock
 from pybroker.server.publish_budget import PublishBudget
-from pybroker.transaction.coordinator import Coordinators
+from pybroker.transaction.coordinators import Coordinators
 
 
 @dataclass(slots=True)
