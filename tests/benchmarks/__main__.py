@@ -14,6 +14,7 @@ from pathlib import Path
 
 import latency
 import official
+import scaling
 import startup
 import throughput
 import transactions
@@ -37,6 +38,7 @@ ROWS: Mapping[str, Row] = {
     "catch-up": startup.catch_up_1kb,
     "transactions": transactions.transactions,
     "txn-publish": transactions.transactional_publish,
+    "scaling": scaling.scaling,
 }
 CALIBRATION_SYNCS = 50
 

@@ -87,9 +87,9 @@ def _publish_in_transactions(broker: MeasuredBroker, txns: int) -> Spent:
     topic = new_topic()
     control = connect_coordinator(broker)
     # From 128 on an id takes two bytes, so that all frames are of one size.
-    while (first := _open_on(control, topic)).least < 128:
+    while (first := open_transaction(control, topic)).least < 128:
         pass
-    txn_ids = [first, *(_open_on(control, topic) for _ in range(txns - 1))]
+    txn_ids = [first, *(open_transaction(control, topic) for _ in range(txns - 1))]
     entry = build_batch(1, 100)
     frames = b"".join(send_frames(entry, 1, MESSAGES_PER_TXN, txn_id) for txn_id in txn_ids)
     count = txns * MESSAGES_PER_TXN
@@ -111,7 +111,7 @@ def _commit(control: RawConnection, txn_ids: Sequence[TxnId]) -> None:
         control.wait_for(Type.END_TXN_RESPONSE)
 
 
-def _open_on(control: RawConnection, topic: str) -> TxnId:
+def open_transaction(control: RawConnection, topic: str) -> TxnId:
     """A new transaction to which `topic` is added."""
     new = pb.CommandNewTxn(request_id=control.next_request_id(), txn_ttl_millis=TIMEOUT_MS, tc_id=0)
     control.send(pb.BaseCommand(type=Type.NEW_TXN, newTxn=new))

@@ -177,11 +177,11 @@ class Source:
         return entry_id
 
 
-def end_txn(request_id: int, txn_id: TxnId) -> pb.BaseCommand:
+def end_txn(request_id: int, txn_id: TxnId, action: pb.TxnAction = pb.COMMIT) -> pb.BaseCommand:
     end = pb.CommandEndTxn(
         request_id=request_id,
         txnid_most_bits=txn_id.most,
         txnid_least_bits=txn_id.least,
-        txn_action=pb.COMMIT,
+        txn_action=action,
     )
     return pb.BaseCommand(type=Type.END_TXN, endTxn=end)

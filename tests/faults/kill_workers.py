@@ -1,4 +1,4 @@
-"""The load under the kills: three workers, each in a thread, each writing down what it was promised.
+"""The load under the kills: three workers in threads, each writing down what it was promised.
 
 - numbers: plain messages 0, 1, 2… to `numbers` by one named producer, so that deduplication drops
   what the client sends again after a kill;
@@ -27,6 +27,7 @@ TRIPLE = ("triple-a", "triple-b", "triple-c")
 MAX_BACKLOG = 200
 BURST = 20
 TXN_TIMEOUT_MS = 60_000
+STALLED_AFTER_S = 60
 
 
 @dataclass(slots=True)
@@ -89,16 +90,21 @@ def start_worker(name: str, progress: Progress, work: Callable[[], None]) -> thr
 
 def publish_numbers(client: Client, progress: Progress, books: Books) -> None:
     producer = client.create_producer(NUMBERS, producer_name="numbers", send_timeout_millis=0)
-    number = 0
     while not progress.stopping:
-        progress.wait_until(
-            lambda: progress.stopping or number - progress.count("copies") < MAX_BACKLOG, 60
-        )
-        for _ in range(BURST):
+        wait_for_copies(progress)
+        first = progress.count("numbers")
+        for number in range(first, first + BURST):
             producer.send(str(number).encode(), sequence_id=number)
             books.acknowledged_numbers.append(number)
-            number += 1
         progress.made("numbers", BURST)
+
+
+def wait_for_copies(progress: Progress) -> None:
+    def may_publish() -> bool:
+        backlog = progress.count("numbers") - progress.count("copies")
+        return progress.stopping or backlog < MAX_BACKLOG
+
+    progress.wait_until(may_publish, STALLED_AFTER_S)
 
 
 def publish_triples(client: Client, progress: Progress, books: Books) -> None:
