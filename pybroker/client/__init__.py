@@ -1,0 +1,127 @@
+"""A client for this broker and for Apache Pulsar, in pure Python, with transactions.
+
+    with Client("pulsar://localhost:6650") as client:
+        producer = client.create_producer("debits")
+        consumer = client.subscribe("transfers", "ledger")
+        message = consumer.receive()
+        with client.new_transaction() as txn:
+            consumer.acknowledge(message, txn=txn)
+            producer.send(message.data(), txn=txn)
+
+Calls block; `pybroker.client.aio` has the same for asyncio. Names are the official Python client's.
+"""
+
+from pybroker.client.auth import (
+    Authentication,
+    AuthenticationBasic,
+    AuthenticationTLS,
+    AuthenticationToken,
+)
+from pybroker.client.batching import EncodedBatch, encode_batch
+from pybroker.client.blocking import Client, Consumer, Producer, Reader, Transaction
+from pybroker.client.errors import (
+    AlreadyClosed,
+    ClientError,
+    ConnectError,
+    InvalidConfiguration,
+    MessageTooBig,
+    ProducerQueueIsFull,
+    PulsarException,
+    Timeout,
+    TransactionAborted,
+    TransactionOutcomeUnknown,
+    UnsupportedCompression,
+)
+from pybroker.client.messages import Message, MessageId, Outgoing
+from pybroker.client.options import (
+    CompressionType,
+    ConsumerBatchReceivePolicy,
+    ConsumerKeySharedPolicy,
+    ConsumerType,
+    HashingScheme,
+    InitialPosition,
+    KeySharedMode,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    Result,
+)
+from pybroker.client.routing import partition_for_key
+from pybroker.client.transaction import TxnState
+from pybroker.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ConsumerBusy,
+    IncompatibleSchema,
+    InvalidTopicName,
+    InvalidTxnStatus,
+    NotAllowed,
+    ProducerBusy,
+    ProducerFenced,
+    ServiceNotReady,
+    SubscriptionNotFound,
+    TooManyRequests,
+    TopicNotFound,
+    TopicTerminated,
+    TransactionConflict,
+    TransactionCoordinatorNotFound,
+    TransactionNotFound,
+)
+from pybroker.names import TxnId
+
+__all__ = [
+    "AlreadyClosed",
+    "Authentication",
+    "AuthenticationBasic",
+    "AuthenticationError",
+    "AuthenticationTLS",
+    "AuthenticationToken",
+    "AuthorizationError",
+    "Client",
+    "ClientError",
+    "CompressionType",
+    "ConnectError",
+    "Consumer",
+    "ConsumerBatchReceivePolicy",
+    "ConsumerBusy",
+    "ConsumerKeySharedPolicy",
+    "ConsumerType",
+    "EncodedBatch",
+    "HashingScheme",
+    "IncompatibleSchema",
+    "InitialPosition",
+    "InvalidConfiguration",
+    "InvalidTopicName",
+    "InvalidTxnStatus",
+    "KeySharedMode",
+    "Message",
+    "MessageId",
+    "MessageTooBig",
+    "NotAllowed",
+    "Outgoing",
+    "PartitionsRoutingMode",
+    "Producer",
+    "ProducerAccessMode",
+    "ProducerBusy",
+    "ProducerFenced",
+    "ProducerQueueIsFull",
+    "PulsarException",
+    "Reader",
+    "Result",
+    "ServiceNotReady",
+    "SubscriptionNotFound",
+    "Timeout",
+    "TooManyRequests",
+    "TopicNotFound",
+    "TopicTerminated",
+    "Transaction",
+    "TransactionAborted",
+    "TransactionConflict",
+    "TransactionCoordinatorNotFound",
+    "TransactionNotFound",
+    "TransactionOutcomeUnknown",
+    "TxnId",
+    "TxnState",
+    "UnsupportedCompression",
+    "encode_batch",
+    "partition_for_key",
+]

@@ -1,0 +1,185 @@
+"""The asyncio client. `pybroker.client` is the same for threads, under the same names.
+
+    async with Client("pulsar://localhost:6650") as client:
+        producer = await client.create_producer("debits")
+        consumer = await client.subscribe("transfers", "ledger")
+        message = await consumer.receive()
+        async with await client.new_transaction() as txn:
+            await consumer.acknowledge(message, txn=txn)
+            await producer.send(message.data(), txn=txn)
+
+Names and arguments are the official Python client's wherever it has them; transactions, which it
+has not, follow the official Java client. Everything runs on the current event loop, and time and
+chance come in through `clock` and `rng`, so a simulated loop makes runs repeatable.
+"""
+
+import random
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from pybroker.client.auth import Authentication
+from pybroker.client.cluster import Cluster, ConnectionOptions
+from pybroker.client.consumer import Consumer
+from pybroker.client.coordinator import Coordinators
+from pybroker.client.errors import AlreadyClosed, InvalidConfiguration
+from pybroker.client.messages import Message, MessageId
+from pybroker.client.options import ConsumerOptions, ConsumerType, InitialPosition, ProducerOptions
+from pybroker.client.producer import Producer
+from pybroker.client.reader import Reader
+from pybroker.client.subscribing import Start, SubscriptionSpec
+from pybroker.client.transaction import Transaction, TxnState
+from pybroker.names import TopicName, TxnId
+from pybroker.runtime import Clock, SystemClock
+
+__all__ = [
+    "Client",
+    "Consumer",
+    "Message",
+    "MessageId",
+    "Producer",
+    "Reader",
+    "Transaction",
+    "TxnId",
+    "TxnState",
+]
+
+
+class Client:
+    """Connections to one cluster, and what was made through them."""
+
+    def __init__(
+        self,
+        service_url: str,
+        authentication: Authentication | None = None,
+        operation_timeout_seconds: float = 30,
+        *,
+        connection_timeout_ms: int = 10_000,
+        listener_name: str | None = None,
+        tls_trust_certs_file_path: str | None = None,
+        tls_allow_insecure_connection: bool = False,
+        tls_validate_hostname: bool = True,
+        tls_private_key_file_path: str | None = None,
+        tls_certificate_file_path: str | None = None,
+        enable_transaction: bool = True,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """`service_url`: pulsar://host:6650, or pulsar+ssl://; several hosts with commas."""
+        options = ConnectionOptions(
+            operation_timeout_s=operation_timeout_seconds,
+            connection_timeout_s=connection_timeout_ms / 1000,
+            authentication=authentication,
+            listener_name=listener_name,
+            tls_trust_certs_file_path=tls_trust_certs_file_path,
+            tls_allow_insecure_connection=tls_allow_insecure_connection,
+            tls_validate_hostname=tls_validate_hostname,
+            tls_private_key_file_path=tls_private_key_file_path,
+            tls_certificate_file_path=tls_certificate_file_path,
+        )
+        self._cluster = Cluster(
+            service_url, options, clock or SystemClock(), rng or random.Random()
+        )
+        self._coordinators = Coordinators(self._cluster) if enable_transaction else None
+        self._closed = False
+
+    async def create_producer(self, topic: str, **options: Any) -> Producer:
+        """`options` are the fields of ProducerOptions, as in the official client."""
+        partitions = await self._partitions(topic)
+        producer = Producer(self._cluster, topic, partitions, ProducerOptions(**options))
+        await producer.open()
+        return producer
+
+    async def subscribe(
+        self, topic: str | Sequence[str], subscription_name: str, **options: Any
+    ) -> Consumer:
+        """To a topic, or to all of a list. `options` are the fields of ConsumerOptions."""
+        topics = [topic] if isinstance(topic, str) else list(topic)
+        if not topics:
+            raise InvalidConfiguration("The list of topics to subscribe to is empty")
+        spec = SubscriptionSpec(subscription_name, ConsumerOptions(**options))
+        return await self._consume(topics, spec)
+
+    async def create_reader(
+        self,
+        topic: str,
+        start_message_id: MessageId,
+        *,
+        reader_name: str | None = None,
+        subscription_role_prefix: str | None = None,
+        receiver_queue_size: int = 1000,
+        is_read_compacted: bool = False,
+        start_message_id_inclusive: bool = False,
+        properties: dict[str, str] | None = None,
+    ) -> Reader:
+        """Reads behind `start_message_id` (or from it, if inclusive), without a subscription."""
+        name = f"{subscription_role_prefix or 'reader'}-{self._cluster.rng.getrandbits(40):010x}"
+        options = ConsumerOptions(
+            consumer_type=ConsumerType.Exclusive,
+            initial_position=InitialPosition.Latest,
+            receiver_queue_size=receiver_queue_size,
+            consumer_name=reader_name,
+            is_read_compacted=is_read_compacted,
+            start_message_id_inclusive=start_message_id_inclusive,
+            properties=properties,
+        )
+        start = Start(start_message_id, start_message_id_inclusive)
+        return Reader(await self._consume([topic], SubscriptionSpec(name, options, start)))
+
+    async def _consume(self, topics: Sequence[str], spec: SubscriptionSpec) -> Consumer:
+        partitions = [name for topic in topics for name in await self._partitions(topic)]
+        consumer = Consumer(self._cluster, ",".join(topics), partitions, spec)
+        await consumer.open()
+        return consumer
+
+    async def get_topic_partitions(self, topic: str) -> list[str]:
+        """The partitions' names; the topic's own name if it has none."""
+        return await self._partitions(topic)
+
+    async def _partitions(self, topic: str) -> list[str]:
+        if self._closed:
+            raise AlreadyClosed("The client is closed")
+        if (name := TopicName.parse(topic)).partition >= 0:
+            return [str(name)]
+        return await self._cluster.partition_topics(topic)
+
+    # --- transactions -----------------------------------------------------------------------
+
+    async def new_transaction(self, timeout_ms: int = 60_000) -> Transaction:
+        """The broker aborts it if it has not ended `timeout_ms` from now."""
+        return await self._transactions().new_transaction(timeout_ms)
+
+    def attach_transaction(self, txn_id: TxnId) -> Transaction:
+        """Another process's transaction, to publish and acknowledge in, and to end.
+
+        Differs: official clients cannot. Operations are accounted where they were made: the
+        process that ends it must know that the others have finished theirs.
+        """
+        return self._transactions().attach(TxnId(*txn_id))
+
+    def _transactions(self) -> Coordinators:
+        if self._closed:
+            raise AlreadyClosed("The client is closed")
+        if self._coordinators is None:
+            raise InvalidConfiguration("This Client was made with enable_transaction=False")
+        return self._coordinators
+
+    # --- the end ----------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Closes every producer, consumer and reader first. Open transactions time out."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._cluster.close()
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,84 @@
+"""Keeps a producer or a consumer registered at its topic's broker.
+
+`open` looks the broker up and registers the member, within the operation timeout. Whenever the
+registration is lost (the connection broke, the broker closed it to move the topic) the member is
+told, and registered again, with bounded backoff, until it works or cannot work any more.
+"""
+
+import asyncio
+from typing import Protocol
+
+from pybroker.client.cluster import Cluster
+from pybroker.client.connection import Connection
+from pybroker.client.errors import AlreadyClosed, ConnectError
+from pybroker.client.retry import FIRST_DELAY_S, not_final, retrying
+
+
+class Member(Protocol):
+    async def register(self, connection: Connection) -> None:
+        """Introduces itself to the broker; must not await after the broker's answer."""
+        ...
+
+    def interrupted(self) -> None:
+        """The registration was lost; another follows."""
+        ...
+
+    def failed(self, error: Exception) -> None:
+        """The registration was lost for good."""
+        ...
+
+
+class Attachment:
+    def __init__(self, cluster: Cluster, topic: str, member: Member) -> None:
+        self.connection: Connection | None = None
+        self._cluster = cluster
+        self._topic = topic
+        self._member = member
+        self._lost = False
+        self._closed = False
+
+    async def open(self) -> None:
+        await self._cluster.patiently(self._attach, f"Opening {self._topic}")
+
+    async def _attach(self) -> None:
+        connection = await self._cluster.connection_for(self._topic)
+        self._lost = False
+        await self._member.register(connection)
+        if self._lost or connection.closed:
+            raise ConnectError(f"{self._topic} was closed by its broker while it was opened")
+        if self._closed:
+            raise AlreadyClosed(f"{self._topic} was closed while it was opened")
+        self.connection = connection
+
+    def lost(self, pause: bool = False) -> None:
+        """Registers again; at once, or after a `pause` if the broker asked for patience.
+
+        Does nothing while `open` is still at work: it looks again when it is done.
+        """
+        self._lost = True
+        if self.connection is None or self._closed:
+            return
+        self.connection = None
+        self._member.interrupted()
+        self._cluster.tasks.start(self._reattach(pause), f"reopen {self._topic}")
+
+    async def _reattach(self, pause: bool) -> None:
+        if pause:
+            await asyncio.sleep(FIRST_DELAY_S)
+        try:
+            await retrying(
+                self._attach,
+                self._cluster.rng,
+                passes=lambda error: not_final(error) and not self._closed,
+                timeout_s=None,
+                what=f"Reopening {self._topic}",
+            )
+        except Exception as error:
+            if not self._closed:
+                self._member.failed(error)
+
+    def close(self) -> Connection | None:
+        """The connection to say goodbye on, if there is one."""
+        self._closed = True
+        connection, self.connection = self.connection, None
+        return connection

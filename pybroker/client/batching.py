@@ -1,0 +1,88 @@
+"""Batches: many messages in one entry.
+
+A batch's payload is [size u32][SingleMessageMetadata][data] for each message, compressed as a
+whole. `encode_batch` makes one without a producer, so that one process can encode (a Spark
+executor, say) what another publishes with `send_batch`.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.client.compression import codec
+from pybroker.client.messages import Outgoing
+from pybroker.client.options import CompressionType
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.varint import encode as varint
+
+_U32: Final = struct.Struct(">I")
+# Tags of SingleMessageMetadata's payload_size and sequence_id, for the message that has no more.
+_PAYLOAD_SIZE: Final = b"\x18"
+_SEQUENCE_ID: Final = b"\x40"
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """A batch ready to be published by any producer; picklable."""
+
+    payload: bytes
+    message_count: int
+    uncompressed_size: int
+    compression_type: CompressionType = CompressionType.NONE
+
+
+def encode_batch(
+    messages: Iterable[Outgoing | bytes], compression_type: CompressionType = CompressionType.NONE
+) -> EncodedBatch:
+    """One batch of all `messages`; keep it below the broker's maximum message size (5 MB)."""
+    parts: list[bytes] = []
+    count = 0
+    for message in messages:
+        outgoing = Outgoing(message) if isinstance(message, bytes) else message
+        append_message(parts, outgoing, outgoing.sequence_id)
+        count += 1
+    return compressed(b"".join(parts), count, compression_type)
+
+
+def compressed(plain: bytes, count: int, compression_type: CompressionType) -> EncodedBatch:
+    payload = codec(compression_type).compress(plain)
+    return EncodedBatch(payload, count, len(plain), compression_type)
+
+
+def append_message(parts: list[bytes], message: Outgoing, sequence_id: int | None) -> None:
+    content, properties, partition_key, ordering_key, _, event_timestamp, _ = message
+    if properties or partition_key is not None or ordering_key is not None or event_timestamp:
+        single = _single_metadata(message, sequence_id).SerializeToString()
+    else:
+        single = _PAYLOAD_SIZE + varint(len(content))
+        if sequence_id is not None:
+            single += _SEQUENCE_ID + varint(sequence_id)
+    parts += (_U32.pack(len(single)), single, content)
+
+
+def _single_metadata(message: Outgoing, sequence_id: int | None) -> pb.SingleMessageMetadata:
+    return pb.SingleMessageMetadata(
+        payload_size=len(message.content),
+        sequence_id=sequence_id,
+        properties=key_values(message.properties),
+        partition_key=message.partition_key,
+        ordering_key=message.ordering_key,
+        event_time=message.event_timestamp,
+    )
+
+
+def key_values(properties: dict[str, str] | None) -> list[pb.KeyValue]:
+    return [pb.KeyValue(key=key, value=value) for key, value in (properties or {}).items()]
+
+
+def split_batch(payload: bytes, count: int) -> Iterator[tuple[pb.SingleMessageMetadata, bytes]]:
+    """The messages of an uncompressed batch. Raises struct.error, DecodeError when it is torn."""
+    position = 0
+    parse = pb.SingleMessageMetadata.FromString
+    for _ in range(count):
+        (size,) = _U32.unpack_from(payload, position)
+        start = position + 4 + size
+        single = parse(payload[position + 4 : start])
+        position = start + single.payload_size
+        yield single, payload[start:position]

@@ -1,0 +1,220 @@
+"""The consumer an application holds: one TopicConsumer per topic or partition, and one queue."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from pybroker.client.cluster import Cluster
+from pybroker.client.errors import AlreadyClosed, InvalidConfiguration
+from pybroker.client.messages import Message, MessageId
+from pybroker.client.receive_queue import ReceiveQueue
+from pybroker.client.subscribing import SubscriptionSpec
+from pybroker.client.topic_consumer import TopicConsumer
+from pybroker.client.transaction import Transaction
+
+Acknowledgeable = Message | MessageId
+
+
+class Consumer:
+    """Made by Client.subscribe."""
+
+    def __init__(
+        self, cluster: Cluster, topic: str, partitions: list[str], spec: SubscriptionSpec
+    ) -> None:
+        options = spec.options
+        if options.receiver_queue_size < 1:
+            raise InvalidConfiguration("receiver_queue_size must be at least 1")
+        self._cluster = cluster
+        self._topic = topic
+        self._spec = spec
+        self._queue = ReceiveQueue()
+        total = options.max_total_receiver_queue_size_across_partitions
+        size = max(1, min(options.receiver_queue_size, total // len(partitions)))
+        self._parts = {
+            name: TopicConsumer(cluster, name, spec, self._queue, size) for name in partitions
+        }
+        self._closed = False
+
+    async def open(self) -> None:
+        self._cluster.members[self] = None
+        try:
+            async with asyncio.TaskGroup() as opening:
+                for part in self._parts.values():
+                    opening.create_task(part.open())
+        except BaseExceptionGroup as group:
+            await self.close()
+            raise group.exceptions[0] from None
+
+    def topic(self) -> str:
+        return self._topic
+
+    def subscription_name(self) -> str:
+        return self._spec.name
+
+    def consumer_name(self) -> str:
+        return self._spec.options.consumer_name or ""
+
+    def is_connected(self) -> bool:
+        return all(part.is_connected for part in self._parts.values())
+
+    # --- receiving --------------------------------------------------------------------------
+
+    async def receive(self, timeout_millis: int | None = None) -> Message:
+        """The next message; waits for it. Raises Timeout."""
+        message = await self._queue.get(None if timeout_millis is None else timeout_millis / 1000)
+        self.taken(message)
+        return message
+
+    async def batch_receive(self) -> list[Message]:
+        """Up to what the batch_receive_policy allows; empty if nothing came in its time."""
+        policy = self._spec.options.batch_receive_policy
+        timeout_s = policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
+        messages: list[Message] = []
+        size_bytes = 0
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    messages.append(await self._queue.get(None))
+                    self.taken(messages[-1])
+                    size_bytes += len(messages[-1].data())
+                    if len(messages) == policy.max_num_message:
+                        break
+                    if 0 < policy.max_num_bytes <= size_bytes:
+                        break
+        except TimeoutError:
+            pass
+        return messages
+
+    def poll(self) -> Message | None:
+        """A message that is here already; `taken` must follow. May be called from any thread."""
+        return self._queue.poll()
+
+    def taken(self, message: Message) -> None:
+        message.entry.receiver.taken(message)
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    # --- acknowledging ----------------------------------------------------------------------
+
+    async def acknowledge(
+        self,
+        message: Acknowledgeable | Sequence[Acknowledgeable],
+        txn: Transaction | None = None,
+    ) -> None:
+        """One message or several.
+
+        Without a transaction this does not wait for the broker. In one it does, and raises
+        TransactionConflict if another transaction, or nobody's, acknowledged the message before.
+        """
+        groups = self._by_part(message)
+        if txn is None:
+            for part, message_ids in groups:
+                part.acknowledge(message_ids)
+            return
+        for part, message_ids in groups:
+            await part.acknowledge_in(txn, message_ids, cumulative=False)
+
+    async def acknowledge_cumulative(
+        self, message: Acknowledgeable, txn: Transaction | None = None
+    ) -> None:
+        """Everything of the message's topic or partition up to and with it."""
+        for part, message_ids in self._by_part(message):
+            if txn is None:
+                part.acknowledge_cumulative(message_ids[0])
+            else:
+                await part.acknowledge_in(txn, message_ids, cumulative=True)
+
+    def acknowledge_now(self, messages: Acknowledgeable | Sequence[Acknowledgeable]) -> None:
+        """`acknowledge` outside of transactions, for callers that are not coroutines."""
+        for part, message_ids in self._by_part(messages):
+            part.acknowledge(message_ids)
+
+    def acknowledge_cumulative_now(self, message: Acknowledgeable) -> None:
+        for part, message_ids in self._by_part(message):
+            part.acknowledge_cumulative(message_ids[0])
+
+    def negative_acknowledge(self, message: Acknowledgeable) -> None:
+        """Delivered again after negative_ack_redelivery_delay_ms."""
+        for part, message_ids in self._by_part(message):
+            part.negative_acknowledge(message_ids[0])
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        for part in self._parts.values():
+            part.redeliver_unacknowledged()
+
+    def _by_part(
+        self, messages: Acknowledgeable | Iterable[Acknowledgeable]
+    ) -> list[tuple[TopicConsumer, list[MessageId]]]:
+        if isinstance(messages, Message | MessageId):
+            messages = (messages,)
+        groups: dict[str, list[MessageId]] = {}
+        for message in messages:
+            message_id = message.message_id() if isinstance(message, Message) else message
+            groups.setdefault(self._part_of(message_id), []).append(message_id)
+        return [(self._parts[topic], message_ids) for topic, message_ids in groups.items()]
+
+    def _part_of(self, message_id: MessageId) -> str:
+        if message_id.topic_name() in self._parts:
+            return message_id.topic_name()
+        candidates = [
+            topic
+            for topic, part in self._parts.items()
+            if len(self._parts) == 1 or part.partition == message_id.partition()
+        ]
+        if len(candidates) != 1:
+            raise InvalidConfiguration(
+                f"{message_id} does not say which of {len(self._parts)} topics it belongs to: "
+                "pass the Message, or the id that it gave you"
+            )
+        return candidates[0]
+
+    # --- positions --------------------------------------------------------------------------
+
+    async def seek(self, messageid: MessageId | int) -> None:
+        """To behind a message (one topic or partition), or every one to a publish time in ms."""
+        if isinstance(messageid, int) or messageid in (MessageId.earliest, MessageId.latest):
+            await asyncio.gather(*(part.seek(messageid) for part in self._parts.values()))
+        else:
+            await self._parts[self._part_of(messageid)].seek(messageid)
+
+    async def get_last_message_id(self) -> MessageId:
+        """Of a single topic: several have no order between them."""
+        if len(self._parts) > 1:
+            raise InvalidConfiguration(
+                f"{self._topic} has {len(self._parts)} partitions: ask for the last message ids"
+            )
+        return (await self.get_last_message_ids())[0]
+
+    async def get_last_message_ids(self) -> list[MessageId]:
+        """One for each topic or partition; entry id -1 where there is no message."""
+        answers = await asyncio.gather(*(part.last_message_id() for part in self._parts.values()))
+        return [last for last, _ in answers]
+
+    async def has_more(self) -> bool:
+        if self.queued:
+            return True
+        return any(await asyncio.gather(*(part.has_more() for part in self._parts.values())))
+
+    # --- the end ----------------------------------------------------------------------------
+
+    async def unsubscribe(self) -> None:
+        """Deletes the subscription and closes the consumer."""
+        await asyncio.gather(*(part.unsubscribe() for part in self._parts.values()))
+        await self.close()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._cluster.members.pop(self, None)
+        self._queue.fail(AlreadyClosed(f"The consumer of {self._topic} is closed"))
+        await asyncio.gather(
+            *(part.close() for part in self._parts.values()), return_exceptions=True
+        )
+
+    async def __aenter__(self) -> "Consumer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,88 @@
+"""What the client raises: the wire's own errors, and those that only a client can meet.
+
+A refusal by the broker arrives as a code and a text; `from_wire` makes it the exception that the
+broker raised (pybroker.errors, one class per code). Everything derives from PulsarException.
+"""
+
+from typing import Final
+
+from pybroker import errors as wire_errors
+from pybroker.errors import InvalidTxnStatus, PulsarError
+from pybroker.names import TxnId
+
+PulsarException = PulsarError
+
+
+class ProducerBlockedQuotaExceededError(PulsarError):
+    code = 7
+
+
+class ProducerBlockedQuotaExceededException(PulsarError):
+    code = 8
+
+
+class ClientError(PulsarError):
+    """Found on this side of the connection."""
+
+
+class Timeout(ClientError, TimeoutError):
+    """Nothing came in the time given. Of a send: the message may or may not be stored."""
+
+
+class ConnectError(ClientError, ConnectionError):
+    """No connection, or it broke before the answer came."""
+
+
+class AlreadyClosed(ClientError):
+    pass
+
+
+class ProducerQueueIsFull(ClientError):
+    pass
+
+
+class MessageTooBig(ClientError):
+    pass
+
+
+class InvalidConfiguration(ClientError, ValueError):
+    pass
+
+
+class UnsupportedCompression(ClientError):
+    """The codec's library is not installed here."""
+
+
+class TransactionAborted(InvalidTxnStatus):
+    """Commit was asked for, but an operation had failed, so the transaction was aborted.
+
+    The failure is the `__cause__`. Nothing of the transaction will become visible: run it again.
+    """
+
+
+class TransactionOutcomeUnknown(ClientError):
+    """The broker did not confirm the end before the operation timeout: it may have happened.
+
+    Attach to `txn_id` and ask again for the same end: against this broker that is harmless.
+    """
+
+    def __init__(self, txn_id: TxnId) -> None:
+        super().__init__(txn_id)
+        self.txn_id = txn_id
+
+    def __str__(self) -> str:
+        return (
+            f"Whether transaction {self.txn_id} ended is not known: the broker could not be asked "
+            "in time. Call client.attach_transaction(txn_id) and end it the same way again"
+        )
+
+
+_BY_CODE: Final = {
+    error.code: error
+    for error in (*vars(wire_errors).values(), *globals().copy().values())
+    if isinstance(error, type) and issubclass(error, PulsarError) and "code" in vars(error)
+}
+
+
+def from_wire(code: int, message: str) -> PulsarError:
+    return _BY_CODE.get(code, PulsarError)(message)

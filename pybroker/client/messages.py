@@ -1,0 +1,256 @@
+"""Messages and their ids, as the application sees them.
+
+A `ReceivedEntry` is what one MESSAGE command brought; its messages share it and take what they
+need from it only when asked, because most applications ask for the data and little else.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import total_ordering
+from typing import Any, ClassVar, Final, NamedTuple
+
+from pybroker.names import TxnId
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.message_metadata import transaction_of
+
+_UINT64: Final = 2**64
+_INT64_MAX: Final = 2**63 - 1
+
+# Called once for each message published: its id, or what went wrong.
+Done = Callable[["MessageId | None", Exception | None], None]
+
+# A message's place: ledger id, entry id, index in the batch (-1 outside of one).
+OrderKey = tuple[int, int, int]
+
+
+@total_ordering
+class MessageId:
+    """Where a message is stored; ordered by that. Picklable; `serialize` is what Java reads.
+
+    `batch_size` and `topic` are remembered so that the id alone can be acknowledged.
+    """
+
+    __slots__ = ("_batch_index", "_batch_size", "_entry_id", "_ledger_id", "_partition", "_topic")
+
+    earliest: ClassVar["MessageId"]
+    latest: ClassVar["MessageId"]
+
+    def __init__(
+        self,
+        partition: int = -1,
+        ledger_id: int = -1,
+        entry_id: int = -1,
+        batch_index: int = -1,
+        *,
+        batch_size: int = 0,
+        topic: str = "",
+    ) -> None:
+        self._partition = partition
+        self._ledger_id = ledger_id
+        self._entry_id = entry_id
+        self._batch_index = batch_index
+        self._batch_size = batch_size
+        self._topic = topic
+
+    def ledger_id(self) -> int:
+        return self._ledger_id
+
+    def entry_id(self) -> int:
+        return self._entry_id
+
+    def batch_index(self) -> int:
+        return self._batch_index
+
+    def batch_size(self) -> int:
+        return self._batch_size
+
+    def partition(self) -> int:
+        return self._partition
+
+    def topic_name(self) -> str:
+        """The partition or topic it came from; empty when it was deserialized."""
+        return self._topic
+
+    def serialize(self) -> bytes:
+        return self.to_wire().SerializeToString()
+
+    @staticmethod
+    def deserialize(message_id_bytes: bytes) -> "MessageId":
+        return MessageId.from_wire(pb.MessageIdData.FromString(message_id_bytes))
+
+    def to_wire(self) -> pb.MessageIdData:
+        data = pb.MessageIdData(
+            ledgerId=self._ledger_id % _UINT64, entryId=self._entry_id % _UINT64
+        )
+        if self._partition >= 0:
+            data.partition = self._partition
+        if self._batch_index >= 0:
+            data.batch_index = self._batch_index
+        if self._batch_size > 0:
+            data.batch_size = self._batch_size
+        return data
+
+    @staticmethod
+    def from_wire(data: pb.MessageIdData, topic: str = "", partition: int = -1) -> "MessageId":
+        return MessageId(
+            data.partition if data.HasField("partition") else partition,
+            _signed(data.ledgerId),
+            _signed(data.entryId),
+            data.batch_index,
+            batch_size=data.batch_size,
+            topic=topic,
+        )
+
+    def in_batch(self, batch_index: int, batch_size: int) -> "MessageId":
+        """The id of one message of the batch that this entry is."""
+        return MessageId(
+            self._partition,
+            self._ledger_id,
+            self._entry_id,
+            batch_index,
+            batch_size=batch_size,
+            topic=self._topic,
+        )
+
+    @property
+    def order_key(self) -> OrderKey:
+        return (self._ledger_id, self._entry_id, self._batch_index)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MessageId):
+            return NotImplemented
+        return self.order_key == other.order_key and self._partition == other._partition
+
+    def __lt__(self, other: "MessageId") -> bool:
+        return (*self.order_key, self._partition) < (*other.order_key, other._partition)
+
+    def __hash__(self) -> int:
+        return hash((self.order_key, self._partition))
+
+    def __repr__(self) -> str:
+        return f"({self._ledger_id},{self._entry_id},{self._partition},{self._batch_index})"
+
+
+MessageId.earliest = MessageId()
+MessageId.latest = MessageId(ledger_id=_INT64_MAX, entry_id=_INT64_MAX)
+
+
+def _signed(value: int) -> int:
+    return value - _UINT64 if value > _INT64_MAX else value
+
+
+class Outgoing(NamedTuple):
+    """One message to publish: a value, so that building it costs little."""
+
+    content: bytes
+    properties: dict[str, str] | None = None
+    partition_key: str | None = None
+    ordering_key: bytes | None = None
+    sequence_id: int | None = None
+    event_timestamp: int | None = None
+    deliver_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedEntry:
+    """`receiver` is the TopicConsumer it came through, `session` counts its subscriptions."""
+
+    topic: str
+    partition: int
+    ledger_id: int
+    entry_id: int
+    batch_size: int
+    redelivery_count: int
+    metadata: pb.MessageMetadata
+    receiver: Any
+    session: int
+
+
+class Message:
+    """A message received; immutable."""
+
+    __slots__ = ("_data", "_single", "batch_index", "entry")
+
+    def __init__(
+        self,
+        entry: ReceivedEntry,
+        batch_index: int,
+        data: bytes,
+        single: pb.SingleMessageMetadata | None,
+    ) -> None:
+        self.entry = entry
+        self.batch_index = batch_index
+        self._data = data
+        self._single = single
+
+    @property
+    def _own(self) -> pb.SingleMessageMetadata | pb.MessageMetadata:
+        """The metadata that is this message's alone."""
+        return self.entry.metadata if self._single is None else self._single
+
+    @property
+    def order_key(self) -> OrderKey:
+        return (self.entry.ledger_id, self.entry.entry_id, self.batch_index)
+
+    def data(self) -> bytes:
+        return self._data
+
+    def value(self) -> bytes:
+        """The same as `data`: schemas are the application's affair."""
+        return self._data
+
+    def message_id(self) -> MessageId:
+        entry = self.entry
+        return MessageId(
+            entry.partition,
+            entry.ledger_id,
+            entry.entry_id,
+            self.batch_index,
+            batch_size=entry.batch_size,
+            topic=entry.topic,
+        )
+
+    def properties(self) -> dict[str, str]:
+        return {pair.key: pair.value for pair in self._own.properties}
+
+    def partition_key(self) -> str:
+        return self._own.partition_key
+
+    def ordering_key(self) -> bytes:
+        return self._own.ordering_key
+
+    def event_timestamp(self) -> int:
+        """Milliseconds since 1970; 0 when the producer gave none."""
+        return self._own.event_time
+
+    def publish_timestamp(self) -> int:
+        """Milliseconds since 1970 by the producer's clock."""
+        return self.entry.metadata.publish_time
+
+    def has_null_value(self) -> bool:
+        return self._own.null_value
+
+    def topic_name(self) -> str:
+        """The partition's name if the topic has partitions."""
+        return self.entry.topic
+
+    def producer_name(self) -> str:
+        return self.entry.metadata.producer_name
+
+    def sequence_id(self) -> int:
+        if self._single is not None and self._single.HasField("sequence_id"):
+            return self._single.sequence_id
+        return self.entry.metadata.sequence_id
+
+    def redelivery_count(self) -> int:
+        return self.entry.redelivery_count
+
+    def schema_version(self) -> bytes:
+        return self.entry.metadata.schema_version
+
+    def txn_id(self) -> TxnId | None:
+        """The transaction that published it, if the producer's client wrote that down."""
+        return transaction_of(self.entry.metadata)
+
+    def __repr__(self) -> str:
+        return f"Message({self.message_id()} of {self.entry.topic}, {len(self._data)} bytes)"

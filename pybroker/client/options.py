@@ -1,0 +1,112 @@
+"""Choices a caller makes, under the official Python client's names and numbers."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ConsumerType(IntEnum):
+    Exclusive = 0
+    Shared = 1
+    Failover = 2
+    KeyShared = 3
+
+
+class InitialPosition(IntEnum):
+    Latest = 0
+    Earliest = 1
+
+
+class CompressionType(IntEnum):
+    NONE = 0
+    LZ4 = 1
+    ZLib = 2
+    ZSTD = 3
+    SNAPPY = 4
+
+
+class PartitionsRoutingMode(IntEnum):
+    UseSinglePartition = 0
+    RoundRobinDistribution = 1
+
+
+class HashingScheme(IntEnum):
+    """How a partition key becomes a number; JavaStringHash is the Java client's default."""
+
+    Murmur3_32Hash = 0
+    JavaStringHash = 2
+
+
+class ProducerAccessMode(IntEnum):
+    Shared = 0
+    Exclusive = 1
+    WaitForExclusive = 2
+    ExclusiveWithFencing = 3
+
+
+class KeySharedMode(IntEnum):
+    AutoSplit = 0
+    Sticky = 1
+
+
+class Result(IntEnum):
+    """First argument of a `send_async` callback; a failure passes the exception instead."""
+
+    Ok = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerKeySharedPolicy:
+    """`sticky_ranges` are inclusive pairs within 0..65535."""
+
+    key_shared_mode: KeySharedMode = KeySharedMode.AutoSplit
+    allow_out_of_order_delivery: bool = False
+    sticky_ranges: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerBatchReceivePolicy:
+    """A batch is complete at the first limit reached; -1 means no such limit."""
+
+    max_num_message: int = -1
+    max_num_bytes: int = 10 * 1024 * 1024
+    timeout_ms: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    producer_name: str | None = None
+    initial_sequence_id: int | None = None
+    send_timeout_millis: int = 30_000
+    compression_type: CompressionType = CompressionType.NONE
+    max_pending_messages: int = 1000
+    block_if_queue_full: bool = False
+    batching_enabled: bool = False
+    batching_max_messages: int = 1000
+    batching_max_allowed_size_in_bytes: int = 128 * 1024
+    batching_max_publish_delay_ms: int = 10
+    message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution
+    hashing_scheme: HashingScheme = HashingScheme.JavaStringHash
+    properties: dict[str, str] | None = None
+    access_mode: ProducerAccessMode = ProducerAccessMode.Shared
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """Differs: batch_index_ack_enabled is on, so an acknowledged part of a batch stays so."""
+
+    consumer_type: ConsumerType = ConsumerType.Exclusive
+    initial_position: InitialPosition = InitialPosition.Latest
+    receiver_queue_size: int = 1000
+    max_total_receiver_queue_size_across_partitions: int = 50_000
+    consumer_name: str | None = None
+    unacked_messages_timeout_ms: int | None = None
+    negative_ack_redelivery_delay_ms: int = 60_000
+    is_read_compacted: bool = False
+    properties: dict[str, str] | None = None
+    subscription_properties: dict[str, str] | None = None
+    replicate_subscription_state_enabled: bool = False
+    start_message_id_inclusive: bool = False
+    batch_receive_policy: ConsumerBatchReceivePolicy = ConsumerBatchReceivePolicy()
+    key_shared_policy: ConsumerKeySharedPolicy | None = None
+    batch_index_ack_enabled: bool = True
+    priority_level: int = 0

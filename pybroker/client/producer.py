@@ -1,0 +1,178 @@
+"""The producer an application holds: one TopicProducer per partition, and a router before them."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from pybroker.client.batching import EncodedBatch
+from pybroker.client.cluster import Cluster
+from pybroker.client.messages import Done, MessageId, Outgoing
+from pybroker.client.options import ProducerOptions, Result
+from pybroker.client.routing import Router
+from pybroker.client.topic_producer import TopicProducer
+from pybroker.client.transaction import Transaction
+
+SendCallback = Callable[[Any, MessageId | None], object]
+
+
+def outgoing(
+    content: bytes,
+    now_ms: int,
+    properties: dict[str, str] | None = None,
+    partition_key: str | None = None,
+    ordering_key: str | bytes | None = None,
+    sequence_id: int | None = None,
+    event_timestamp: int | None = None,
+    deliver_at: int | None = None,
+    deliver_after: timedelta | None = None,
+) -> Outgoing:
+    """The message those arguments of `send` describe; `deliver_at` is in ms since 1970."""
+    if not isinstance(content, bytes):
+        raise TypeError(f"Message content must be bytes, not {type(content).__name__}: encode it")
+    if deliver_after is not None:
+        deliver_at = now_ms + int(deliver_after.total_seconds() * 1000)
+    if isinstance(ordering_key, str):
+        ordering_key = ordering_key.encode()
+    return Outgoing(
+        content,
+        properties,
+        partition_key,
+        ordering_key,
+        sequence_id,
+        event_timestamp,
+        deliver_at,
+    )
+
+
+def as_done(callback: SendCallback | None) -> Done:
+    """`callback(Result.Ok, message_id)` or `callback(error, None)`."""
+
+    def done(message_id: MessageId | None, error: Exception | None) -> None:
+        if callback is not None:
+            callback(Result.Ok if error is None else error, message_id)
+
+    return done
+
+
+class Producer:
+    """Made by Client.create_producer."""
+
+    def __init__(
+        self, cluster: Cluster, topic: str, partitions: list[str], options: ProducerOptions
+    ) -> None:
+        self._topic = topic
+        self._cluster = cluster
+        self._options = options
+        self._parts = [TopicProducer(cluster, name, options) for name in partitions]
+        self._router = Router(
+            self._parts, options.message_routing_mode, options.hashing_scheme, cluster.rng
+        )
+        self._closed = False
+
+    async def open(self) -> None:
+        self._cluster.members[self] = None
+        try:
+            async with asyncio.TaskGroup() as opening:
+                for part in self._parts:
+                    opening.create_task(part.open())
+        except BaseExceptionGroup as group:
+            await self.close()
+            raise group.exceptions[0] from None
+
+    def topic(self) -> str:
+        return self._topic
+
+    def producer_name(self) -> str:
+        return self._parts[0].producer_name
+
+    def last_sequence_id(self) -> int:
+        """The highest that the broker has confirmed; -1 if it knows none."""
+        return max(part.last_sequence_id for part in self._parts)
+
+    @property
+    def max_pending_messages(self) -> int:
+        return self._options.max_pending_messages
+
+    def is_connected(self) -> bool:
+        return all(part.is_connected for part in self._parts)
+
+    async def send(
+        self, content: bytes, *, txn: Transaction | None = None, **details: Any
+    ) -> MessageId:
+        """Returns when the broker has stored the message: durable, or in `txn` until that ends.
+
+        `details`: properties, partition_key, ordering_key, sequence_id, event_timestamp (ms),
+        deliver_at (ms), deliver_after (timedelta).
+        """
+        message = outgoing(content, self._cluster.clock.now_ms(), **details)
+        part = await self._part_with_space(self._router.choose(message))
+        answer: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
+        part.submit(message, txn, _resolving(answer))
+        return await answer
+
+    def send_async(
+        self,
+        content: bytes,
+        callback: SendCallback | None = None,
+        *,
+        txn: Transaction | None = None,
+        **details: Any,
+    ) -> None:
+        """Like `send`; the callback gets (Result.Ok, message_id) or (error, None)."""
+        message = outgoing(content, self._cluster.clock.now_ms(), **details)
+        self.submit(message, txn, as_done(callback))
+
+    def submit(self, message: Outgoing, txn: Transaction | None, done: Done) -> None:
+        """What `send_async` is made of, for callers with many messages."""
+        self._parts[self._router.choose(message)].submit(message, txn, done)
+
+    async def send_batch(
+        self,
+        batch: EncodedBatch,
+        *,
+        txn: Transaction | None = None,
+        partition: int | None = None,
+    ) -> MessageId:
+        """Publishes what `encode_batch` made as one entry; the id is that of its first message."""
+        index = self._router.next_turn() if partition is None else partition
+        part = await self._part_with_space(index)
+        answer: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
+        part.submit_batch(batch, txn, _resolving(answer))
+        return await answer
+
+    async def _part_with_space(self, index: int) -> TopicProducer:
+        part = self._parts[index]
+        if self._options.block_if_queue_full:
+            await part.space()
+        return part
+
+    async def flush(self) -> None:
+        """Returns when everything sent so far is answered; raises the first failure."""
+        await asyncio.gather(*(part.flush() for part in self._parts))
+
+    async def close(self) -> None:
+        """Sends what is still in a batch and waits for its receipts, if there is a connection."""
+        if self._closed:
+            return
+        self._closed = True
+        self._cluster.members.pop(self, None)
+        await asyncio.gather(*(part.close() for part in self._parts), return_exceptions=True)
+
+    async def __aenter__(self) -> "Producer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _resolving(answer: "asyncio.Future[MessageId]") -> Done:
+    def done(message_id: MessageId | None, error: Exception | None) -> None:
+        if answer.done():
+            return  # The sender stopped waiting.
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(message_id or MessageId())
+
+    return done

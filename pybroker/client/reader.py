@@ -1,0 +1,48 @@
+"""A reader: a consumer without a durable cursor that knows where it is."""
+
+from pybroker.client.consumer import Consumer
+from pybroker.client.messages import Message, MessageId
+
+
+class Reader:
+    """Made by Client.create_reader."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+
+    def topic(self) -> str:
+        return self.consumer.topic()
+
+    def is_connected(self) -> bool:
+        return self.consumer.is_connected()
+
+    async def read_next(self, timeout_millis: int | None = None) -> Message:
+        """The next message; waits for it. Raises Timeout."""
+        message = await self.consumer.receive(timeout_millis)
+        self._passed(message)
+        return message
+
+    def taken(self, message: Message) -> None:
+        """What must follow `consumer.poll`."""
+        self.consumer.taken(message)
+        self._passed(message)
+
+    def _passed(self, message: Message) -> None:
+        """The broker's cursor follows, so that its statistics say what is unread."""
+        self.consumer.acknowledge_cumulative_now(message)
+
+    async def has_message_available(self) -> bool:
+        """False at the last message that can be delivered now."""
+        return await self.consumer.has_more()
+
+    async def seek(self, messageid: MessageId | int) -> None:
+        await self.consumer.seek(messageid)
+
+    async def close(self) -> None:
+        await self.consumer.close()
+
+    async def __aenter__(self) -> "Reader":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

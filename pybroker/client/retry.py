@@ -1,0 +1,88 @@
+"""When to try again, and how long to wait before it."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from pybroker import errors
+from pybroker.client.errors import ConnectError, Timeout
+
+T = TypeVar("T")
+
+FIRST_DELAY_S: Final = 0.1
+LAST_DELAY_S: Final = 5.0
+
+# What may be different in a moment. Everything else is an answer.
+PASSING: Final = (
+    ConnectError,
+    Timeout,
+    errors.ServiceNotReady,
+    errors.TooManyRequests,
+    errors.MetadataError,
+    errors.PersistenceError,
+    errors.TransactionCoordinatorNotFound,
+)
+# What ends a producer or consumer that was already at work; anything else may be an old session
+# of its own that the broker has not noticed the end of, or a topic on the move.
+FINAL: Final = (
+    errors.ProducerFenced,
+    errors.TopicTerminated,
+    errors.TopicNotFound,
+    errors.SubscriptionNotFound,
+    errors.IncompatibleSchema,
+    errors.InvalidTopicName,
+    errors.AuthenticationError,
+    errors.AuthorizationError,
+    errors.UnsupportedVersionError,
+    errors.NotAllowed,
+)
+
+
+class Backoff:
+    """Doubling delays with jitter, so that clients of a restarted broker do not come at once."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._next_s = FIRST_DELAY_S
+
+    def next_delay_s(self) -> float:
+        delay_s = self._next_s * self._rng.uniform(0.8, 1.0)
+        self._next_s = min(self._next_s * 2, LAST_DELAY_S)
+        return delay_s
+
+
+async def retrying(
+    attempt: Callable[[], Awaitable[T]],
+    rng: random.Random,
+    *,
+    passes: Callable[[Exception], bool],
+    timeout_s: float | None,
+    what: str,
+) -> T:
+    """The first result of `attempt`; its last error when time is up or the error does not pass."""
+    backoff = Backoff(rng)
+    last: Exception | None = None
+    try:
+        async with asyncio.timeout(timeout_s) as scope:
+            while True:
+                try:
+                    return await attempt()
+                except Exception as error:
+                    if not passes(error):
+                        raise
+                    last = error
+                await asyncio.sleep(backoff.next_delay_s())
+    except TimeoutError as error:
+        if not scope.expired() or isinstance(error, Timeout):
+            raise
+    raise last or Timeout(f"{what}: no answer within {timeout_s} s")
+
+
+def passing(error: Exception) -> bool:
+    return isinstance(error, PASSING)
+
+
+def not_final(error: Exception) -> bool:
+    """For what had worked before. Errors that are not the broker's are bugs, and final."""
+    return isinstance(error, errors.PulsarError) and not isinstance(error, FINAL)

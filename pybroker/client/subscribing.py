@@ -1,0 +1,92 @@
+"""Where a consumer starts, and the SUBSCRIBE command that says so.
+
+The broker delivers from the start's entry on; what of it lies before the start (the entry itself
+when the start is exclusive, the first messages of a batch) is left out here.
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.client.batching import key_values
+from pybroker.client.messages import MessageId, OrderKey
+from pybroker.client.options import (
+    ConsumerKeySharedPolicy,
+    ConsumerOptions,
+    ConsumerType,
+    InitialPosition,
+)
+from pybroker.wire import pulsar_api_pb2 as pb
+
+_WHOLE_ENTRY: Final = sys.maxsize
+# Sorts before the index of any message, in a batch or not.
+_NOTHING_OF_IT: Final = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    message_id: MessageId
+    inclusive: bool = False
+
+    @property
+    def left_out(self) -> OrderKey | None:
+        """The last message not to be delivered; None where the broker alone decides."""
+        if self.message_id in (MessageId.earliest, MessageId.latest):
+            return None
+        ledger_id, entry_id, index = self.message_id.order_key
+        if self.inclusive:
+            return (ledger_id, entry_id, index - 1 if index > 0 else _NOTHING_OF_IT)
+        return (ledger_id, entry_id, index if index >= 0 else _WHOLE_ENTRY)
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionSpec:
+    """`start` is for readers: it makes the subscription one without a durable cursor."""
+
+    name: str
+    options: ConsumerOptions
+    start: Start | None = None
+
+
+def subscribe_command(
+    spec: SubscriptionSpec, topic: str, consumer_id: int, start: Start | None, epoch: int
+) -> pb.CommandSubscribe:
+    options = spec.options
+    command = pb.CommandSubscribe(
+        topic=topic,
+        subscription=spec.name,
+        subType=options.consumer_type.value,  # type: ignore[arg-type]
+        consumer_id=consumer_id,
+        consumer_name=options.consumer_name or "",
+        priority_level=options.priority_level,
+        durable=spec.start is None,
+        read_compacted=options.is_read_compacted,
+        initialPosition=_initial_position(options, start),
+        metadata=key_values(options.properties),
+        subscription_properties=key_values(options.subscription_properties),
+        replicate_subscription_state=options.replicate_subscription_state_enabled,
+        consumer_epoch=epoch,
+    )
+    if start is not None:
+        command.start_message_id.CopyFrom(start.message_id.to_wire())
+    if options.consumer_type is ConsumerType.KeyShared:
+        command.keySharedMeta.CopyFrom(_key_shared(options.key_shared_policy))
+    return command
+
+
+def _initial_position(
+    options: ConsumerOptions, start: Start | None
+) -> "pb.CommandSubscribe.InitialPosition":
+    earliest = options.initial_position is InitialPosition.Earliest
+    if start is not None:
+        earliest = start.message_id == MessageId.earliest
+    return pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest
+
+
+def _key_shared(policy: ConsumerKeySharedPolicy | None) -> pb.KeySharedMeta:
+    policy = policy or ConsumerKeySharedPolicy()
+    return pb.KeySharedMeta(
+        keySharedMode=policy.key_shared_mode.value,  # type: ignore[arg-type]
+        allowOutOfOrderDelivery=policy.allow_out_of_order_delivery,
+        hashRanges=[pb.IntRange(start=first, end=last) for first, last in policy.sticky_ranges],
+    )

@@ -1,0 +1,354 @@
+"""A producer of one topic (or one partition) at its broker.
+
+A message joins the open batch, or becomes an entry at once; entries wait in the send queue until
+their receipts come, through reconnections. Callers get each answer through a `done` callback.
+
+Differs: entries of a transaction that were on their way when the connection broke are not sent
+again but fail, and with them the transaction. Whether the broker stored them is not known, and
+sending them twice would publish them twice wherever deduplication is off.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from pybroker import errors
+from pybroker.client.attachment import Attachment
+from pybroker.client.batching import EncodedBatch, append_message, compressed, key_values
+from pybroker.client.cluster import Cluster
+from pybroker.client.compression import codec
+from pybroker.client.connection import DEFAULT_MAX_MESSAGE_BYTES, Connection
+from pybroker.client.entries import EntryWriter
+from pybroker.client.errors import (
+    AlreadyClosed,
+    MessageTooBig,
+    ProducerQueueIsFull,
+    PulsarException,
+    Timeout,
+    from_wire,
+)
+from pybroker.client.messages import Done, MessageId, Outgoing
+from pybroker.client.options import ProducerAccessMode, ProducerOptions
+from pybroker.client.send_queue import PendingEntry, SendQueue
+from pybroker.client.transaction import Transaction
+from pybroker.names import TopicName, TxnId
+from pybroker.wire import pulsar_api_pb2 as pb
+
+# SEND_ERRORs after which the same entry may be accepted; any other is the entry's answer.
+_WORTH_RESENDING: Final = (
+    errors.MetadataError,
+    errors.PersistenceError,
+    errors.ServiceNotReady,
+    errors.TooManyRequests,
+)
+
+
+@dataclass(slots=True)
+class OpenBatch:
+    """Messages of one transaction (or none) that will leave together."""
+
+    txn_id: TxnId | None
+    first_sequence_id: int
+    first_message: Outgoing
+    last_sequence_id: int = -1
+    size_bytes: int = 0
+    parts: list[bytes] = field(default_factory=list)
+    done: list[Done] = field(default_factory=list)
+
+
+class TopicProducer:
+    def __init__(self, cluster: Cluster, topic: str, options: ProducerOptions) -> None:
+        self.topic = topic
+        self.last_sequence_id = -1
+        self._cluster = cluster
+        self._options = options
+        self._partition = TopicName.parse(topic).partition
+        self._id = next(cluster.ids)
+        self._epoch = 0
+        self._attachment = Attachment(cluster, topic, self)
+        self._writer = EntryWriter(
+            self._id, options.producer_name or "", options.compression_type, cluster.clock
+        )
+        self._queue = SendQueue(topic, options.send_timeout_millis)
+        self._next_sequence_id: int | None = None
+        if options.initial_sequence_id is not None:
+            self._next_sequence_id = options.initial_sequence_id + 1
+        self._max_message_bytes = DEFAULT_MAX_MESSAGE_BYTES
+        self._batch: OpenBatch | None = None
+        self._batch_timer: asyncio.TimerHandle | None = None
+        self._outstanding = 0
+        self._space_waiters: deque[asyncio.Future[None]] = deque()
+        self._failure: Exception | None = None
+
+    # --- for the application ----------------------------------------------------------------
+
+    async def open(self) -> None:
+        codec(self._options.compression_type)  # Refuses a missing library now, not at a send.
+        await self._attachment.open()
+
+    @property
+    def producer_name(self) -> str:
+        return self._writer.producer_name
+
+    @property
+    def is_connected(self) -> bool:
+        return self._attachment.connection is not None
+
+    @property
+    def has_open_batch(self) -> bool:
+        return self._batch is not None
+
+    def submit(self, message: Outgoing, txn: Transaction | None, done: Done) -> None:
+        """Takes the message; `done` is called once, now if it is refused."""
+        if (refusal := self._admit(1)) is not None:
+            done(None, refusal)
+            return
+        done = self._counted(done, 1)
+        if txn is None:
+            self._accept(message, None, done)
+        else:
+            txn_id = txn.txn_id
+            txn.publish(self, done, lambda done: self._accept(message, txn_id, done))
+
+    def submit_batch(self, batch: EncodedBatch, txn: Transaction | None, done: Done) -> None:
+        """Like `submit`, for a batch that is encoded already; it stays one entry."""
+        if (refusal := self._admit(batch.message_count)) is not None:
+            done(None, refusal)
+            return
+        done = self._counted(done, batch.message_count)
+        if txn is None:
+            self._accept_batch(batch, None, done)
+        else:
+            txn_id = txn.txn_id
+            txn.publish(self, done, lambda done: self._accept_batch(batch, txn_id, done))
+
+    async def space(self) -> None:
+        """Returns when there is room for another message."""
+        while self._outstanding >= self._options.max_pending_messages and self._failure is None:
+            waiter = asyncio.get_running_loop().create_future()
+            self._space_waiters.append(waiter)
+            await waiter
+
+    async def flush(self) -> None:
+        """Returns when everything taken so far is answered; raises what the last entry met."""
+        self.flush_batch()
+        if (last := self._queue.last) is None:
+            return
+        answered = asyncio.get_running_loop().create_future()
+
+        def done(_: MessageId | None, error: Exception | None) -> None:
+            if not answered.done():
+                answered.set_result(error)
+
+        last.done.append(done)
+        if (error := await answered) is not None:
+            raise error
+
+    async def close(self) -> None:
+        if self._failure is None and self.is_connected:
+            with contextlib.suppress(PulsarException):  # The sender of each message is told.
+                await self.flush()
+        self._end(AlreadyClosed(f"The producer of {self.topic} is closed"))
+        connection = self._attachment.close()
+        if connection is not None and not connection.closed:
+            connection.producers.pop(self._id, None)
+            request = pb.CommandCloseProducer(producer_id=self._id)
+            await connection.request(request, self._cluster.timeout_s)
+
+    # --- Attachment's member ----------------------------------------------------------------
+
+    async def register(self, connection: Connection) -> None:
+        waits = self._options.access_mode is ProducerAccessMode.WaitForExclusive
+        connection.producers[self._id] = self
+        try:
+            answer = await connection.request(
+                self._introduction(), None if waits else self._cluster.timeout_s
+            )
+        except BaseException as error:
+            connection.producers.pop(self._id, None)
+            if isinstance(error, Timeout | asyncio.CancelledError) and not connection.closed:
+                connection.post(pb.CommandCloseProducer(producer_id=self._id, request_id=0))
+            raise
+        self._epoch += 1
+        self._writer.producer_name = answer.producer_name
+        self._max_message_bytes = connection.max_message_bytes
+        if self._next_sequence_id is None:
+            self.last_sequence_id = answer.last_sequence_id
+            self._next_sequence_id = answer.last_sequence_id + 1
+        self._queue.write_all(connection)
+
+    def _introduction(self) -> pb.CommandProducer:
+        return pb.CommandProducer(
+            topic=self.topic,
+            producer_id=self._id,
+            producer_name=self.producer_name or None,
+            user_provided_producer_name=self._options.producer_name is not None,
+            metadata=key_values(self._options.properties),
+            epoch=self._epoch,
+            producer_access_mode=self._options.access_mode.value,  # type: ignore[arg-type]
+            txn_enabled=True,
+        )
+
+    def detached(self) -> None:
+        self._attachment.lost()
+
+    def interrupted(self) -> None:
+        self._queue.fail_unsure()
+
+    def failed(self, error: Exception) -> None:
+        self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        self._failure = self._failure or error
+        self.flush_batch()
+        self._queue.close(error)
+        self._wake_space_waiters()
+
+    # --- taking messages --------------------------------------------------------------------
+
+    def _admit(self, count: int) -> Exception | None:
+        if self._failure is not None:
+            return self._failure
+        # A batch larger than the limit must still pass, alone.
+        if self._outstanding and self._outstanding + count > self._options.max_pending_messages:
+            return ProducerQueueIsFull(
+                f"{self._outstanding} messages to {self.topic} are waiting for their receipts"
+            )
+        return None
+
+    def _counted(self, done: Done, count: int) -> Done:
+        self._outstanding += count
+
+        def counted(message_id: MessageId | None, error: Exception | None) -> None:
+            self._outstanding -= count
+            if self._space_waiters:
+                self._wake_space_waiters()
+            done(message_id, error)
+
+        return counted
+
+    def _wake_space_waiters(self) -> None:
+        while self._space_waiters:
+            waiter = self._space_waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _take_sequence_id(self, wanted: int | None = None) -> int:
+        following = self._next_sequence_id or 0
+        chosen = following if wanted is None else wanted
+        self._next_sequence_id = max(following, chosen + 1)
+        return chosen
+
+    def _accept(self, message: Outgoing, txn_id: TxnId | None, done: Done) -> None:
+        # A delayed message is delivered on its own, so it travels on its own.
+        if self._options.batching_enabled and message.deliver_at_ms is None:
+            self._add_to_batch(message, txn_id, done)
+            return
+        self.flush_batch()
+        sequence_id = self._take_sequence_id(message.sequence_id)
+        metadata, payload = self._writer.single(message, sequence_id, txn_id)
+        self._enqueue(metadata, payload, txn_id, [done])
+
+    def _accept_batch(self, batch: EncodedBatch, txn_id: TxnId | None, done: Done) -> None:
+        self.flush_batch()
+        first = self._take_sequence_id()
+        last = self._take_sequence_id(first + batch.message_count - 1)
+        metadata, payload = self._writer.batch(batch, first, last, txn_id)
+        self._enqueue(metadata, payload, txn_id, [done])
+
+    # --- the open batch ---------------------------------------------------------------------
+
+    def _add_to_batch(self, message: Outgoing, txn_id: TxnId | None, done: Done) -> None:
+        options, size = self._options, len(message.content)
+        batch = self._batch
+        if batch is not None and (
+            batch.txn_id != txn_id
+            or batch.size_bytes + size > options.batching_max_allowed_size_in_bytes
+        ):
+            self.flush_batch()
+            batch = None
+        sequence_id = self._take_sequence_id(message.sequence_id)
+        if batch is None:
+            batch = self._open_batch(OpenBatch(txn_id, sequence_id, message))
+        append_message(batch.parts, message, sequence_id)
+        batch.done.append(done)
+        batch.last_sequence_id = sequence_id
+        batch.size_bytes += size
+        if len(batch.done) >= options.batching_max_messages:
+            self.flush_batch()
+
+    def _open_batch(self, batch: OpenBatch) -> OpenBatch:
+        self._batch = batch
+        delay_s = self._options.batching_max_publish_delay_ms / 1000
+        self._batch_timer = asyncio.get_running_loop().call_later(delay_s, self.flush_batch)
+        return batch
+
+    def flush_batch(self) -> None:
+        if self._batch_timer is not None:
+            self._batch_timer.cancel()
+            self._batch_timer = None
+        batch, self._batch = self._batch, None
+        if batch is None:
+            return
+        encoded = compressed(b"".join(batch.parts), len(batch.done), self._options.compression_type)
+        metadata, payload = self._writer.batch(
+            encoded,
+            batch.first_sequence_id,
+            batch.last_sequence_id,
+            batch.txn_id,
+            batch.first_message,
+        )
+        self._enqueue(metadata, payload, batch.txn_id, batch.done)
+
+    def _enqueue(
+        self,
+        metadata: pb.MessageMetadata,
+        payload: bytes,
+        txn_id: TxnId | None,
+        done: list[Done],
+    ) -> None:
+        batched = metadata.HasField("num_messages_in_batch")
+        size = metadata.num_messages_in_batch if batched else 0
+        entry = PendingEntry(metadata.sequence_id, b"", txn_id, size, done)
+        if self._failure is not None:
+            entry.finish(None, self._failure)
+        elif len(payload) > self._max_message_bytes:
+            limit = f"{self.topic} accepts {self._max_message_bytes} bytes in one entry"
+            entry.finish(None, MessageTooBig(f"{limit}, not {len(payload)}"))
+        else:
+            entry.frame = self._writer.frame(metadata, payload)
+            self._queue.push(entry, self._attachment.connection)
+
+    # --- answers ----------------------------------------------------------------------------
+
+    def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
+        entry = self._queue.take(receipt.sequence_id)
+        if entry is None:
+            return  # It timed out here before.
+        self.last_sequence_id = max(
+            self.last_sequence_id, receipt.sequence_id, receipt.highest_sequence_id
+        )
+        entry.finish(MessageId.from_wire(receipt.message_id, self.topic, self._partition), None)
+
+    def on_send_error(self, error: pb.CommandSendError) -> None:
+        refusal = from_wire(error.error, error.message)
+        passes = isinstance(refusal, _WORTH_RESENDING) or type(refusal) is PulsarException
+        if passes and not self._queue.is_transactional(error.sequence_id):
+            self._resend()
+            return
+        entry = self._queue.take(error.sequence_id)
+        if entry is not None:
+            entry.finish(None, refusal)
+        if isinstance(refusal, errors.ProducerFenced | errors.TopicTerminated):
+            self._attachment.close()
+            self._end(refusal)
+
+    def _resend(self) -> None:
+        """A new registration writes all entries again, in order, after a pause."""
+        connection = self._attachment.connection
+        if connection is not None:
+            connection.producers.pop(self._id, None)
+            connection.post(pb.CommandCloseProducer(producer_id=self._id, request_id=0))
+            self._attachment.lost(pause=True)

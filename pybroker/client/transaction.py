@@ -1,0 +1,260 @@
+"""A transaction as its client sees it.
+
+Before the first message to a topic, or acknowledgement on a subscription, the coordinator is told
+(ADD_PARTITION, ADD_SUBSCRIPTION); operations wait for that, in order. Ending waits for every
+operation under way. If one failed, commit aborts instead and raises TransactionAborted: a
+transaction is never committed in part.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from types import TracebackType
+from typing import Final, Protocol
+
+from pybroker.client.errors import (
+    ClientError,
+    PulsarException,
+    TransactionAborted,
+)
+from pybroker.client.messages import Done, MessageId
+from pybroker.errors import InvalidTxnStatus
+from pybroker.names import TxnId
+from pybroker.runtime import Tasks
+
+
+class TxnState(Enum):
+    OPEN = "open"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    # Asked to end, but the answer was lost or not understood.
+    UNKNOWN = "unknown"
+
+
+TXN_STATES: Final = {
+    TxnState.OPEN: {TxnState.COMMITTING, TxnState.ABORTING},
+    TxnState.COMMITTING: {TxnState.COMMITTED, TxnState.ABORTING, TxnState.UNKNOWN},
+    TxnState.ABORTING: {TxnState.ABORTED, TxnState.UNKNOWN},
+    # Ending is idempotent: asking again for the same end is how an outcome is found out.
+    TxnState.UNKNOWN: {TxnState.COMMITTING, TxnState.ABORTING},
+    TxnState.COMMITTED: set(),
+    TxnState.ABORTED: set(),
+}
+
+
+class Publisher(Protocol):
+    """A producer, as a transaction knows it."""
+
+    topic: str
+
+    def flush_batch(self) -> None: ...
+
+
+class CoordinatorApi(Protocol):
+    """What a transaction asks of its coordinator; raises the coordinator's refusals."""
+
+    async def add_partition(self, txn_id: TxnId, topic: str) -> None: ...
+    async def add_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> None: ...
+    async def end(self, txn_id: TxnId, commit: bool) -> None: ...
+
+
+Joined = Callable[[Exception | None], None]
+
+
+class Joining:
+    """A topic or a subscription on its way into the transaction, and who waits for it."""
+
+    __slots__ = ("_error", "_settled", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: list[Joined] = []
+        self._settled = False
+        self._error: Exception | None = None
+
+    def then(self, joined: Joined) -> None:
+        if self._settled:
+            joined(self._error)
+        else:
+            self._waiting.append(joined)
+
+    def settle(self, error: Exception | None) -> None:
+        self._settled, self._error = True, error
+        for joined in self._waiting:
+            joined(error)
+        self._waiting.clear()
+
+
+class Transaction:
+    """Use it as `async with`: it commits at the end of the block and aborts on an exception."""
+
+    def __init__(self, coordinator: CoordinatorApi, txn_id: TxnId, tasks: Tasks) -> None:
+        self.txn_id = txn_id
+        self.state = TxnState.OPEN
+        self._coordinator = coordinator
+        self._tasks = tasks
+        self._participants: dict[tuple[str, str | None], Joining] = {}
+        self._publishers: dict[Publisher, None] = {}
+        self._operations = 0
+        self._idle: asyncio.Future[None] | None = None
+        self._failure: Exception | None = None
+
+    # --- ending -----------------------------------------------------------------------------
+
+    async def commit(self) -> None:
+        """Durable and visible when this returns.
+
+        Raises TransactionAborted if an operation had failed, TransactionOutcomeUnknown if the
+        broker did not answer in time, InvalidTxnStatus if the transaction was aborted meanwhile.
+        """
+        self._move(TxnState.COMMITTING)
+        await self._settle_operations()
+        if self._failure is None:
+            await self._end(commit=True)
+            return
+        self._move(TxnState.ABORTING)
+        await self._end(commit=False)
+        raise TransactionAborted(
+            f"Transaction {self.txn_id} was aborted instead of committed because an operation "
+            f"failed: {self._failure}"
+        ) from self._failure
+
+    async def abort(self) -> None:
+        """Nothing of the transaction becomes visible; its acknowledgements are taken back."""
+        self._move(TxnState.ABORTING)
+        await self._settle_operations()
+        await self._end(commit=False)
+
+    async def __aenter__(self) -> "Transaction":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.state is not TxnState.OPEN:
+            return
+        if error is None:
+            await self.commit()
+            return
+        try:
+            await self.abort()
+        except PulsarException as trouble:
+            # The block's own error matters more; in the end the transaction times out.
+            error.add_note(f"Transaction {self.txn_id} could not be aborted: {trouble}")
+
+    def _move(self, state: TxnState) -> None:
+        if state not in TXN_STATES[self.state]:
+            raise InvalidTxnStatus(
+                f"Transaction {self.txn_id} is {self.state.value}: it cannot become {state.value}"
+            )
+        self.state = state
+
+    async def _settle_operations(self) -> None:
+        self._flush_publishers()
+        try:
+            while self._operations:
+                self._idle = asyncio.get_running_loop().create_future()
+                await self._idle
+        except asyncio.CancelledError:
+            self.state = TxnState.UNKNOWN
+            raise
+
+    def _flush_publishers(self) -> None:
+        for publisher in self._publishers:
+            publisher.flush_batch()
+
+    async def _end(self, commit: bool) -> None:
+        try:
+            await self._coordinator.end(self.txn_id, commit)
+        except InvalidTxnStatus:
+            # It ended the other way: its timeout, another client, an administrator.
+            self.state = TxnState.ABORTED if commit else TxnState.COMMITTED
+            raise
+        except BaseException:
+            self.state = TxnState.UNKNOWN
+            raise
+        self.state = TxnState.COMMITTED if commit else TxnState.ABORTED
+
+    # --- operations -------------------------------------------------------------------------
+
+    def publish(self, publisher: Publisher, done: Done, accept: Callable[[Done], None]) -> None:
+        """Calls `accept` once the topic has joined the transaction; `done` gets the answer."""
+        if self.state is not TxnState.OPEN:
+            done(None, self._refusal())
+            return
+        self._publishers[publisher] = None
+        self._operations += 1
+
+        def finished(message_id: MessageId | None, error: Exception | None) -> None:
+            done(message_id, error)
+            self._operation_ended(error)
+
+        joining = self._join(publisher.topic, None)
+        joining.then(lambda error: finished(None, error) if error else accept(finished))
+
+    async def acknowledge(
+        self, topic: str, subscription: str, send: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Runs `send` once the subscription has joined the transaction."""
+        if self.state is not TxnState.OPEN:
+            raise self._refusal()
+        self._operations += 1
+        failure: Exception | None = ClientError("An acknowledgement was cancelled half way")
+        try:
+            await self._joined(topic, subscription)
+            await send()
+            failure = None
+        except Exception as error:
+            failure = error
+            raise
+        finally:
+            self._operation_ended(failure)
+
+    def _refusal(self) -> InvalidTxnStatus:
+        return InvalidTxnStatus(
+            f"Transaction {self.txn_id} is {self.state.value}: begin a new one for more operations"
+        )
+
+    def _operation_ended(self, error: Exception | None) -> None:
+        self._failure = self._failure or error
+        self._operations -= 1
+        if self._operations == 0 and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    async def _joined(self, topic: str, subscription: str) -> None:
+        waiter: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+        def joined(error: Exception | None) -> None:
+            if not waiter.done():
+                waiter.set_result(error)
+
+        self._join(topic, subscription).then(joined)
+        if (error := await waiter) is not None:
+            raise error
+
+    def _join(self, topic: str, subscription: str | None) -> Joining:
+        key = (topic, subscription)
+        joining = self._participants.get(key)
+        if joining is None:
+            joining = self._participants[key] = Joining()
+            self._tasks.start(self._ask_to_join(joining, *key), f"{topic} joins {self.txn_id}")
+        return joining
+
+    async def _ask_to_join(self, joining: Joining, topic: str, subscription: str | None) -> None:
+        failure: Exception | None = ClientError("The client was closed")
+        try:
+            if subscription is None:
+                await self._coordinator.add_partition(self.txn_id, topic)
+            else:
+                await self._coordinator.add_subscription(self.txn_id, topic, subscription)
+            failure = None
+        except PulsarException as error:
+            failure = error
+        finally:
+            joining.settle(failure)
+            if self.state is not TxnState.OPEN:
+                self._flush_publishers()  # An end is waiting for what just went into batches.
