@@ -72,6 +72,11 @@ class ManagedCursor:
         """The batch indexes still unacknowledged, as bits; None if no index was acknowledged."""
         return self._batches.get(position) if self._batches else None
 
+    @property
+    def partial_batches(self) -> Mapping[tuple[int, int], int]:
+        """The bits of every entry of which some batch index was acknowledged."""
+        return self._batches
+
     def backlog(self, up_to: Position) -> int:
         """How many entries behind the mark-delete position, up to `up_to`, are unacknowledged."""
         acked = 0
