@@ -1,0 +1,47 @@
+"""`python -m pybroker.demo`: exit code 0 if everything happened exactly once, 1 if not."""
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from pybroker.demo.processes import Broker
+from pybroker.demo.report import Verdict, say
+from pybroker.demo.scenes import Stage, play_flights, play_java_client, play_ledger
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    directory = Path(options.directory or tempfile.mkdtemp(prefix="pybroker-demo-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    say(f"logs and data are in {directory}")
+    verdict = Verdict()
+    broker = Broker(directory)
+    say(f"broker at {broker.service_url} and {broker.http_url}")
+    try:
+        stage = Stage(directory, broker, verdict)
+        play_ledger(stage, options.transfers)
+        play_flights(stage, options.flights)
+        play_java_client(stage, options.jars)
+    finally:
+        broker.stop()
+    verdict.print()
+    if verdict.holds and options.directory is None:
+        shutil.rmtree(directory)
+    return 0 if verdict.holds else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m pybroker.demo", description=__doc__)
+    parser.add_argument("--transfers", type=int, default=60_000, help="default: 60,000")
+    parser.add_argument("--flights", type=int, help="so many of the 336,776; default: all")
+    parser.add_argument("--directory", help="keep logs and data here; default: a temporary one")
+    parser.add_argument(
+        "--jars", type=Path, default=Path("build/java-client"), help="cache of the Java client"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""A Spark driver of the demo: `python -m pybroker.demo.driver SETTINGS`, SETTINGS being JSON.
+
+It runs one pipeline over everything that its topic holds, then ends. Beside the payments pipeline
+it can run the sink that most people would write: publish, then let Spark remember the batch.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pybroker.client import Client
+from pybroker.demo import flights, payments
+from pybroker.demo.crashes import CrashPlan
+from pybroker.spark import Step, Work, exactly_once, register
+
+_SPARK_CONFIG: Final = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    # Broadcasts and memory stores of dead drivers are nobody's concern here.
+    "spark.cleaner.referenceTracking": "false",
+}
+PIPELINES: Final = {
+    "payments": (payments.TRANSFERS, payments.ledger, payments.LEDGER_CONTROL),
+    "flights": (flights.FLIGHTS, flights.aggregate, flights.FLIGHTS_CONTROL),
+}
+PLAIN_SENT: Final = "plain-sent"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    pipeline: str
+    service_url: str
+    directory: str
+    checkpoint: str
+    entries_per_trigger: int
+    crash_plan: str = ""
+    mode: str = "driver"
+    transaction_timeout_ms: int = 120_000
+    patience_s: float = 180.0
+    with_plain_sink: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def main(settings: Settings) -> None:
+    directory = Path(settings.directory)
+    plan = CrashPlan(settings.crash_plan, directory / "broker.pid", directory / "go-on")
+    spark = _session(directory)
+    queries = [_exactly_once_query(spark, settings, plan)]
+    if settings.with_plain_sink:
+        queries.append(_plain_query(spark, settings, plan))
+    for query in queries:
+        query.awaitTermination()
+
+
+def _session(directory: Path) -> SparkSession:
+    builder = SparkSession.builder.master("local[2]").appName("pybroker demo")
+    for name, value in _SPARK_CONFIG.items():
+        builder = builder.config(name, value)
+    spark = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse")).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
+    return spark
+
+
+def _exactly_once_query(spark: SparkSession, settings: Settings, plan: CrashPlan) -> StreamingQuery:
+    topic, write, control_topic = PIPELINES[settings.pipeline]
+
+    def on_step(step: Step, work: Work) -> None:
+        print(f"batch {work.batch_id}: {step}", flush=True)
+        plan.reach(step)
+
+    process = exactly_once(
+        write,
+        service_url=settings.service_url,
+        checkpoint=settings.checkpoint,
+        control_topic=control_topic,
+        mode=settings.mode,
+        transaction_timeout_ms=settings.transaction_timeout_ms,
+        patience_s=settings.patience_s,
+        on_step=on_step,
+    )
+    return _start(spark, settings, topic, "exactly-once", settings.checkpoint, process)
+
+
+def _plain_query(spark: SparkSession, settings: Settings, plan: CrashPlan) -> StreamingQuery:
+    """At least once: a batch whose driver dies before Spark's commit is sent again."""
+
+    def send(batch: DataFrame, batch_id: int) -> None:
+        values = payments.plain_debits(batch.collect())
+        client = Client(settings.service_url)
+        try:
+            producer = client.create_producer(payments.PLAIN_DEBITS, batching_enabled=True)
+            for value in values:
+                producer.send_async(value, None)
+            producer.flush()
+        finally:
+            client.close()
+        plan.reach(PLAIN_SENT)
+
+    checkpoint = f"{settings.directory}/plain-checkpoint"
+    return _start(spark, settings, payments.TRANSFERS, "at-least-once", checkpoint, send)
+
+
+def _start(
+    spark: SparkSession,
+    settings: Settings,
+    topic: str,
+    subscription: str,
+    checkpoint: str,
+    process: Callable[[DataFrame, int], None],
+) -> StreamingQuery:
+    source = (
+        spark.readStream.format("pulsar")
+        .option("service_url", settings.service_url)
+        .option("topic", topic)
+        .option("subscription", subscription)
+        .option("max_entries_per_trigger", str(settings.entries_per_trigger))
+    )
+    return (
+        source.load()
+        .writeStream.foreachBatch(process)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+if __name__ == "__main__":
+    main(Settings(**json.loads(sys.argv[1])))

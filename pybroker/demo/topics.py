@@ -1,0 +1,145 @@
+"""The demo's own hands on topics: filling them, and reading them through broker deaths."""
+
+import contextlib
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
+
+from pybroker.client import (
+    Client,
+    InitialPosition,
+    Message,
+    MessageId,
+    Outgoing,
+    Reader,
+    encode_batch,
+    partition_for_key,
+)
+from pybroker.client.errors import AlreadyClosed, ConnectError, Timeout
+from pybroker.demo.report import say
+from pybroker.errors import PulsarError, ServiceNotReady
+from pybroker.names import TopicName
+
+AUDIT: Final = "audit"
+_BROKER_AWAY: Final = (AlreadyClosed, ConnectError, ServiceNotReady, Timeout)
+_ENTRIES_BETWEEN_WORDS: Final = 100
+_READ_MESSAGES: Final = 5000
+
+Result = TypeVar("Result")
+
+
+def create_partitioned(http_url: str, topic: str, partitions: int) -> None:
+    name = TopicName.parse(topic)
+    path = f"{name.domain}/{name.tenant}/{name.namespace}/{name.local}"
+    request = urllib.request.Request(
+        f"{http_url}/admin/v2/{path}/partitions",
+        data=str(partitions).encode(),
+        headers={"Content-Type": "application/json"},
+        method="PUT",
+    )
+    urllib.request.urlopen(request).close()
+
+
+def stored_entries(http_url: str, topic: str) -> int:
+    """All entries of the topic: messages, what was aborted, and the transactions' markers."""
+    name = TopicName.parse(topic)
+    path = f"{name.domain}/{name.tenant}/{name.namespace}/{name.local}"
+    with urllib.request.urlopen(f"{http_url}/admin/v2/{path}/internalStats") as answer:
+        return int(json.load(answer)["entriesAddedCounter"])
+
+
+def keep_everything(client: Client, topics: Iterable[str]) -> None:
+    """A subscription that acknowledges nothing keeps the topics' messages for the final count."""
+    for topic in topics:
+        client.subscribe(topic, AUDIT, initial_position=InitialPosition.Earliest).close()
+
+
+def fill(client: Client, topic: str, messages: Iterable[Outgoing], per_entry: int) -> int:
+    """Publishes in batched entries of `per_entry` messages; returns how many messages."""
+    partitions = client.get_topic_partitions(topic)
+    producers = [client.create_producer(name) for name in partitions]
+    open_entries: list[list[Outgoing]] = [[] for _ in partitions]
+    count = entries = 0
+
+    def publish(index: int) -> None:
+        nonlocal entries
+        producers[index].send_batch(encode_batch(open_entries[index]))
+        open_entries[index] = []
+        entries += 1
+        if entries % _ENTRIES_BETWEEN_WORDS == 0:
+            say(f"published {count:,} messages to {topic}")
+
+    for message in messages:
+        key = message.partition_key
+        index = partition_for_key(key, len(partitions)) if key else entries % len(partitions)
+        open_entries[index].append(message)
+        count += 1
+        if len(open_entries[index]) == per_entry:
+            publish(index)
+    for index, rest in enumerate(open_entries):
+        if rest:
+            publish(index)
+    for producer in producers:
+        producer.close()
+    return count
+
+
+class Tail:
+    """A topic's messages from the beginning, each once, however often the broker dies."""
+
+    def __init__(self, service_url: str, topic: str) -> None:
+        self._service_url = service_url
+        self._topic = topic
+        self._client: Client | None = None
+        self._reader: Reader | None = None
+        self._last = MessageId.earliest
+
+    def read(self, timeout_ms: int) -> list[Message]:
+        """New messages; none if nothing came in time or the broker is away."""
+        try:
+            messages = self._open().batch_read(_READ_MESSAGES, timeout_ms)
+        except _BROKER_AWAY:
+            self.close()
+            return []
+        if messages:
+            self._last = messages[-1].message_id()
+        return messages
+
+    def is_at_end(self) -> bool:
+        try:
+            return not self._open().has_message_available()
+        except _BROKER_AWAY:
+            self.close()
+            return False
+
+    def _open(self) -> Reader:
+        if self._reader is None:
+            self._client = Client(self._service_url)
+            self._reader = self._client.create_reader(self._topic, self._last)
+        return self._reader
+
+    def close(self) -> None:
+        client, self._client, self._reader = self._client, None, None
+        if client is not None:
+            with contextlib.suppress(PulsarError):
+                client.close()
+
+
+def read_all(service_url: str, topics: Sequence[str]) -> Iterator[Message]:
+    """Everything that can be delivered now, by fresh readers."""
+    for topic in topics:
+        tail = Tail(service_url, topic)
+        while not tail.is_at_end():
+            yield from tail.read(1000)
+        tail.close()
+
+
+def until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    give_up_at = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= give_up_at:
+            return False
+        time.sleep(0.1)
+    return True

@@ -1,0 +1,23 @@
+"""Exactly-once pipelines with PySpark: a streaming source and what `foreachBatch` needs.
+
+register(spark)
+transfers = spark.readStream.format("pulsar").options(service_url=…, topic=…, …).load()
+write = exactly_once(ledger, service_url=…, checkpoint=…, control_topic=…)
+transfers.writeStream.foreachBatch(write).option("checkpointLocation", …).start()
+"""
+
+from pybroker.spark.decision import CursorsDisagree
+from pybroker.spark.exactly_once import Fenced, Step, Work, exactly_once
+from pybroker.spark.marker import Marker
+from pybroker.spark.source import PulsarDataSource, register
+
+__all__ = [
+    "CursorsDisagree",
+    "Fenced",
+    "Marker",
+    "PulsarDataSource",
+    "Step",
+    "Work",
+    "exactly_once",
+    "register",
+]

@@ -1,0 +1,308 @@
+"""Exactly-once micro-batches: a batch's input and its output in one transaction of the driver.
+
+The fence is the source subscription's cursor. A transaction that acknowledges the batch's end
+holds the cursor until it ends, so of any number of drivers, live or forgotten, one gets through:
+
+1. Find the batch's spans in Spark's offset log, and end the transaction that an earlier driver of
+   this checkpoint may have left open.
+2. Read the cursors: behind the spans, the batch was committed and is skipped; before them, it runs;
+   anything else is an error.
+3. Begin a transaction, acknowledge the ends (which takes the lock before any output), publish the
+   output and a marker, commit.
+4. If anything at the broker failed or its outcome is unknown: a new connection, and back to 1.
+
+A batch that reads nothing from Pulsar has no cursor to be fenced by: the newest marker on the
+control topic stands in for it.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from py4j.protocol import Py4JError
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from pybroker.client.errors import (
+    AlreadyClosed,
+    ConnectError,
+    Timeout,
+    TransactionAborted,
+    TransactionOutcomeUnknown,
+)
+from pybroker.client.transaction import Transaction
+from pybroker.errors import (
+    InvalidTxnStatus,
+    MetadataError,
+    ProducerFenced,
+    PulsarError,
+    ServiceNotReady,
+    TransactionConflict,
+    TransactionCoordinatorNotFound,
+    TransactionNotFound,
+)
+from pybroker.names import TxnId
+from pybroker.spark.checkpoint import Checkpoint
+from pybroker.spark.decision import Decision, decide
+from pybroker.spark.marker import Marker
+from pybroker.spark.offsets import Progress
+from pybroker.spark.publish import publish_from_driver, publish_from_executors
+from pybroker.spark.session import Connect, Session, connect
+
+log = logging.getLogger("pybroker.spark")
+
+WriteBatch = Callable[[DataFrame, int], Mapping[str, DataFrame]]
+BatchFunction = Callable[[DataFrame, int], None]
+
+# A new connection, and the truth from the cursors, may mend these.
+_MAY_HEAL: Final = (
+    AlreadyClosed,
+    ConnectError,
+    InvalidTxnStatus,
+    ServiceNotReady,
+    Timeout,
+    TransactionConflict,
+    TransactionCoordinatorNotFound,
+    TransactionNotFound,
+    TransactionOutcomeUnknown,
+)
+# After these the broker may be away: whoever comes next ends the transaction.
+_UNANSWERED: Final = (AlreadyClosed, ConnectError, Timeout, TransactionOutcomeUnknown)
+_JOB_FAILED: Final = (PySparkException, Py4JError)
+_EXECUTOR_ATTEMPTS: Final = 3
+_PAUSE_S: Final = 0.5
+
+
+class Fenced(ProducerFenced):
+    """Another transaction held the source's cursor for longer than this driver was to wait."""
+
+
+class Step(StrEnum):
+    """Places of a transaction that an observer (`on_step`) hears of."""
+
+    ACKNOWLEDGED = "acknowledged"
+    PUBLISHED = "published"
+    MARKED = "marked"
+    COMMITTED = "committed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One micro-batch: which it is and what it reads."""
+
+    query_id: str
+    batch_id: int
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    service_url: str
+    checkpoint: str
+    control_topic: str
+    mode: str = "driver"
+    transaction_timeout_ms: int = 600_000
+    patience_s: float = 660.0
+    on_step: Callable[[Step, Work], None] = lambda step, work: None
+    connect: Connect = connect
+    pause: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+
+
+def exactly_once(
+    write: WriteBatch,
+    *,
+    service_url: str,
+    checkpoint: str,
+    control_topic: str,
+    mode: str = "driver",
+    transaction_timeout_ms: int = 600_000,
+    patience_s: float | None = None,
+    on_step: Callable[[Step, Work], None] = lambda step, work: None,
+) -> BatchFunction:
+    """What to give to `foreachBatch`: publishes what `write(batch, batch_id)` returns, once.
+
+    `write` maps topics to DataFrames (columns: see pybroker.spark.publish); it may be called again
+    for the same batch, so it must not have effects of its own. `checkpoint` is the query's
+    checkpointLocation. The transaction's timeout must be far above what a batch takes. For
+    `patience_s` (by default a little more than that timeout) a batch tries again while the broker
+    is away or another transaction holds the cursor; then the query fails. Raises in the query:
+    Fenced, CursorsDisagree, MetadataError, and what the broker refused.
+    """
+    if mode not in ("driver", "executor"):
+        raise ValueError(f"mode is {mode!r}; it may be 'driver' or 'executor'")
+    patient_s = transaction_timeout_ms / 1000 + 60 if patience_s is None else patience_s
+    options = Options(
+        service_url,
+        checkpoint.rstrip("/"),
+        control_topic,
+        mode,
+        transaction_timeout_ms,
+        patient_s,
+        on_step,
+    )
+    return ExactlyOnce(write, options)
+
+
+@dataclass(slots=True)
+class ExactlyOnce:
+    """Called by Spark once per micro-batch, one after the other."""
+
+    write: WriteBatch
+    options: Options
+    _session: Session | None = None
+    _open_transaction: TxnId | None = None
+    _predecessor_settled: bool = False
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        checkpoint = Checkpoint(batch.sparkSession, self.options.checkpoint)
+        work = Work(_query_id(batch.sparkSession), batch_id, checkpoint.progress(batch_id))
+        if checkpoint.query_id() != work.query_id:
+            raise MetadataError(
+                f"{self.options.checkpoint} is the checkpoint of another query: give exactly_once "
+                "the same location as the option checkpointLocation"
+            )
+        batch.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            self.process(batch, work, checkpoint)
+        finally:
+            batch.unpersist()
+
+    def process(self, batch: DataFrame, work: Work, checkpoint: Checkpoint) -> None:
+        """Returns when the batch's transaction is known to be committed."""
+        give_up_at = self.options.clock() + self.options.patience_s
+        failed_jobs = 0
+        while True:
+            try:
+                self._attempt(batch, work, checkpoint)
+                return
+            except Exception as error:
+                self._start_over(work, error)
+                failed_jobs += isinstance(error, _JOB_FAILED)
+                patient = self.options.clock() < give_up_at
+                if not patient and isinstance(error, TransactionConflict):
+                    raise _fenced(work, error) from error
+                if not patient or not self._worth_another_try(error, failed_jobs):
+                    raise
+            self.options.pause(_PAUSE_S)
+
+    def _worth_another_try(self, error: BaseException | None, failed_jobs: int) -> bool:
+        """An aborted transaction is worth another try if what made it fail is."""
+        if isinstance(error, TransactionAborted):
+            return self._worth_another_try(error.__cause__, failed_jobs)
+        if isinstance(error, _JOB_FAILED):
+            return self.options.mode == "executor" and failed_jobs < _EXECUTOR_ATTEMPTS
+        return isinstance(error, _MAY_HEAL)
+
+    def _attempt(self, batch: DataFrame, work: Work, checkpoint: Checkpoint) -> None:
+        if self._session is None:
+            self._session = Session(self.options.connect(self.options.service_url))
+        session = self._session
+        self._settle(session, checkpoint)
+        if self._decide(session, work) is Decision.SKIP:
+            _evaluate(batch)
+            self._tell(Step.SKIPPED, work)
+            return
+        txn = session.client.new_transaction(timeout_ms=self.options.transaction_timeout_ms)
+        checkpoint.record_transaction(txn.txn_id)
+        self._open_transaction = txn.txn_id
+        self._run(session, batch, work, txn)
+        self._open_transaction = None
+
+    def _decide(self, session: Session, work: Work) -> Decision:
+        if work.progress:
+            return decide(work.progress, session.cursors(work.progress))
+        newest = session.last_marker(self.options.control_topic)
+        committed = (
+            newest is not None
+            and newest.query_id == work.query_id
+            and newest.batch_id >= work.batch_id
+        )
+        return Decision.SKIP if committed else Decision.RUN
+
+    def _run(self, session: Session, batch: DataFrame, work: Work, txn: Transaction) -> None:
+        for name, span in work.progress.items():
+            session.acknowledge(name, span.to, txn)
+        self._tell(Step.ACKNOWLEDGED, work)
+        self._publish(session, self.write(batch, work.batch_id), txn)
+        self._tell(Step.PUBLISHED, work)
+        marker = Marker(work.query_id, work.batch_id, txn.txn_id, work.progress)
+        session.producer(self.options.control_topic).send(marker.to_bytes(), txn=txn)
+        self._tell(Step.MARKED, work)
+        txn.commit()
+        self._tell(Step.COMMITTED, work)
+
+    def _publish(
+        self, session: Session, outputs: Mapping[str, DataFrame], txn: Transaction
+    ) -> None:
+        if not outputs:
+            return
+        partitions = {topic: session.partitions(topic) for topic in outputs}
+        if self.options.mode == "driver":
+            publish_from_driver(outputs, partitions, session, txn)
+        else:
+            publish_from_executors(outputs, partitions, self.options.service_url, txn.txn_id)
+
+    def _settle(self, session: Session, checkpoint: Checkpoint) -> None:
+        """Ends the transaction left open by this driver's last attempt, or by the driver before.
+
+        Owning the checkpoint is owning its transaction: Spark lets one query at a time use it.
+        """
+        left_open = self._open_transaction
+        if left_open is None and not self._predecessor_settled:
+            left_open = checkpoint.open_transaction()
+        if left_open is not None:
+            _end(session, left_open)
+        self._open_transaction = None
+        self._predecessor_settled = True
+
+    def _start_over(self, work: Work, error: Exception) -> None:
+        """Leaves the session, and the transaction too if the broker can be told."""
+        log.warning("Batch %d of query %s: %s", work.batch_id, work.query_id, error)
+        session, self._session = self._session, None
+        if session is None:
+            return
+        if self._open_transaction is not None and not isinstance(error, _UNANSWERED):
+            with contextlib.suppress(PulsarError):
+                _end(session, self._open_transaction)
+        session.close()
+
+    def _tell(self, step: Step, work: Work) -> None:
+        self.options.on_step(step, work)
+
+
+def _end(session: Session, txn_id: TxnId) -> None:
+    """Aborts the transaction, or waits for the commit that it had begun."""
+    txn = session.client.attach_transaction(txn_id)
+    try:
+        txn.abort()
+    except TransactionNotFound:
+        return
+    except InvalidTxnStatus:
+        session.client.attach_transaction(txn_id).commit()
+
+
+def _evaluate(batch: DataFrame) -> None:
+    """A stateful query keeps its state by being evaluated, committed output or not."""
+    batch.write.format("noop").mode("overwrite").save()
+
+
+def _query_id(spark: SparkSession) -> str:
+    query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+    if query_id is None:
+        raise MetadataError("exactly_once works inside foreachBatch of a streaming query only")
+    return query_id
+
+
+def _fenced(work: Work, error: TransactionConflict) -> Fenced:
+    return Fenced(
+        f"Batch {work.batch_id} of query {work.query_id} wrote nothing: another transaction holds "
+        f"the source's cursor ({error}). Another driver works on this subscription: stop one of "
+        "them; or one died and took its checkpoint along: wait for its transaction's timeout"
+    )

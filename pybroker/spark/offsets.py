@@ -1,0 +1,84 @@
+"""How far a stream has been read: positions, the spans between them, a batch's offset as Spark
+keeps it.
+
+Spark writes a source's end offset of each batch into its checkpoint before the batch runs, as the
+JSON that the source chose. Ours holds for each partition the span (after, to] that the batch reads,
+and the subscription whose cursor is the fence, so that the sink can find both without being told.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+
+class Position(NamedTuple):
+    """An entry of a topic; entry -1 is the place before a ledger's first."""
+
+    ledger_id: int
+    entry_id: int
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.entry_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        ledger_id, _, entry_id = text.partition(":")
+        return cls(int(ledger_id), int(entry_id))
+
+
+class Span(NamedTuple):
+    """The entries of a partition behind `after`, up to and including `to`."""
+
+    after: Position
+    to: Position
+
+    @property
+    def is_empty(self) -> bool:
+        return self.to <= self.after
+
+
+class CursorName(NamedTuple):
+    topic: str
+    subscription: str
+
+    def __str__(self) -> str:
+        return f"{self.topic} of subscription {self.subscription!r}"
+
+
+Progress = Mapping[CursorName, Span]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOffset:
+    """Where a source's batch ends, and where it began."""
+
+    subscription: str
+    spans: Mapping[str, Span]
+
+    def to_json(self) -> dict[str, Any]:
+        spans = {
+            topic: {"after": str(span.after), "to": str(span.to)}
+            for topic, span in self.spans.items()
+        }
+        return {"subscription": self.subscription, "spans": spans}
+
+    @classmethod
+    def from_json(cls, offset: Mapping[str, Any]) -> Self:
+        spans = {
+            topic: Span(Position.parse(span["after"]), Position.parse(span["to"]))
+            for topic, span in offset["spans"].items()
+        }
+        return cls(offset["subscription"], spans)
+
+    def progress(self) -> dict[CursorName, Span]:
+        """The spans that hold something, by the cursor that passes over them."""
+        return {
+            CursorName(topic, self.subscription): span
+            for topic, span in self.spans.items()
+            if not span.is_empty
+        }
+
+
+def is_pulsar_offset(offset: object) -> bool:
+    """Whether a source's line in Spark's offset log is one of ours."""
+    return isinstance(offset, dict) and offset.keys() == {"subscription", "spans"}

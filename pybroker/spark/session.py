@@ -1,0 +1,139 @@
+"""What the sink and the source hold at the broker: a client, and whatever hangs on it.
+
+A session is thrown away whole when anything in it fails: a new one starts from what the broker
+knows. Consumers here never ask for messages. They exist to read their subscription's cursor and to
+acknowledge; Failover lets those of several processes stand beside each other, and the transactions,
+not the consumers, decide which of them may move the cursor.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pybroker.client import (
+    Client,
+    Consumer,
+    ConsumerType,
+    InitialPosition,
+    MessageId,
+    Producer,
+    Reader,
+)
+from pybroker.client.transaction import Transaction
+from pybroker.errors import PulsarError
+from pybroker.names import TopicName
+from pybroker.spark.marker import Marker
+from pybroker.spark.offsets import CursorName, Position, Progress, Span
+
+_READ_TIMEOUT_MS = 10_000
+# A transaction's worth of messages may be on its way; the batch itself bounds it.
+_MAX_PENDING_MESSAGES = 1_000_000
+
+Connect = Callable[[str], Client]
+
+
+def connect(service_url: str) -> Client:
+    return Client(service_url, enable_transaction=True)
+
+
+class Session:
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._consumers: dict[CursorName, Consumer] = {}
+        self._producers: dict[str, Producer] = {}
+
+    def close(self) -> None:
+        with contextlib.suppress(PulsarError):
+            self.client.close()
+
+    # --- cursors ----------------------------------------------------------------------------
+
+    def cursor(
+        self, name: CursorName, initial_position: InitialPosition = InitialPosition.Earliest
+    ) -> Position:
+        """The subscription's mark-delete position. Creates the subscription if it is missing."""
+        consumer = self._consumer(name, initial_position)
+        return position_of(consumer.get_mark_delete_position())
+
+    def last_position(self, name: CursorName) -> Position:
+        """The last entry that can be delivered; entry -1 if there is none."""
+        consumer = self._consumer(name, InitialPosition.Earliest)
+        return position_of(consumer.get_last_message_id())
+
+    def cursors(self, progress: Progress) -> dict[CursorName, Position]:
+        """Each cursor, as far as messages go.
+
+        A cursor passes over entries that are no messages (markers, aborted ones), so one that
+        stands behind the span's beginning may still have all of the span's messages before it.
+        """
+        return {name: self._settled_cursor(name, span) for name, span in progress.items()}
+
+    def _settled_cursor(self, name: CursorName, span: Span) -> Position:
+        cursor = self.cursor(name)
+        if span.after < cursor < span.to:
+            first = self.first_position_after(name.topic, span.after)
+            if first is not None and first > cursor:
+                return span.after
+        return cursor
+
+    def acknowledge(self, name: CursorName, position: Position, txn: Transaction) -> None:
+        """Moves the cursor in `txn`. Raises TransactionConflict if another holds or passed it."""
+        consumer = self._consumer(name, InitialPosition.Earliest)
+        consumer.acknowledge_cumulative(message_id_at(name.topic, position), txn=txn)
+
+    def _consumer(self, name: CursorName, initial_position: InitialPosition) -> Consumer:
+        if name not in self._consumers:
+            self._consumers[name] = self.client.subscribe(
+                name.topic,
+                name.subscription,
+                consumer_type=ConsumerType.Failover,
+                initial_position=initial_position,
+                receiver_queue_size=0,
+            )
+        return self._consumers[name]
+
+    # --- messages ---------------------------------------------------------------------------
+
+    def partitions(self, topic: str) -> Sequence[str]:
+        return [str(TopicName.parse(name)) for name in self.client.get_topic_partitions(topic)]
+
+    def producer(self, topic: str) -> Producer:
+        """The broker names it, anew for each session: no name outlives a session's sequence ids,
+        so deduplication never takes a rerun's messages for the aborted ones."""
+        if topic not in self._producers:
+            self._producers[topic] = self.client.create_producer(
+                topic, max_pending_messages=_MAX_PENDING_MESSAGES, block_if_queue_full=True
+            )
+        return self._producers[topic]
+
+    def first_position_after(self, topic: str, position: Position) -> Position | None:
+        """Where the first message behind `position` is that can be delivered."""
+        reader = self.reader(topic, position)
+        try:
+            if not reader.has_message_available():
+                return None
+            return position_of(reader.read_next(_READ_TIMEOUT_MS).message_id())
+        finally:
+            reader.close()
+
+    def last_marker(self, control_topic: str) -> Marker | None:
+        reader = self.client.create_reader(
+            control_topic, MessageId.latest, start_message_id_inclusive=True
+        )
+        try:
+            if not reader.has_message_available():
+                return None
+            return Marker.from_bytes(reader.read_next(_READ_TIMEOUT_MS).data())
+        finally:
+            reader.close()
+
+    def reader(self, topic: str, after: Position, **options: Any) -> Reader:
+        return self.client.create_reader(topic, message_id_at(topic, after), **options)
+
+
+def message_id_at(topic: str, position: Position) -> MessageId:
+    return MessageId(TopicName.parse(topic).partition, *position)
+
+
+def position_of(message_id: MessageId) -> Position:
+    return Position(message_id.ledger_id(), message_id.entry_id())

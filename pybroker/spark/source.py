@@ -1,0 +1,300 @@
+"""`spark.readStream.format("pulsar")`: a streaming source that hands Arrow batches to Spark.
+
+Options: `service_url`; `topic` (its partitions are read as many tasks); `subscription`, whose
+cursor says where a new query begins, so a pipeline that lost its checkpoint goes on where its last
+committed batch ended; `max_entries_per_trigger` (an entry is a message or a producer's batch);
+`starting_position` (`earliest` or `latest`) for a subscription that is not there yet.
+
+The planner (one long-lived process per query) decides offsets; tasks read spans. Nothing here moves
+the cursor: acknowledging belongs to the transaction that publishes a batch's results. Entries are
+read whole, so the subscription must not have been used to acknowledge parts of producers' batches.
+
+A span's end is always an entry that could be delivered when it was chosen, so a task knows that
+it is done by reaching it, across ledgers, aborted messages and markers.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pybroker.client import InitialPosition, Message
+from pybroker.client.errors import AlreadyClosed, ConnectError, Timeout
+from pybroker.errors import NotAllowed, ServiceNotReady
+from pybroker.names import TopicName
+from pybroker.spark.offsets import CursorName, Position, SourceOffset, Span
+from pybroker.spark.session import Session, connect, position_of
+
+SCHEMA: Final = (
+    "key string, value binary, topic string, message_id string, publish_time timestamp, "
+    "event_time timestamp, properties map<string,string>"
+)
+_ARROW_SCHEMA: Final = pa.schema(
+    [
+        ("key", pa.string()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("message_id", pa.string()),
+        ("publish_time", pa.timestamp("us", "UTC")),
+        ("event_time", pa.timestamp("us", "UTC")),
+        ("properties", pa.map_(pa.string(), pa.string())),
+    ]
+)
+_INITIAL: Final = {"earliest": InitialPosition.Earliest, "latest": InitialPosition.Latest}
+_READ_MESSAGES: Final = 5000
+_READ_TIMEOUT_MS: Final = 1000
+_QUEUE_MESSAGES: Final = 10_000
+_BROKER_AWAY: Final = (ConnectError, Timeout, AlreadyClosed, ServiceNotReady)
+# For so long a broker may be away before the query, or a task, fails.
+_PATIENCE_S: Final = 120.0
+_PAUSE_S: Final = 0.5
+
+Result = TypeVar("Result")
+
+
+def register(spark: SparkSession) -> None:
+    spark.dataSource.register(PulsarDataSource)
+
+
+class PulsarDataSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "pulsar"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> "PulsarStreamReader":
+        return PulsarStreamReader(self.options)
+
+
+class SpanPartition(InputPartition):
+    """One task's work: a span of one partition."""
+
+    def __init__(self, topic: str, span: Span) -> None:
+        super().__init__((topic, span))
+        self.topic = topic
+        self.span = span
+
+
+class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._service_url = _required(options, "service_url")
+        self._topic = str(TopicName.parse(_required(options, "topic")))
+        self._subscription = _required(options, "subscription")
+        self._max_entries = int(options.get("max_entries_per_trigger", "0"))
+        self._initial = _initial_position(options.get("starting_position", "earliest"))
+        self._session: Session | None = None
+        # Under Trigger.AvailableNow: where each partition ended when the query began.
+        self._targets: dict[str, Position] | None = None
+
+    # --- in the planner ---------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._asking(self._at_cursors).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Entries go by the name of rows here: Spark knows no better word."""
+        return ReadMaxRows(self._max_entries) if self._max_entries else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        before = SourceOffset.from_json(start)
+        entries = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        following = self._asking(lambda session: self._following(session, before, entries))
+        return following.to_json() if following.progress() else start
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._targets = self._asking(
+            lambda session: {
+                topic: session.last_position(self._cursor_name(topic))
+                for topic in session.partitions(self._topic)
+            }
+        )
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        before = SourceOffset.from_json(start).spans
+        spans = [
+            (topic, Span(before[topic].to if topic in before else span.after, span.to))
+            for topic, span in SourceOffset.from_json(end).spans.items()
+        ]
+        return [SpanPartition(topic, span) for topic, span in spans if not span.is_empty]
+
+    def stop(self) -> None:
+        if self._session is not None:
+            self._session.close()
+
+    def _at_cursors(self, session: Session) -> SourceOffset:
+        spans = {
+            topic: _nothing_behind(session.cursor(self._cursor_name(topic), self._initial))
+            for topic in session.partitions(self._topic)
+        }
+        return SourceOffset(self._subscription, spans)
+
+    def _following(
+        self, session: Session, before: SourceOffset, entries: int | None
+    ) -> SourceOffset:
+        topics = self._targets or session.partitions(self._topic)
+        share = None if entries is None else max(1, entries // len(topics))
+        spans = {topic: self._next_span(session, before, topic, share) for topic in topics}
+        return SourceOffset(self._subscription, spans)
+
+    def _next_span(
+        self, session: Session, before: SourceOffset, topic: str, entries: int | None
+    ) -> Span:
+        name = self._cursor_name(topic)
+        last = self._targets[topic] if self._targets else session.last_position(name)
+        if topic in before.spans:
+            after = before.spans[topic].to
+        else:  # The topic has grown a partition.
+            after = session.cursor(name, self._initial)
+        if last <= after or last.entry_id < 0:
+            return _nothing_behind(after)
+        if entries is None:
+            return Span(after, last)
+        return Span(after, _bounded(session, topic, after, last, entries))
+
+    def _cursor_name(self, topic: str) -> CursorName:
+        return CursorName(topic, self._subscription)
+
+    def _asking(self, question: Callable[[Session], Result]) -> Result:
+        """The session's answer; asked again on a new connection while the broker is away."""
+        give_up_at = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                if self._session is None:
+                    self._session = Session(connect(self._service_url))
+                return question(self._session)
+            except _BROKER_AWAY:
+                if self._session is not None:
+                    self._session.close()
+                self._session = None
+                if time.monotonic() >= give_up_at:
+                    raise
+            time.sleep(_PAUSE_S)
+
+    # --- in a task --------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SpanPartition)
+        return read_span(self._service_url, partition.topic, partition.span)
+
+
+def _required(options: Mapping[str, str], name: str) -> str:
+    value = options.get(name)
+    if not value:
+        raise NotAllowed(f'The source "pulsar" needs the option {name}')
+    return value
+
+
+def _initial_position(text: str) -> InitialPosition:
+    if text not in _INITIAL:
+        raise NotAllowed(f"starting_position is {text!r}; it may be 'earliest' or 'latest'")
+    return _INITIAL[text]
+
+
+def _nothing_behind(position: Position) -> Span:
+    return Span(position, position)
+
+
+def _bounded(
+    session: Session, topic: str, after: Position, last: Position, entries: int
+) -> Position:
+    """The first entry at or behind `after` + `entries` that can be delivered.
+
+    The place counted to may hold a marker, an aborted message or nothing (the ledger ended), so
+    one message is read to find where the next one is.
+    """
+    wanted = Position(after.ledger_id, after.entry_id + entries)
+    if wanted >= last:
+        return last
+    found = session.first_position_after(topic, wanted._replace(entry_id=wanted.entry_id - 1))
+    return last if found is None else min(found, last)
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def read_span(service_url: str, topic: str, span: Span) -> Iterator[pa.RecordBatch]:
+    """The span's messages; after a lost connection, from the last whole entry handed out."""
+    after = span.after
+    give_up_at = time.monotonic() + _PATIENCE_S
+    while after < span.to:
+        session = None
+        try:
+            session = Session(connect(service_url))
+            for messages in _entries(session, topic, Span(after, span.to)):
+                yield _to_arrow(messages)
+                after = position_of(messages[-1].message_id())
+                give_up_at = time.monotonic() + _PATIENCE_S
+            return
+        except _BROKER_AWAY:
+            if time.monotonic() >= give_up_at:
+                raise
+            time.sleep(_PAUSE_S)
+        finally:
+            if session is not None:
+                session.close()
+
+
+def _entries(session: Session, topic: str, span: Span) -> Iterator[list[Message]]:
+    """Lists of messages, each list made of whole entries."""
+    reader = session.reader(topic, span.after, receiver_queue_size=_QUEUE_MESSAGES)
+    waiting: list[Message] = []
+    while True:
+        messages = reader.batch_read(_READ_MESSAGES, _READ_TIMEOUT_MS)
+        if not messages and not reader.has_message_available():
+            break  # What was to come has been deleted meanwhile: by retention, by an operator.
+        waiting += messages
+        if waiting and position_of(waiting[-1].message_id()) > span.to:
+            break
+        whole = _whole_entries(waiting)
+        if whole:
+            yield waiting[:whole]
+            if position_of(waiting[whole - 1].message_id()) >= span.to:
+                return
+            del waiting[:whole]
+    rest = [message for message in waiting if position_of(message.message_id()) <= span.to]
+    if rest:
+        yield rest
+
+
+def _whole_entries(messages: Sequence[Message]) -> int:
+    """How many of the messages belong to entries that are complete."""
+    count = len(messages)
+    while count and not _ends_entry(messages[count - 1]):
+        count -= 1
+    return count
+
+
+def _ends_entry(message: Message) -> bool:
+    return message.batch_index + 1 >= message.entry.batch_size
+
+
+def _to_arrow(messages: Sequence[Message]) -> pa.RecordBatch:
+    columns: list[list[Any]] = [
+        [message.partition_key() or None for message in messages],
+        [message.data() for message in messages],
+        [message.topic_name() for message in messages],
+        [_id_text(message) for message in messages],
+        [message.publish_timestamp() * 1000 for message in messages],
+        [message.event_timestamp() * 1000 or None for message in messages],
+        [list(message.properties().items()) for message in messages],
+    ]
+    arrays = [
+        pa.array(column, field.type) for column, field in zip(columns, _ARROW_SCHEMA, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
+
+
+def _id_text(message: Message) -> str:
+    return ":".join(map(str, message.order_key))

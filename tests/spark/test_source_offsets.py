@@ -1,0 +1,45 @@
+import json
+
+from pybroker.names import TxnId
+from pybroker.spark.marker import Marker
+from pybroker.spark.offsets import (
+    CursorName,
+    Position,
+    SourceOffset,
+    Span,
+    is_pulsar_offset,
+)
+
+TOPIC = "persistent://public/default/t-partition-0"
+OTHER = "persistent://public/default/t-partition-1"
+OFFSET = SourceOffset(
+    "ledger",
+    {
+        TOPIC: Span(Position(3, -1), Position(3, 9)),
+        OTHER: Span(Position(4, 2), Position(4, 2)),
+    },
+)
+
+
+def test_an_offset_survives_sparks_json():
+    text = json.dumps(OFFSET.to_json())
+    assert SourceOffset.from_json(json.loads(text)) == OFFSET
+
+
+def test_partitions_without_news_are_no_progress():
+    assert OFFSET.progress() == {CursorName(TOPIC, "ledger"): OFFSET.spans[TOPIC]}
+
+
+def test_other_sources_offsets_are_told_apart():
+    assert is_pulsar_offset(OFFSET.to_json())
+    assert not is_pulsar_offset({"t": {"0": 17}})
+    assert not is_pulsar_offset(17)
+
+
+def test_a_marker_says_what_was_read_by_whom():
+    marker = Marker("query", 7, TxnId(2, 40), OFFSET.progress())
+    assert Marker.from_bytes(marker.to_bytes()) == marker
+    fields = json.loads(marker.to_bytes())
+    assert fields["ends"] == {"ledger": {TOPIC: "3:9"}}
+    assert fields["starts"] == {"ledger": {TOPIC: "3:-1"}}
+    assert (fields["query_id"], fields["batch_id"], fields["txn_id"]) == ("query", 7, [2, 40])
