@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
@@ -89,6 +90,12 @@ def test_tests_do_not_sleep(path: Path) -> None:
 def test_time_and_chance_are_handed_in(path: Path) -> None:
     found = NONDETERMINISTIC & set(dotted_calls(ast.parse(path.read_text())))
     assert not found, f"{label(path)} uses {', '.join(sorted(found))}: take a clock or an rng"
+
+
+@pytest.mark.parametrize("path", LIBRARY + TESTS, ids=label)
+def test_documents_that_comments_name_are_there(path: Path) -> None:
+    for name in re.findall(r"[\w-]+\.md\b", path.read_text()):
+        assert (ROOT / name).exists(), f"{label(path)} points to {name}, which readers do not have"
 
 
 def is_state_table(table: dict[object, object]) -> bool:
