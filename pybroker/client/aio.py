@@ -10,7 +10,8 @@
 
 Names and arguments are the official Python client's wherever it has them; transactions, which it
 has not, follow the official Java client. Everything runs on the current event loop, and time and
-chance come in through `clock` and `rng`, so a simulated loop makes runs repeatable.
+chance come in through `clock` and `rng`, so a simulated loop makes runs repeatable. Errors are in
+pybroker.client.
 """
 
 import random
@@ -24,7 +25,20 @@ from pybroker.client.consumer import Consumer
 from pybroker.client.coordinator import Coordinators
 from pybroker.client.errors import AlreadyClosed, InvalidConfiguration
 from pybroker.client.messages import Message, MessageId
-from pybroker.client.options import ConsumerOptions, ConsumerType, InitialPosition, ProducerOptions
+from pybroker.client.options import (
+    CompressionType,
+    ConsumerBatchReceivePolicy,
+    ConsumerKeySharedPolicy,
+    ConsumerOptions,
+    ConsumerType,
+    HashingScheme,
+    InitialPosition,
+    KeySharedMode,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    ProducerOptions,
+    Result,
+)
 from pybroker.client.producer import Producer
 from pybroker.client.reader import Reader
 from pybroker.client.subscribing import Start, SubscriptionSpec
@@ -34,11 +48,21 @@ from pybroker.runtime import Clock, SystemClock
 
 __all__ = [
     "Client",
+    "CompressionType",
     "Consumer",
+    "ConsumerBatchReceivePolicy",
+    "ConsumerKeySharedPolicy",
+    "ConsumerType",
+    "HashingScheme",
+    "InitialPosition",
+    "KeySharedMode",
     "Message",
     "MessageId",
+    "PartitionsRoutingMode",
     "Producer",
+    "ProducerAccessMode",
     "Reader",
+    "Result",
     "Transaction",
     "TxnId",
     "TxnState",

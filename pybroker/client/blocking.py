@@ -9,6 +9,7 @@ run on the loop's thread, so they must be quick and must not call what waits.
 import contextlib
 import threading
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -114,11 +115,14 @@ class Producer:
     ) -> None:
         """Like `send`; the callback gets (Result.Ok, message_id) or (error, None)."""
         message = outgoing(content, self._clock.now_ms(), **details)
-        done = as_done(callback)
-        if self._space is not None:
-            self._space.acquire()
-            done = _releasing(self._space, done)
+        done = self._when_there_is_space(as_done(callback))
         self._thread.post(self._core.submit, message, _core(txn), done)
+
+    def _when_there_is_space(self, done: Done) -> Done:
+        if self._space is None:
+            return done
+        self._space.acquire()
+        return _releasing(self._space, done)
 
     def send_batch(
         self,
@@ -129,6 +133,21 @@ class Producer:
     ) -> MessageId:
         """Publishes what `encode_batch` made as one entry; the id is that of its first message."""
         return self._thread.call(self._core.send_batch(batch, txn=_core(txn), partition=partition))
+
+    def send_batch_async(
+        self,
+        batch: EncodedBatch,
+        callback: SendCallback | None = None,
+        *,
+        txn: Transaction | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Like `send_batch`; the callback gets (Result.Ok, message_id) or (error, None), once."""
+        self._thread.post(
+            partial(self._core.send_batch_async, txn=_core(txn), partition=partition),
+            batch,
+            callback,
+        )
 
     def flush(self) -> None:
         """Returns when everything sent so far is answered; raises the first failure."""
@@ -227,6 +246,10 @@ class Consumer:
         """One for each topic or partition; entry id -1 where there is no message."""
         return self._thread.call(self._core.get_last_message_ids())
 
+    def get_mark_delete_position(self) -> MessageId:
+        """Up to and with this entry all is acknowledged. Of a single topic."""
+        return self._thread.call(self._core.get_mark_delete_position())
+
     def unsubscribe(self) -> None:
         """Deletes the subscription and closes the consumer."""
         self._thread.call(self._core.unsubscribe())
@@ -265,6 +288,10 @@ class Reader:
             return self._thread.call(self._core.read_next(timeout_millis))
         self._thread.post(self._core.taken, message)
         return message
+
+    def batch_read(self, max_messages: int, timeout_millis: int | None = None) -> list[Message]:
+        """Waits for a message, then takes all that are here; empty if none came in time."""
+        return self._thread.call(self._core.batch_read(max_messages, timeout_millis))
 
     def has_message_available(self) -> bool:
         """False at the last message that can be delivered now."""

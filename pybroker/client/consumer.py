@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from pybroker.client.cluster import Cluster
-from pybroker.client.errors import AlreadyClosed, InvalidConfiguration
+from pybroker.client.errors import AlreadyClosed, InvalidConfiguration, Timeout
 from pybroker.client.messages import Message, MessageId
 from pybroker.client.receive_queue import ReceiveQueue
 from pybroker.client.subscribing import SubscriptionSpec
 from pybroker.client.topic_consumer import TopicConsumer
 from pybroker.client.transaction import Transaction
+from pybroker.errors import NotAllowed
 
 Acknowledgeable = Message | MessageId
 
@@ -82,6 +83,17 @@ class Consumer:
                         break
         except TimeoutError:
             pass
+        return messages
+
+    async def take(self, max_messages: int, timeout_millis: int | None) -> list[Message]:
+        """Waits for a message, then takes all that are here; empty if none came in time."""
+        try:
+            messages = [await self.receive(timeout_millis)]
+        except Timeout:
+            return []
+        while len(messages) < max_messages and (message := self.poll()) is not None:
+            self.taken(message)
+            messages.append(message)
         return messages
 
     def poll(self) -> Message | None:
@@ -180,11 +192,24 @@ class Consumer:
 
     async def get_last_message_id(self) -> MessageId:
         """Of a single topic: several have no order between them."""
+        return (await self._only_part().last_message_id())[0]
+
+    async def get_mark_delete_position(self) -> MessageId:
+        """Up to and with this entry all is acknowledged. Of a single topic.
+
+        Differs: official clients cannot ask. Raises NotAllowed if the broker does not tell.
+        """
+        _, mark_delete = await self._only_part().last_message_id()
+        if mark_delete is None:
+            raise NotAllowed("The broker does not tell mark-delete positions: it is too old")
+        return mark_delete
+
+    def _only_part(self) -> TopicConsumer:
         if len(self._parts) > 1:
             raise InvalidConfiguration(
-                f"{self._topic} has {len(self._parts)} partitions: ask for the last message ids"
+                f"{self._topic} has {len(self._parts)} partitions: subscribe to one of them"
             )
-        return (await self.get_last_message_ids())[0]
+        return next(iter(self._parts.values()))
 
     async def get_last_message_ids(self) -> list[MessageId]:
         """One for each topic or partition; entry id -1 where there is no message."""

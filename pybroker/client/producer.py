@@ -135,11 +135,25 @@ class Producer:
         partition: int | None = None,
     ) -> MessageId:
         """Publishes what `encode_batch` made as one entry; the id is that of its first message."""
-        index = self._router.next_turn() if partition is None else partition
-        part = await self._part_with_space(index)
+        part = await self._part_with_space(self._partition_for_batch(partition))
         answer: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
         part.submit_batch(batch, txn, _resolving(answer))
         return await answer
+
+    def send_batch_async(
+        self,
+        batch: EncodedBatch,
+        callback: SendCallback | None = None,
+        *,
+        txn: Transaction | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Like `send_batch`; the callback gets (Result.Ok, message_id) or (error, None), once."""
+        part = self._parts[self._partition_for_batch(partition)]
+        part.submit_batch(batch, txn, as_done(callback))
+
+    def _partition_for_batch(self, wanted: int | None) -> int:
+        return self._router.next_turn() if wanted is None else wanted
 
     async def _part_with_space(self, index: int) -> TopicProducer:
         part = self._parts[index]

@@ -22,6 +22,15 @@ class Reader:
         self._passed(message)
         return message
 
+    async def batch_read(
+        self, max_messages: int, timeout_millis: int | None = None
+    ) -> list[Message]:
+        """Waits for a message, then takes all that are here; empty if none came in time."""
+        messages = await self.consumer.take(max_messages, timeout_millis)
+        if messages:
+            self._passed(messages[-1])
+        return messages
+
     def taken(self, message: Message) -> None:
         """What must follow `consumer.poll`."""
         self.consumer.taken(message)
