@@ -23,6 +23,7 @@ class BrokerProcess:
     def __init__(self, data_dir: Path, arguments: Sequence[str] = ()) -> None:
         self.service_url = ""
         self.admin_url = ""
+        self.program = [sys.executable, "-m", "pybroker"]
         self._data_dir = data_dir
         self._arguments = list(arguments)
         self._port = "0"
@@ -48,9 +49,9 @@ class BrokerProcess:
     def start(self) -> None:
         """Returns when it serves; RuntimeError if it ends before, having said why on stderr."""
         ports = ["--port", self._port, "--http-port", self._http_port]
-        command = [sys.executable, "-m", "pybroker", "standalone", *ports, *self._arguments]
+        options = [*ports, *self._arguments, "--data-dir", str(self._data_dir)]
         self._process = subprocess.Popen(
-            [*command, "--data-dir", str(self._data_dir)], stdout=subprocess.PIPE, text=True
+            [*self.program, "standalone", *options], stdout=subprocess.PIPE, text=True
         )
         assert self._process.stdout is not None
         ready = _READY.match(self._process.stdout.readline())

@@ -50,6 +50,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="shrink the loads (1.0)")
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
     parser.add_argument("--folder", type=Path, help="put data here (default: a temporary folder)")
+    parser.add_argument(
+        "--profile", type=Path, metavar="FOLDER", help="keep cProfile's records here"
+    )
     options = parser.parse_args()
     if unknown := [row for row in options.rows if row not in ROWS]:
         parser.error(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
@@ -69,9 +72,11 @@ def main() -> int:
     started = time.perf_counter()
     print(f"{os.cpu_count()} CPUs, Python {sys.version.split()[0]}, fsync before every receipt\n")
     print(HEADER, flush=True)
+    if options.profile is not None:
+        options.profile.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         for name in options.rows or ROWS:
-            bench = Bench(Path(folder), options.runs, options.scale)
+            bench = Bench(Path(folder), options.runs, options.scale, options.profile)
             results.append(run_row(name, bench))
             print("\n".join(table_lines(results[-1])), flush=True)
     figures = [figure for result in results for figure in result.figures]

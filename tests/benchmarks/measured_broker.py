@@ -10,9 +10,14 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class MeasuredBroker(BrokerProcess):
-    def __init__(self, data_dir: Path) -> None:
+    """With `profile`, it writes there where its time went when it stops (and is twice as slow)."""
+
+    def __init__(self, data_dir: Path, profile: Path | None = None) -> None:
         super().__init__(data_dir)
         self.data_dir = data_dir
+        if profile is not None:
+            interpreter, *module = self.program
+            self.program = [interpreter, "-m", "cProfile", "-o", str(profile), *module]
 
     @property
     def port(self) -> int:

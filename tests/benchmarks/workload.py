@@ -49,11 +49,13 @@ class Bench:
     folder: Path
     runs: int
     scale: float
+    profiles: Path | None = None
 
     def broker(self, name: str) -> MeasuredBroker:
         data_dir = self.folder / name
         data_dir.mkdir()
-        return MeasuredBroker(data_dir)
+        profile = self.profiles / f"{name}.pstats" if self.profiles else None
+        return MeasuredBroker(data_dir, profile)
 
     def scaled(self, count: int) -> int:
         """A multiple of 1,000, so that acknowledgements by the thousand come out even."""
