@@ -48,16 +48,24 @@ class BrokerProcess:
 
     def start(self) -> None:
         """Returns when it serves; RuntimeError if it ends before, having said why on stderr."""
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """The first half of `start`: returns at once."""
         ports = ["--port", self._port, "--http-port", self._http_port]
         options = [*ports, *self._arguments, "--data-dir", str(self._data_dir)]
         self._process = subprocess.Popen(
             [*self.program, "standalone", *options], stdout=subprocess.PIPE, text=True
         )
-        assert self._process.stdout is not None
-        ready = _READY.match(self._process.stdout.readline())
+
+    def wait_until_ready(self) -> None:
+        """The second half of `start`."""
+        process = self._running()
+        assert process.stdout is not None
+        ready = _READY.match(process.stdout.readline())
         if ready is None:
-            code = self._process.wait()
-            raise RuntimeError(f"The broker ended with code {code} before it served")
+            raise RuntimeError(f"The broker ended with code {process.wait()} before it served")
         self.service_url, self._port = ready[1], ready[2]
         self.admin_url, self._http_port = ready[3] or "", ready[4] or "0"
 
