@@ -63,7 +63,9 @@ class ClusterRoutes:
     def _check_cluster(self, request: Request) -> None:
         name = request.path_params["cluster"]
         if name != self._cluster:
-            raise HTTPException(404, f"Cluster {name} does not exist; the only one is {self._cluster}")
+            raise HTTPException(
+                404, f"Cluster {name} does not exist; the only one is {self._cluster}"
+            )
 
 
 def _spelt(value: object) -> str:

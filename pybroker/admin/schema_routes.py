@@ -13,9 +13,28 @@ from pybroker.broker.schemas import StoredSchema
 _TOPIC: Final = "/admin/v2/schemas/{tenant:segment}/{namespace:segment}/{topic:segment}"
 # The admin API's names of the wire's numbers, which begin at 0.
 _TYPES: Final = (
-    "NONE STRING JSON PROTOBUF AVRO BOOLEAN INT8 INT16 INT32 INT64 FLOAT DOUBLE DATE TIME "
-    "TIMESTAMP KEY_VALUE INSTANT LOCAL_DATE LOCAL_TIME LOCAL_DATE_TIME PROTOBUF_NATIVE"
-).split()
+    "NONE",
+    "STRING",
+    "JSON",
+    "PROTOBUF",
+    "AVRO",
+    "BOOLEAN",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "FLOAT",
+    "DOUBLE",
+    "DATE",
+    "TIME",
+    "TIMESTAMP",
+    "KEY_VALUE",
+    "INSTANT",
+    "LOCAL_DATE",
+    "LOCAL_TIME",
+    "LOCAL_DATE_TIME",
+    "PROTOBUF_NATIVE",
+)
 
 
 class SchemaRoutes:
@@ -31,9 +50,7 @@ class SchemaRoutes:
         ]
 
     async def get(self, request: Request) -> dict[str, Any]:
-        version, schema = self._schemas.get(
-            topic_of(request), request.path_params.get("version")
-        )
+        version, schema = self._schemas.get(topic_of(request), request.path_params.get("version"))
         return {
             "version": version,
             "type": _TYPES[schema.type],

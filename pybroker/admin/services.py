@@ -1,12 +1,13 @@
 """What the admin routes work with; the composition root fills it in."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
 from pybroker.runtime import Clock
-from pybroker.transaction.coordinator import Coordinators
+from pybroker.transaction.coordinators import Coordinators
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class AdminServices:
     config: BrokerConfig
     service_url: str  # pulsar://host:port, as clients reach it
     admin_url: str  # http://host:port
+    connections: Callable[[], int]  # how many clients are connected
 
     @property
     def broker_id(self) -> str:

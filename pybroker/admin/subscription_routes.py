@@ -53,7 +53,8 @@ class SubscriptionRoutes:
         found = [subscription async for subscription in self._each(request)]
         if any(s.consumers for s in found) and not flag(request, "force"):
             raise HTTPException(
-                412, f"Subscription {found[0].name} has connected consumers; close them or use force"
+                412,
+                f"Subscription {found[0].name} has connected consumers; close them or use force",
             )
         async for topic in self._each_topic(request):
             if found[0].name in topic.subscriptions:
@@ -64,7 +65,7 @@ class SubscriptionRoutes:
             await subscription.skip_all()
 
     async def reset_to_position(self, request: Request) -> None:
-        """{ledgerId, entryId[, isExcluded]}: the next message to deliver, or the last one not to."""
+        """{ledgerId, entryId[, isExcluded]}: the next message; with isExcluded the one before."""
         body = await read_object(request)
         position = _position(body)
         async for subscription in self._each(request):
@@ -104,7 +105,7 @@ def _position(body: Any) -> Position:
     ids = (body.get("ledgerId"), body.get("entryId")) if isinstance(body, dict) else (None, None)
     ledger_id, entry_id = ids
     if type(ledger_id) is not int or type(entry_id) is not int:
-        raise HTTPException(400, "A message id is {\"ledgerId\": …, \"entryId\": …}")
+        raise HTTPException(400, 'A message id is {"ledgerId": …, "entryId": …}')
     return Position(ledger_id, entry_id)
 
 

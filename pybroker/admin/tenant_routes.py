@@ -51,7 +51,9 @@ class TenantRoutes:
         body = await read_object(request)
         clusters = body.get("allowedClusters") or [self._cluster]
         if clusters != [self._cluster]:
-            raise HTTPException(412, f"allowedClusters must be {[self._cluster]}: there is no other")
+            raise HTTPException(
+                412, f"allowedClusters must be {[self._cluster]}: there is no other"
+            )
         roles = body.get("adminRoles") or []
         if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles):
             raise HTTPException(400, "adminRoles must be a list of role names")

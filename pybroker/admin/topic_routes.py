@@ -82,7 +82,9 @@ class TopicRoutes:
 
     async def partitions(self, request: Request) -> dict[str, Any]:
         auto_create = flag(request, "checkAllowAutoCreation")
-        return {"partitions": await self._topics.partitions_for_client(topic_of(request), auto_create)}
+        return {
+            "partitions": await self._topics.partitions_for_client(topic_of(request), auto_create)
+        }
 
     async def create_partitioned(self, request: Request) -> None:
         name = topic_of(request)

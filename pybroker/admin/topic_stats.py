@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from managed_ledger.cursor import ManagedCursor
 from pybroker.admin.rates import Rates
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.producers import Producer
@@ -22,25 +21,29 @@ _TYPE_NAMES: Final = {
     SubscriptionType.FAILOVER: "Failover",
     SubscriptionType.KEY_SHARED: "Key_Shared",
 }
+# What a subscription has of its consumers, and a topic of its subscriptions.
+_OUT_FIELDS: Final = (
+    "msgRateOut",
+    "msgThroughputOut",
+    "msgOutCounter",
+    "bytesOutCounter",
+    "msgRateRedeliver",
+)
 _NO_LEDGER: Final = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False}
 
 
 def topic_stats(topic: Topic, rates: Rates, now_ms: int) -> Stats:
     subscriptions = {
-        name: subscription_stats(subscription, rates)
+        name: subscription_stats(subscription, topic, rates)
         for name, subscription in topic.subscriptions.items()
     }
     publishers = [producer_stats(producer, topic, rates) for producer in topic.producers.all()]
     return {
         **_traffic_in(topic, topic, rates),
-        "msgRateOut": _total(subscriptions.values(), "msgRateOut"),
-        "msgThroughputOut": _total(subscriptions.values(), "msgThroughputOut"),
-        "msgOutCounter": _total(subscriptions.values(), "msgOutCounter"),
-        "bytesOutCounter": _total(subscriptions.values(), "bytesOutCounter"),
-        "storageSize": topic.ledger.total_size,
+        **{field: _total(subscriptions.values(), field) for field in _OUT_FIELDS},
+        "storageSize": topic.ledger.total_size_bytes,
         "backlogSize": max((s["backlogSize"] for s in subscriptions.values()), default=0),
         "offloadedStorageSize": 0,
-        "waitingPublishers": topic.producers.waiting,
         "topicEpoch": topic.producers.epoch,
         "deduplicationStatus": "Enabled" if topic.deduplication else "Disabled",
         "ownerBroker": topic.config.cluster_name,
@@ -51,21 +54,22 @@ def topic_stats(topic: Topic, rates: Rates, now_ms: int) -> Stats:
     }
 
 
-def subscription_stats(subscription: Subscription, rates: Rates) -> Stats:
+def subscription_stats(subscription: Subscription, topic: Topic, rates: Rates) -> Stats:
     consumers = [consumer_stats(consumer, rates) for consumer in subscription.consumers]
     cursor, kind = subscription.cursor, subscription.kind
-    backlog = subscription.backlog
+    backlog, active = subscription.backlog, subscription.active_consumer
     return {
-        **_traffic_out(subscription, subscription, rates),
-        "msgRateRedeliver": _total(consumers, "msgRateRedeliver"),
+        **{field: _total(consumers, field) for field in _OUT_FIELDS},
         "msgBacklog": backlog,
         "msgBacklogNoDelayed": backlog,
-        "backlogSize": _size_of(subscription, backlog),
+        "backlogSize": _size_of(backlog, topic),
         "msgDelayed": 0,
-        "unackedMessages": _total(consumers, "unackedMessages"),
-        "blockedSubscriptionOnUnackedMsgs": subscription.blocked,
+        "unackedMessages": subscription.unacked_messages,
+        "blockedSubscriptionOnUnackedMsgs": any(
+            c["blockedConsumerOnUnackedMsgs"] for c in consumers
+        ),
         "type": "None" if kind is None else _TYPE_NAMES[kind],
-        "activeConsumerName": subscription.active_consumer_name,
+        "activeConsumerName": active.name if active else "",
         "consumers": consumers,
         "isDurable": cursor.durable,
         "isReplicated": False,
@@ -79,7 +83,10 @@ def subscription_stats(subscription: Subscription, rates: Rates) -> Stats:
 
 def consumer_stats(consumer: Consumer, rates: Rates) -> Stats:
     return {
-        **_traffic_out(consumer, consumer, rates),
+        "msgRateOut": rates.of((consumer, "messages out"), consumer.messages_out),
+        "msgThroughputOut": rates.of((consumer, "bytes out"), consumer.bytes_out),
+        "msgOutCounter": consumer.messages_out,
+        "bytesOutCounter": consumer.bytes_out,
         "msgRateRedeliver": rates.of((consumer, "redelivered"), consumer.messages_redelivered),
         "consumerName": consumer.name,
         "availablePermits": consumer.permits,
@@ -110,21 +117,24 @@ def producer_stats(producer: Producer, topic: Topic, rates: Rates) -> Stats:
 
 def internal_stats(topic: Topic) -> Stats:
     ledgers = [
-        {"ledgerId": l.ledger_id, "entries": l.entries, "size": l.size_bytes, "offloaded": False}
-        for l in topic.ledger.ledgers()
+        {
+            "ledgerId": ledger.ledger_id,
+            "entries": ledger.entries,
+            "size": ledger.size_bytes,
+            "offloaded": False,
+        }
+        for ledger in topic.ledger.ledgers()
     ]
     return {
-        "entriesAddedCounter": topic.entries_added,
         "numberOfEntries": sum(ledger["entries"] for ledger in ledgers),
-        "totalSize": topic.ledger.total_size,
+        "totalSize": topic.ledger.total_size_bytes,
         "currentLedgerEntries": ledgers[-1]["entries"],
         "currentLedgerSize": ledgers[-1]["size"],
         "lastConfirmedEntry": str(topic.ledger.last_confirmed),
         "state": "LedgerOpened",
         "ledgers": ledgers,
         "cursors": {
-            name: _cursor(subscription.cursor, topic)
-            for name, subscription in topic.subscriptions.items()
+            name: _cursor(subscription, topic) for name, subscription in topic.subscriptions.items()
         },
         "schemaLedgers": [],
         "compactedLedger": _NO_LEDGER,
@@ -143,21 +153,24 @@ def merged_stats(partitions: Iterable[Stats]) -> Stats:
 def _merged(left: Any, right: Any) -> Any:
     if isinstance(left, dict) and isinstance(right, dict):
         return merged_stats([left, right])
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left
-    if isinstance(left, int | float | list) and isinstance(right, type(left)):
+    if isinstance(left, list) and isinstance(right, list):
         return left + right
-    return left
+    return left + right if _is_number(left) and _is_number(right) else left
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def iso_time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def _cursor(cursor: ManagedCursor, topic: Topic) -> Stats:
+def _cursor(subscription: Subscription, topic: Topic) -> Stats:
+    cursor = subscription.cursor
     return {
         "markDeletePosition": str(cursor.mark_delete_position),
-        "readPosition": str(topic.ledger.next_position(cursor.mark_delete_position)),
+        "readPosition": str(subscription.read_position),
         "individuallyDeletedMessages": "[]",
         "totalNonContiguousDeletedMessagesRange": cursor.unacked_ranges_count,
         "numberOfEntriesSinceFirstNotAckedMessage": cursor.backlog(topic.ledger.last_confirmed),
@@ -180,16 +193,6 @@ def _traffic_in(counter: object, source: Topic | Producer, rates: Rates) -> Stat
     }
 
 
-def _traffic_out(counter: object, source: Subscription | Consumer, rates: Rates) -> Stats:
-    messages, size_bytes = source.messages_out, source.bytes_out
-    return {
-        "msgRateOut": rates.of((counter, "messages out"), messages),
-        "msgThroughputOut": rates.of((counter, "bytes out"), size_bytes),
-        "msgOutCounter": messages,
-        "bytesOutCounter": size_bytes,
-    }
-
-
 def _transactions(topic: Topic, now_ms: int) -> Stats:
     ongoing = topic.buffer.ongoing()
     stats: Stats = {
@@ -197,20 +200,20 @@ def _transactions(topic: Topic, now_ms: int) -> Stats:
         "lastStablePosition": str(topic.max_read_position),
     }
     if ongoing:
-        txn_id, position, opened_at_ms = ongoing[0]
+        oldest = ongoing[0]
         stats["oldestOpenTransaction"] = {
-            "txnId": str(txn_id),
-            "startPosition": str(position),
-            "ageMs": max(0, now_ms - opened_at_ms),
+            "txnId": str(oldest.txn_id),
+            "startPosition": None if oldest.first_position is None else str(oldest.first_position),
+            "ageMs": max(0, now_ms - oldest.opened_at_ms),
         }
     return stats
 
 
-def _size_of(subscription: Subscription, entries: int) -> int:
+def _size_of(entries: int, topic: Topic) -> int:
     """Of that many average entries: which ones they are is not worth looking up."""
-    ledger = subscription.topic.ledger
+    ledger = topic.ledger
     all_entries = sum(info.entries for info in ledger.ledgers())
-    return ledger.total_size * entries // all_entries if all_entries else 0
+    return ledger.total_size_bytes * entries // all_entries if all_entries else 0
 
 
 def _total(parts: Iterable[Stats], field: str) -> Any:

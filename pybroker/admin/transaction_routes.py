@@ -84,7 +84,7 @@ class TransactionRoutes:
     async def _chosen(self, request: Request) -> list[TransactionCoordinator]:
         wanted = request.query_params.get("coordinatorId")
         if wanted is None:
-            return self._coordinators.loaded()
+            return self._coordinators.served()
         if not wanted.isdecimal():
             raise HTTPException(400, "coordinatorId must be a number")
         return [await self._coordinators.get(int(wanted))]
@@ -147,7 +147,6 @@ def _coordinator_stats(coordinator: TransactionCoordinator) -> Stats:
     stats = coordinator.stats()
     return {
         "state": "Ready",
-        "leastSigBits": stats.highest_id,
         "lowWaterMark": stats.low_watermark,
         "ongoingTxnSize": stats.active,
         "createdCount": stats.opened,
@@ -168,7 +167,7 @@ def _coordinator_stats(coordinator: TransactionCoordinator) -> Stats:
 
 def _in(topic: Topic, txn_id: TxnId) -> Stats:
     for open_id, position, _ in topic.buffer.ongoing():
-        if open_id == txn_id:
+        if open_id == txn_id and position is not None:
             return {"startPosition": str(position), "aborted": False}
     return {"startPosition": None, "aborted": False}
 

@@ -1,0 +1,120 @@
+"""/metrics under Apache Pulsar's own names, so that its dashboards work, and a few of our own."""
+
+from collections.abc import Iterable
+from importlib.metadata import version
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.rates import Rates
+from pybroker.admin.routing import route
+from pybroker.admin.services import AdminServices
+from pybroker.admin.topic_stats import Stats, topic_stats
+from pybroker.broker.topic import Topic
+from pybroker.metrics import CONTENT_TYPE, Exposition, Kind
+from pybroker.transaction.coordinator import TransactionCoordinator
+
+# Metric, its kind, and the field of the topic's stats that it shows.
+_TOPIC_METRICS: Final[tuple[tuple[str, Kind, str], ...]] = (
+    ("pulsar_rate_in", "gauge", "msgRateIn"),
+    ("pulsar_rate_out", "gauge", "msgRateOut"),
+    ("pulsar_throughput_in", "gauge", "msgThroughputIn"),
+    ("pulsar_throughput_out", "gauge", "msgThroughputOut"),
+    ("pulsar_in_messages_total", "counter", "msgInCounter"),
+    ("pulsar_in_bytes_total", "counter", "bytesInCounter"),
+    ("pulsar_out_messages_total", "counter", "msgOutCounter"),
+    ("pulsar_out_bytes_total", "counter", "bytesOutCounter"),
+    ("pulsar_storage_size", "gauge", "storageSize"),
+    ("pulsar_storage_backlog_size", "gauge", "backlogSize"),
+)
+_SUBSCRIPTION_METRICS: Final = (
+    ("pulsar_subscription_back_log", "msgBacklog"),
+    ("pulsar_subscription_msg_rate_out", "msgRateOut"),
+    ("pulsar_subscription_msg_throughput_out", "msgThroughputOut"),
+    ("pulsar_subscription_unacked_messages", "unackedMessages"),
+    ("pulsar_subscription_blocked_on_unacked_messages", "blockedSubscriptionOnUnackedMsgs"),
+)
+_BROKER_SUMS: Final = (
+    ("pulsar_broker_rate_in", "msgRateIn"),
+    ("pulsar_broker_rate_out", "msgRateOut"),
+    ("pulsar_broker_throughput_in", "msgThroughputIn"),
+    ("pulsar_broker_throughput_out", "msgThroughputOut"),
+    ("pulsar_broker_storage_size", "storageSize"),
+)
+
+
+class MetricsRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._services = services
+        self._rates = Rates(services.clock)
+
+    def routes(self) -> list[Route]:
+        return [route("GET", "/metrics", self.metrics), route("GET", "/metrics/", self.metrics)]
+
+    async def metrics(self, _: Request) -> Response:
+        services = self._services
+        exposition = Exposition({"cluster": services.config.cluster_name})
+        exposition.add("pulsar_version_info", "gauge", 1, version=version("pybroker"))
+        exposition.add("pulsar_active_connections", "gauge", services.connections())
+        now_ms = services.clock.now_ms()
+        loaded = services.topics.loaded()
+        stats = {topic: topic_stats(topic, self._rates, now_ms) for topic in loaded}
+        add_broker(exposition, stats.values())
+        for topic, topic_fields in stats.items():
+            add_topic(exposition, topic, topic_fields)
+        for coordinator in services.coordinators.served():
+            add_coordinator(exposition, coordinator, now_ms)
+        return Response(exposition.render(), media_type=CONTENT_TYPE)
+
+
+def add_broker(exposition: Exposition, topics: Iterable[Stats]) -> None:
+    topics = list(topics)
+    subscriptions = [s for stats in topics for s in stats["subscriptions"].values()]
+    counts = {
+        "topics": len(topics),
+        "subscriptions": len(subscriptions),
+        "producers": sum(len(stats["publishers"]) for stats in topics),
+        "consumers": sum(len(subscription["consumers"]) for subscription in subscriptions),
+    }
+    for what, count in counts.items():
+        exposition.add(f"pulsar_broker_{what}_count", "gauge", count)
+    for name, field in _BROKER_SUMS:
+        exposition.add(name, "gauge", sum(stats[field] for stats in topics))
+    backlog = sum(subscription["msgBacklog"] for subscription in subscriptions)
+    exposition.add("pulsar_broker_msg_backlog", "gauge", backlog)
+
+
+def add_topic(exposition: Exposition, topic: Topic, stats: Stats) -> None:
+    labels = {"namespace": topic.name.namespace_name, "topic": str(topic.name)}
+    for name, kind, field in _TOPIC_METRICS:
+        exposition.add(name, kind, stats[field], **labels)
+    subscriptions = stats["subscriptions"]
+    exposition.add("pulsar_subscriptions_count", "gauge", len(subscriptions), **labels)
+    exposition.add("pulsar_producers_count", "gauge", len(stats["publishers"]), **labels)
+    consumers = sum(len(subscription["consumers"]) for subscription in subscriptions.values())
+    exposition.add("pulsar_consumers_count", "gauge", consumers, **labels)
+    backlog = sum(subscription["msgBacklog"] for subscription in subscriptions.values())
+    exposition.add("pulsar_msg_backlog", "gauge", backlog, **labels)
+    blocked = topic.ledger.count_between(topic.max_read_position, topic.ledger.last_confirmed)
+    exposition.add("pybroker_txn_blocked_entries", "gauge", blocked, **labels)
+    for subscription, fields in subscriptions.items():
+        for name, field in _SUBSCRIPTION_METRICS:
+            value = fields[field]
+            exposition.add(name, "gauge", +value, **labels, subscription=subscription)
+
+
+def add_coordinator(
+    exposition: Exposition, coordinator: TransactionCoordinator, now_ms: int
+) -> None:
+    stats = coordinator.stats()
+    labels = {"coordinator_id": str(stats.coordinator_id)}
+    exposition.add("pulsar_txn_active_count", "gauge", stats.active, **labels)
+    exposition.add("pulsar_txn_created_count", "counter", stats.opened, **labels)
+    exposition.add("pulsar_txn_committed_count", "counter", stats.committed, **labels)
+    exposition.add("pulsar_txn_aborted_count", "counter", stats.aborted, **labels)
+    exposition.add("pulsar_txn_timeout_count", "counter", stats.timed_out, **labels)
+    oldest_ms = min((txn.opened_at_ms for txn in coordinator.live()), default=now_ms)
+    age_s = max(0, now_ms - oldest_ms) / 1000
+    exposition.add("pybroker_txn_oldest_open_seconds", "gauge", age_s, **labels)

@@ -1,0 +1,38 @@
+"""A broker for your tests, in this process: starts in milliseconds, leaves nothing behind.
+
+with pybroker.testing.broker() as b:
+    client = pulsar.Client(b.service_url)
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pybroker.config import BrokerConfig
+from pybroker.testing.running_broker import RunningBroker
+
+__all__ = ["RunningBroker", "broker"]
+
+
+@contextmanager
+def broker(
+    config: BrokerConfig | None = None,
+    *,
+    data_dir: Path | None = None,
+    http: bool = False,
+    **settings: Any,
+) -> Iterator[RunningBroker]:
+    """A broker on free ports, in memory unless it has a `data_dir`; the admin REST with `http`.
+
+    `settings` are fields of BrokerConfig: `broker(broker_deduplication_enabled=True)`.
+    """
+    free_ports = {"broker_service_port": 0, "web_service_port": 0}
+    config = replace(config or BrokerConfig(), **{**free_ports, **settings})
+    running = RunningBroker(config, data_dir, http)
+    running.start()
+    try:
+        yield running
+    finally:
+        running.stop()

@@ -1,0 +1,161 @@
+"""A broker on a thread of this process, which tests can stop, kill, start again and look into.
+
+Each start is a new event loop with a new broker; port and storage stay. `kill` leaves in the
+storage what a killed process would: what is durable, without what an orderly end writes.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from pybroker.app import Broker, embedded_backend, memory_backend, standalone
+from pybroker.config import BrokerConfig
+from pybroker.testing.loop_thread import LoopThread
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class RunningBroker:
+    def __init__(self, config: BrokerConfig, data_dir: Path | None, http: bool) -> None:
+        self.service_url = ""
+        self.admin_url = ""
+        self._config = config
+        self._data_dir = data_dir
+        self._http = http
+        self._memory = memory_backend()
+        self._thread: LoopThread | None = None
+        self._broker: Broker | None = None
+
+    # -- life
+
+    def start(self) -> None:
+        """Serve; from the second time on at the same addresses."""
+        self._thread = LoopThread("pybroker")
+        try:
+            self._broker = self._thread.run(self._start())
+        except BaseException:
+            self._thread.close()
+            raise
+        self.service_url, self.admin_url = self._broker.service_url, self._broker.admin_url
+        self._config = replace(
+            self._config,
+            broker_service_port=urlsplit(self.service_url).port or 0,
+            web_service_port=urlsplit(self.admin_url).port or 0,
+        )
+
+    def stop(self) -> None:
+        """The orderly end. Idempotent."""
+        self._end(Broker.stop)
+
+    def kill(self) -> None:
+        """The other one. Idempotent."""
+        self._end(Broker.abandon)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def kill_and_restart(self) -> None:
+        self.kill()
+        self.start()
+
+    async def _start(self) -> Broker:
+        backend = self._memory
+        if self._data_dir is not None:
+            backend = embedded_backend(self._config, self._data_dir, _disk_failed)
+        return await standalone(self._config, backend, self._http)
+
+    def _end(self, how: Callable[[Broker], Awaitable[None]]) -> None:
+        if self._thread is None or self._broker is None:
+            return
+        thread, broker = self._thread, self._broker
+        self._thread = self._broker = None
+
+        async def end() -> None:
+            await how(broker)
+
+        try:
+            thread.run(end())
+        finally:
+            thread.close()
+
+    # -- looking inside
+
+    def call(self, work: Callable[[Broker], Awaitable[T]]) -> T:
+        """Run `work` on the broker's loop and return what it returns."""
+        if self._thread is None or self._broker is None:
+            raise RuntimeError("The broker is not running; call start()")
+        broker = self._broker
+
+        async def run() -> T:
+            return await work(broker)
+
+        return self._thread.run(run())
+
+    def backlog(self, topic: str, subscription: str) -> int:
+        """Entries that are not acknowledged; markers and aborted messages do not count."""
+
+        async def look(broker: Broker) -> int:
+            found = await broker.topics.get(topic)
+            return found.subscriptions[subscription].backlog if found else 0
+
+        return self.call(look)
+
+    def unacked_messages(self, topic: str, subscription: str) -> int:
+        """Delivered and not acknowledged (Shared and Key_Shared)."""
+
+        async def look(broker: Broker) -> int:
+            found = await broker.topics.get(topic)
+            return found.subscriptions[subscription].unacked_messages if found else 0
+
+        return self.call(look)
+
+    def hidden_entries(self, topic: str) -> int:
+        """Markers and aborted messages that the topic's log still holds."""
+
+        async def look(broker: Broker) -> int:
+            found = await broker.topics.get(topic)
+            if found is None:
+                return 0
+            before_all = found.ledger.first_position.before
+            return found.hidden.count(before_all, found.ledger.last_confirmed)
+
+        return self.call(look)
+
+    def pending_ack_log_entries(self, topic: str, subscription: str) -> int:
+        """What the subscription's log of transactional acknowledgements still holds."""
+
+        async def look(broker: Broker) -> int:
+            found = await broker.topics.get(topic)
+            pending = found.subscriptions[subscription].pending_acks if found else None
+            return pending.stats().log_entries if pending else 0
+
+        return self.call(look)
+
+    def trim(self, topic: str) -> None:
+        """Give back the closed ledgers that nobody needs, now instead of in a while."""
+
+        async def work(broker: Broker) -> None:
+            found = await broker.topics.get(topic)
+            if found is not None:
+                await found.ledger.trim()
+
+        self.call(work)
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+        """For what the broker does by itself. Raises TimeoutError."""
+        deadline_s = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"Not so within {timeout_s:g} s")
+            time.sleep(0.01)
+
+
+def _disk_failed(error: Exception) -> None:
+    log.critical("the disk did not keep what was written: %s", error)

@@ -1,0 +1,40 @@
+"""The admin REST of a running broker, and messages to see in it."""
+
+import itertools
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+import pybroker.testing
+from pybroker.testing import RunningBroker
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def admin_broker() -> Iterator[RunningBroker]:
+    with pybroker.testing.broker(http=True) as broker:
+        yield broker
+
+
+@pytest.fixture
+def admin(admin_broker: RunningBroker) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=admin_broker.admin_url) as client:
+        yield client
+
+
+@pytest.fixture
+def namespace(admin: httpx.Client) -> str:
+    """A fresh one: tenant/namespace."""
+    name = f"public/ns-{next(_numbers)}"
+    assert admin.put(f"/admin/v2/namespaces/{name}").status_code == 204
+    return name
+
+
+@pytest.fixture
+def topic(admin: httpx.Client, namespace: str) -> str:
+    """A fresh topic's path: tenant/namespace/topic."""
+    name = f"{namespace}/orders"
+    assert admin.put(f"/admin/v2/persistent/{name}").status_code == 204
+    return name

@@ -1,0 +1,90 @@
+"""The cluster, the broker, tenants, lookups, and what every answer has in common."""
+
+import httpx
+import pytest
+
+from pybroker.testing import RunningBroker
+
+TENANTS = "/admin/v2/tenants"
+
+
+def test_there_is_exactly_one_cluster(admin: httpx.Client, admin_broker: RunningBroker) -> None:
+    assert admin.get("/admin/v2/clusters").json() == ["standalone"]
+    assert admin.get("/admin/v2/clusters/standalone").json() == {
+        "serviceUrl": admin_broker.admin_url,
+        "brokerServiceUrl": admin_broker.service_url,
+    }
+    assert admin.get("/admin/v2/clusters/elsewhere").status_code == 404
+
+
+def test_health_is_the_word_ok(admin: httpx.Client) -> None:
+    assert admin.get("/admin/v2/brokers/health").text == "ok"
+
+
+def test_the_broker_is_known_by_its_admin_address(
+    admin: httpx.Client, admin_broker: RunningBroker
+) -> None:
+    address = admin_broker.admin_url.removeprefix("http://")
+    assert admin.get("/admin/v2/brokers").json() == [address]
+    assert admin.get("/admin/v2/brokers/standalone").json() == [address]
+    assert admin.get("/admin/v2/brokers/leaderBroker").json()["brokerId"] == address
+
+
+def test_the_running_configuration_has_broker_conf_names(admin: httpx.Client) -> None:
+    configuration = admin.get("/admin/v2/brokers/configuration/runtime").json()
+    assert configuration["clusterName"] == "standalone"
+    assert configuration["brokerDeduplicationEnabled"] == "false"
+
+
+def test_an_unknown_route_is_an_error_with_a_reason(admin: httpx.Client) -> None:
+    answer = admin.get("/admin/v2/nothing")
+    assert (answer.status_code, list(answer.json())) == (404, ["reason"])
+
+
+def test_a_route_with_another_method_is_an_error_with_a_reason(admin: httpx.Client) -> None:
+    answer = admin.post("/admin/v2/clusters")
+    assert (answer.status_code, list(answer.json())) == (405, ["reason"])
+
+
+def test_a_tenant_comes_changes_and_goes(admin: httpx.Client) -> None:
+    settings = {"adminRoles": ["root"], "allowedClusters": ["standalone"]}
+    assert admin.put(f"{TENANTS}/acme", json=settings).status_code == 204
+    assert admin.put(f"{TENANTS}/acme", json=settings).status_code == 409
+    assert "acme" in admin.get(TENANTS).json()
+    assert admin.post(f"{TENANTS}/acme", json={"adminRoles": []}).status_code == 204
+    assert admin.get(f"{TENANTS}/acme").json()["adminRoles"] == []
+    assert admin.delete(f"{TENANTS}/acme").status_code == 204
+    assert admin.get(f"{TENANTS}/acme").status_code == 404
+
+
+def test_a_tenant_with_namespaces_stays(admin: httpx.Client) -> None:
+    answer = admin.delete(f"{TENANTS}/public")
+    assert answer.status_code == 409
+    assert "namespaces" in answer.json()["reason"]
+
+
+def test_a_tenant_of_another_cluster_is_refused(admin: httpx.Client) -> None:
+    answer = admin.put(f"{TENANTS}/far", json={"allowedClusters": ["mars"]})
+    assert answer.status_code == 412
+
+
+@pytest.mark.parametrize("name", ["..", "a%2Fb", "a%00", "x" * 300])
+def test_a_tenants_name_is_checked(admin: httpx.Client, name: str) -> None:
+    assert admin.put(f"{TENANTS}/{name}").status_code in (404, 412)
+
+
+@pytest.mark.parametrize("body", ["{", "[" * 5000, '"text"', "[1]"])
+def test_a_body_that_is_no_json_object_is_refused(admin: httpx.Client, body: str) -> None:
+    assert admin.put(f"{TENANTS}/odd", content=body).status_code == 400
+
+
+def test_a_lookup_names_this_broker(
+    admin: httpx.Client, admin_broker: RunningBroker, topic: str
+) -> None:
+    answer = admin.get(f"/lookup/v2/topic/persistent/{topic}").json()
+    assert answer["brokerUrl"] == admin_broker.service_url
+    assert answer["httpUrl"] == admin_broker.admin_url
+
+
+def test_a_lookup_in_a_missing_namespace_is_not_found(admin: httpx.Client) -> None:
+    assert admin.get("/lookup/v2/topic/persistent/public/none/t").status_code == 404

@@ -1,0 +1,169 @@
+"""Namespaces, topics, partitioned topics, subscriptions, schemas through the admin REST."""
+
+import httpx
+import pytest
+
+P = "/admin/v2/persistent"
+N = "/admin/v2/namespaces"
+S = "/admin/v2/schemas"
+
+
+def test_a_namespace_comes_and_goes(admin: httpx.Client) -> None:
+    assert admin.put(f"{N}/public/short").status_code == 204
+    assert admin.put(f"{N}/public/short").status_code == 409
+    assert "public/short" in admin.get(f"{N}/public").json()
+    assert admin.get(f"{N}/public/short").json()["replication_clusters"] == ["standalone"]
+    assert admin.delete(f"{N}/public/short").status_code == 204
+    assert admin.get(f"{N}/public/short").status_code == 404
+
+
+def test_a_namespace_of_a_missing_tenant_is_not_found(admin: httpx.Client) -> None:
+    assert admin.put(f"{N}/nobody/ns").status_code == 404
+
+
+def test_a_namespace_with_topics_goes_by_force_only(
+    admin: httpx.Client, namespace: str, topic: str
+) -> None:
+    admin.put(f"{P}/{namespace}/parts/partitions", json=2)
+    assert admin.delete(f"{N}/{namespace}").status_code == 409
+    assert admin.delete(f"{N}/{namespace}", params={"force": "true"}).status_code == 204
+    assert admin.get(f"{P}/{topic}/stats").status_code == 404
+
+
+def test_policies_are_kept_and_taken_back(admin: httpx.Client, namespace: str) -> None:
+    override = {"allowAutoTopicCreation": False}
+    path = f"{N}/{namespace}/autoTopicCreation"
+    assert admin.get(path).status_code == 204
+    assert admin.post(path, json=override).status_code == 204
+    assert admin.get(path).json() == override
+    assert admin.delete(path).status_code == 204
+    assert admin.get(path).status_code == 204
+
+
+def test_deduplication_takes_effect_on_loaded_topics(
+    admin: httpx.Client, namespace: str, topic: str
+) -> None:
+    assert admin.get(f"{P}/{topic}/stats").json()["deduplicationStatus"] == "Disabled"
+    assert admin.post(f"{N}/{namespace}/deduplication", json=True).status_code == 204
+    assert admin.get(f"{P}/{topic}/stats").json()["deduplicationStatus"] == "Enabled"
+
+
+def test_topics_are_listed_by_full_name(admin: httpx.Client, namespace: str, topic: str) -> None:
+    assert admin.get(f"{P}/{namespace}").json() == [f"persistent://{topic}"]
+    assert admin.get(f"{N}/{namespace}/topics").json() == [f"persistent://{topic}"]
+    assert admin.get(f"/admin/v2/non-persistent/{namespace}").json() == []
+
+
+def test_a_topic_is_created_once(admin: httpx.Client, topic: str) -> None:
+    assert admin.put(f"{P}/{topic}").status_code == 409
+
+
+def test_a_deleted_topic_is_gone(admin: httpx.Client, namespace: str, topic: str) -> None:
+    assert admin.delete(f"{P}/{topic}").status_code == 204
+    assert admin.get(f"{P}/{namespace}").json() == []
+    assert admin.delete(f"{P}/{topic}").status_code == 404
+
+
+def test_a_topic_name_may_hold_an_encoded_slash(admin: httpx.Client, namespace: str) -> None:
+    assert admin.put(f"{P}/{namespace}/a%2Fb").status_code == 204
+    assert admin.get(f"{P}/{namespace}").json() == [f"persistent://{namespace}/a/b"]
+    assert admin.get(f"{P}/{namespace}/a%2Fb/stats").status_code == 200
+
+
+@pytest.mark.parametrize("name", ["%2e%2e", "a%00b", "%ff", "a%ED%A0%80"])
+def test_an_impossible_topic_name_is_refused(
+    admin: httpx.Client, namespace: str, name: str
+) -> None:
+    assert admin.put(f"{P}/{namespace}/{name}").status_code in (404, 412)
+    assert admin.get(f"{P}/{namespace}").json() == []
+
+
+def test_a_slash_hidden_in_a_namespace_is_refused(admin: httpx.Client) -> None:
+    assert admin.put(f"{P}/public/default%2Fx/t").status_code == 412
+
+
+def test_a_partitioned_topic_grows_and_goes(admin: httpx.Client, namespace: str) -> None:
+    path = f"{P}/{namespace}/parts/partitions"
+    assert admin.put(path, json=2).status_code == 204
+    assert admin.get(path).json()["partitions"] == 2
+    assert admin.get(f"{P}/{namespace}/partitioned").json() == [f"persistent://{namespace}/parts"]
+    assert admin.post(path, json=3).status_code == 204
+    assert len(admin.get(f"{P}/{namespace}").json()) == 3
+    assert admin.post(path, json=1).status_code == 405
+    assert admin.delete(path).status_code == 204
+    assert admin.get(f"{P}/{namespace}").json() == []
+
+
+@pytest.mark.parametrize("count", [0, -1, 10**9, "x", 1.5, True, None])
+def test_an_impossible_partition_count_is_refused(
+    admin: httpx.Client, namespace: str, count: object
+) -> None:
+    answer = admin.put(f"{P}/{namespace}/parts/partitions", json=count)
+    assert 400 <= answer.status_code < 500
+
+
+def test_partitions_of_a_missing_topic_are_not_found(admin: httpx.Client, namespace: str) -> None:
+    assert admin.get(f"{P}/{namespace}/none/partitions").status_code == 404
+
+
+def test_a_client_that_may_create_gets_zero_partitions(
+    admin: httpx.Client, namespace: str
+) -> None:
+    answer = admin.get(
+        f"{P}/{namespace}/none/partitions", params={"checkAllowAutoCreation": "true"}
+    )
+    assert answer.json() == {"partitions": 0}
+
+
+def test_the_coordinators_topic_is_partitioned(admin: httpx.Client) -> None:
+    path = f"{P}/pulsar/system/transaction_coordinator_assign/partitions"
+    assert admin.get(path).json()["partitions"] == 16
+
+
+def test_a_subscription_comes_and_goes(admin: httpx.Client, topic: str) -> None:
+    path = f"{P}/{topic}/subscription/audit"
+    assert admin.put(path, json="latest").status_code == 204
+    assert admin.put(path).status_code == 409
+    assert admin.get(f"{P}/{topic}/subscriptions").json() == ["audit"]
+    assert admin.delete(path).status_code == 204
+    assert admin.get(f"{P}/{topic}/subscriptions").json() == []
+    assert admin.delete(path).status_code == 404
+
+
+def test_a_subscription_on_a_partitioned_topic_is_on_every_partition(
+    admin: httpx.Client, namespace: str
+) -> None:
+    path = f"{P}/{namespace}/parts"
+    admin.put(f"{path}/partitions", json=2)
+    assert admin.put(f"{path}/subscription/audit").status_code == 204
+    assert admin.get(f"{path}/subscriptions").json() == ["audit"]
+    for index in range(2):
+        assert admin.get(f"{path}-partition-{index}/subscriptions").json() == ["audit"]
+    assert admin.post(f"{path}/subscription/audit/skip_all").status_code == 204
+    assert admin.delete(f"{path}/subscription/audit").status_code == 204
+
+
+def test_a_reset_needs_a_message_id(admin: httpx.Client, topic: str) -> None:
+    path = f"{P}/{topic}/subscription/audit"
+    admin.put(path)
+    assert admin.post(f"{path}/resetcursor", json={"ledgerId": "x"}).status_code == 400
+    earliest = {"ledgerId": -1, "entryId": -1}
+    assert admin.post(f"{path}/resetcursor", json=earliest).status_code == 204
+    assert admin.post(f"{path}/resetcursor/0").status_code == 204
+
+
+def test_a_schema_is_kept_by_version(admin: httpx.Client, topic: str) -> None:
+    path = f"{S}/{topic}/schema"
+    assert admin.get(path).status_code == 404
+    schema = {"type": "JSON", "schema": '{"type": "record"}', "properties": {"a": "b"}}
+    assert admin.post(path, json=schema).json() == {"version": {"version": 0}}
+    found = admin.get(path).json()
+    assert (found["type"], found["data"], found["version"]) == ("JSON", schema["schema"], 0)
+    assert admin.get(f"{path}/0").json() == found
+    assert admin.get(f"{path}/7").status_code == 404
+    assert admin.delete(path).status_code == 200
+    assert admin.get(path).status_code == 404
+
+
+def test_an_unknown_schema_type_is_refused(admin: httpx.Client, topic: str) -> None:
+    assert admin.post(f"{S}/{topic}/schema", json={"type": "XML"}).status_code == 422
