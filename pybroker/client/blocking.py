@@ -7,9 +7,7 @@ run on the loop's thread, so they must be quick and must not call what waits.
 """
 
 import contextlib
-import threading
 from collections.abc import Sequence
-from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -17,7 +15,7 @@ from pybroker.client import aio
 from pybroker.client.batching import EncodedBatch
 from pybroker.client.consumer import Acknowledgeable
 from pybroker.client.errors import PulsarException
-from pybroker.client.loop_thread import LoopThread
+from pybroker.client.loop_thread import LoopThread, Space
 from pybroker.client.messages import Done, Message, MessageId
 from pybroker.client.producer import SendCallback, as_done, outgoing
 from pybroker.client.transaction import TxnState
@@ -77,7 +75,7 @@ class Producer:
         thread: LoopThread,
         core: aio.Producer,
         clock: Clock,
-        space: threading.Semaphore | None,
+        space: Space | None,
     ) -> None:
         self._thread = thread
         self._core = core
@@ -115,14 +113,15 @@ class Producer:
     ) -> None:
         """Like `send`; the callback gets (Result.Ok, message_id) or (error, None)."""
         message = outgoing(content, self._clock.now_ms(), **details)
-        done = self._when_there_is_space(as_done(callback))
+        done = self._when_there_is_space(1, callback)
         self._thread.post(self._core.submit, message, _core(txn), done)
 
-    def _when_there_is_space(self, done: Done) -> Done:
+    def _when_there_is_space(self, count: int, callback: SendCallback | None) -> Done:
+        done = as_done(callback)
         if self._space is None:
             return done
-        self._space.acquire()
-        return _releasing(self._space, done)
+        self._space.take(count)
+        return _giving_back(self._space, count, done)
 
     def send_batch(
         self,
@@ -143,11 +142,8 @@ class Producer:
         partition: int | None = None,
     ) -> None:
         """Like `send_batch`; the callback gets (Result.Ok, message_id) or (error, None), once."""
-        self._thread.post(
-            partial(self._core.send_batch_async, txn=_core(txn), partition=partition),
-            batch,
-            callback,
-        )
+        done = self._when_there_is_space(batch.message_count, callback)
+        self._thread.post(self._core.submit_batch, batch, _core(txn), done, partition)
 
     def flush(self) -> None:
         """Returns when everything sent so far is answered; raises the first failure."""
@@ -164,12 +160,12 @@ class Producer:
         self.close()
 
 
-def _releasing(space: threading.Semaphore, done: Done) -> Done:
-    def released(message_id: MessageId | None, error: Exception | None) -> None:
-        space.release()
+def _giving_back(space: Space, count: int, done: Done) -> Done:
+    def given_back(message_id: MessageId | None, error: Exception | None) -> None:
+        space.give_back(count)
         done(message_id, error)
 
-    return released
+    return given_back
 
 
 class Consumer:
@@ -330,7 +326,7 @@ class Client:
         core = self._thread.call(self._core.create_producer(topic, **options))
         space = None
         if options.get("block_if_queue_full"):
-            space = threading.Semaphore(core.max_pending_messages)
+            space = Space(core.max_pending_messages)
         return Producer(self._thread, core, self._clock, space)
 
     def subscribe(

@@ -16,6 +16,27 @@ from pybroker.client.errors import AlreadyClosed, ClientError
 T = TypeVar("T")
 
 
+class Space:
+    """Room for so many messages on their way; threads wait for it."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
+        self._changed = threading.Condition()
+
+    def take(self, count: int) -> None:
+        """Waits. More than the limit passes alone."""
+        with self._changed:
+            while self._used and self._used + count > self._limit:
+                self._changed.wait()
+            self._used += count
+
+    def give_back(self, count: int) -> None:
+        with self._changed:
+            self._used -= count
+            self._changed.notify_all()
+
+
 class LoopThread:
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()

@@ -119,7 +119,10 @@ class Producer:
         txn: Transaction | None = None,
         **details: Any,
     ) -> None:
-        """Like `send`; the callback gets (Result.Ok, message_id) or (error, None)."""
+        """Like `send`; the callback gets (Result.Ok, message_id) or (error, None).
+
+        It cannot wait: with block_if_queue_full it takes messages without limit.
+        """
         message = outgoing(content, self._cluster.clock.now_ms(), **details)
         self.submit(message, txn, as_done(callback))
 
@@ -149,8 +152,13 @@ class Producer:
         partition: int | None = None,
     ) -> None:
         """Like `send_batch`; the callback gets (Result.Ok, message_id) or (error, None), once."""
-        part = self._parts[self._partition_for_batch(partition)]
-        part.submit_batch(batch, txn, as_done(callback))
+        self.submit_batch(batch, txn, as_done(callback), partition)
+
+    def submit_batch(
+        self, batch: EncodedBatch, txn: Transaction | None, done: Done, partition: int | None
+    ) -> None:
+        """What `send_batch_async` is made of."""
+        self._parts[self._partition_for_batch(partition)].submit_batch(batch, txn, done)
 
     def _partition_for_batch(self, wanted: int | None) -> int:
         return self._router.next_turn() if wanted is None else wanted

@@ -211,8 +211,11 @@ class TopicProducer:
     def _admit(self, count: int) -> Exception | None:
         if self._failure is not None:
             return self._failure
-        # A batch larger than the limit must still pass, alone.
-        if self._outstanding and self._outstanding + count > self._options.max_pending_messages:
+        # With block_if_queue_full callers wait for space instead. Without, a batch larger than
+        # the limit must still pass, alone.
+        limit = self._options.max_pending_messages
+        blocks = self._options.block_if_queue_full
+        if self._outstanding and self._outstanding + count > limit and not blocks:
             return ProducerQueueIsFull(
                 f"{self._outstanding} messages to {self.topic} are waiting for their receipts"
             )
