@@ -1,0 +1,202 @@
+"""A consumer as the broker sees it: its permits, what it holds unacknowledged, where to write.
+
+The session that owns the connection implements `ConsumerSink`; dispatchers decide what a consumer
+gets and call `deliver`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Protocol
+
+from managed_ledger.position import Position
+from pybroker.broker.delivery import Delivery
+
+MAX_PERMITS: Final = 2**31 - 1
+
+
+class SubscriptionType(IntEnum):
+    """Values of CommandSubscribe.SubType."""
+
+    EXCLUSIVE = 0
+    SHARED = 1
+    FAILOVER = 2
+    KEY_SHARED = 3
+
+    @property
+    def single_active(self) -> bool:
+        return self in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+
+
+class KeySharedMode(IntEnum):
+    AUTO_SPLIT = 0
+    STICKY = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KeySharedPolicy:
+    """How a Key_Shared subscription splits the hash ring; `ranges` (closed) only with STICKY."""
+
+    mode: KeySharedMode = KeySharedMode.AUTO_SPLIT
+    ranges: tuple[tuple[int, int], ...] = ()
+    allow_out_of_order: bool = False
+
+
+class ConsumerSink(Protocol):
+    """The connection's side of a consumer."""
+
+    @property
+    def writable(self) -> bool:
+        """False while the transport is paused; on resume the session notifies the subscription."""
+        ...
+
+    @property
+    def protocol_version(self) -> int: ...
+
+    def deliver(
+        self,
+        consumer: "Consumer",
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        redelivery_counts: Sequence[int] | None,
+        unacked_indexes: Mapping[int, tuple[int, int]] | None,
+    ) -> None:
+        """Write one MESSAGE per entry, all at once; `unacked_indexes` as in Delivery."""
+        ...
+
+    def active_consumer_changed(self, consumer: "Consumer", is_active: bool) -> None: ...
+
+    def close_consumer(self, consumer: "Consumer", reason: str) -> None:
+        """The broker has let go of the consumer; the client may subscribe again."""
+        ...
+
+
+class UnackedEntries:
+    """What a consumer was given and has not acknowledged: messages by ledger and entry."""
+
+    __slots__ = ("_ledgers", "messages")
+
+    def __init__(self) -> None:
+        self._ledgers: dict[int, dict[int, int]] = {}
+        self.messages = 0
+
+    def add(self, delivery: Delivery, messages: int) -> None:
+        """The caller has made sure that none of the entries is here already."""
+        entries = self._ledgers.setdefault(delivery.ledger_id, {})
+        entries.update(zip(delivery.entry_ids, delivery.message_counts, strict=True))
+        self.messages += messages
+
+    def release(self, positions: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Forget these entries; returns those that were not here."""
+        missing: list[tuple[int, int]] = []
+        ledgers = self._ledgers
+        released = 0
+        for position in positions:
+            ledger_id, entry_id = position
+            entries = ledgers.get(ledger_id)
+            messages = None if entries is None else entries.pop(entry_id, None)
+            if messages is None:
+                missing.append(position)
+                continue
+            released += messages
+            if not entries:
+                del ledgers[ledger_id]
+        self.messages -= released
+        return missing
+
+    def keep(self, position: tuple[int, int], messages: int) -> bool:
+        """Only `messages` of this batch are still unacknowledged; False if it is not here."""
+        entries = self._ledgers.get(position[0])
+        if entries is None or position[1] not in entries:
+            return False
+        self.messages += messages - entries[position[1]]
+        entries[position[1]] = messages
+        return True
+
+    def take_all(self) -> list[Position]:
+        """Forget everything; returns it in log order."""
+        positions = [
+            Position(ledger_id, entry_id)
+            for ledger_id, entries in sorted(self._ledgers.items())
+            for entry_id in sorted(entries)
+        ]
+        self._ledgers.clear()
+        self.messages = 0
+        return positions
+
+
+class Consumer:
+    """`permits` counts messages, not entries, and goes below zero when a batch overdraws it."""
+
+    __slots__ = (
+        "address",
+        "blocked",
+        "bytes_out",
+        "connected_since_ms",
+        "consumer_id",
+        "key_shared",
+        "messages_out",
+        "messages_redelivered",
+        "name",
+        "permits",
+        "priority_level",
+        "properties",
+        "read_compacted",
+        "sink",
+        "unacked",
+    )
+
+    def __init__(
+        self,
+        consumer_id: int,
+        name: str,
+        sink: ConsumerSink,
+        *,
+        priority_level: int = 0,
+        properties: Mapping[str, str] | None = None,
+        read_compacted: bool = False,
+        key_shared: KeySharedPolicy | None = None,
+        address: str = "",
+        connected_since_ms: int = 0,
+    ) -> None:
+        self.consumer_id = consumer_id
+        self.name = name
+        self.sink = sink
+        self.priority_level = priority_level
+        self.properties = properties or {}
+        self.read_compacted = read_compacted
+        self.key_shared = key_shared
+        self.address = address
+        self.connected_since_ms = connected_since_ms
+        self.permits = 0
+        self.unacked = UnackedEntries()
+        self.blocked = False  # too many unacknowledged messages
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.messages_redelivered = 0
+
+    def __repr__(self) -> str:
+        return f"Consumer({self.name!r})"
+
+    def add_permits(self, permits: int) -> None:
+        self.permits = min(self.permits + permits, MAX_PERMITS)
+
+    def deliver(self, delivery: Delivery, redelivery_counts: Sequence[int] | None = None) -> int:
+        """Write the entries and pay for them; returns their bytes."""
+        messages = sum(delivery.message_counts)
+        size = sum(map(len, delivery.entries))
+        self.permits -= messages
+        self.messages_out += messages
+        self.bytes_out += size
+        if redelivery_counts is not None:
+            self.messages_redelivered += sum(1 for count in redelivery_counts if count)
+        self.sink.deliver(
+            self,
+            delivery.ledger_id,
+            delivery.entry_ids,
+            delivery.entries,
+            redelivery_counts,
+            delivery.unacked_indexes,
+        )
+        return size

@@ -1,0 +1,123 @@
+"""Which consumer gets which key: Murmur3 onto a ring of 65,536 slots, and who owns a slot.
+
+AUTO_SPLIT: every consumer has 100 points on the ring and owns the slots up to each of them, so a
+consumer that comes or goes moves only its own share. STICKY: consumers name their ranges.
+"""
+
+from bisect import bisect_left
+from functools import lru_cache
+from typing import Final
+
+from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy
+from pybroker.errors import ConsumerAssignError
+
+RING_SIZE: Final = 65536
+POINTS_PER_CONSUMER: Final = 100
+_WORD: Final = 0xFFFF_FFFF
+
+
+def _rotated(word: int, bits: int) -> int:
+    return (word << bits | word >> (32 - bits)) & _WORD
+
+
+def _mixed(block: bytes) -> int:
+    word = int.from_bytes(block, "little") * 0xCC9E2D51 & _WORD
+    return _rotated(word, 15) * 0x1B873593 & _WORD
+
+
+def murmur3_32(data: bytes, seed: int = 0) -> int:
+    """MurmurHash3, x86 variant with 32 bits."""
+    state = seed
+    whole = len(data) & ~3
+    for at in range(0, whole, 4):
+        state = _rotated(state ^ _mixed(data[at : at + 4]), 13) * 5 + 0xE6546B64 & _WORD
+    state ^= _mixed(data[whole:]) ^ len(data)
+    state = (state ^ state >> 16) * 0x85EBCA6B & _WORD
+    state = (state ^ state >> 13) * 0xC2B2AE35 & _WORD
+    return state ^ state >> 16
+
+
+@lru_cache(maxsize=RING_SIZE)
+def slot_of(key: bytes) -> int:
+    return murmur3_32(key) % RING_SIZE
+
+
+class HashRing:
+    """AUTO_SPLIT."""
+
+    def __init__(self) -> None:
+        self._consumers: list[Consumer] = []
+        self._points: list[int] = []
+        self._owners: list[Consumer] = []
+
+    def add(self, consumer: Consumer) -> None:
+        self._consumers.append(consumer)
+        self._place()
+
+    def remove(self, consumer: Consumer) -> None:
+        self._consumers.remove(consumer)
+        self._place()
+
+    def owner(self, slot: int) -> Consumer | None:
+        if not self._points:
+            return None
+        return self._owners[bisect_left(self._points, slot) % len(self._points)]
+
+    def _place(self) -> None:
+        """A point belongs to the first consumer that has it; names that two share are numbered."""
+        owners: dict[int, Consumer] = {}
+        taken: dict[str, int] = {}
+        for consumer in self._consumers:
+            namesake = taken[consumer.name] = taken.get(consumer.name, -1) + 1
+            for point in range(POINTS_PER_CONSUMER):
+                seed = f"{consumer.name}/{namesake}/{point}".encode()
+                owners.setdefault(slot_of(seed), consumer)
+        self._points = sorted(owners)
+        self._owners = [owners[point] for point in self._points]
+
+
+class StickyRanges:
+    """STICKY: slots that no consumer named have no owner, and their messages wait."""
+
+    def __init__(self) -> None:
+        self._owned: list[tuple[int, int, Consumer]] = []  # closed ranges, in order
+
+    def add(self, consumer: Consumer) -> None:
+        """Raises ConsumerAssignError if the ranges are unusable or meet somebody else's."""
+        ranges = consumer.key_shared.ranges if consumer.key_shared is not None else ()
+        if not ranges:
+            raise ConsumerAssignError(f"Consumer {consumer.name} is STICKY but names no hash range")
+        owned = list(self._owned)
+        for start, end in ranges:
+            self._check(consumer, start, end, owned)
+            owned.append((start, end, consumer))
+        self._owned = sorted(owned, key=lambda item: item[0])
+
+    @staticmethod
+    def _check(
+        consumer: Consumer, start: int, end: int, owned: list[tuple[int, int, Consumer]]
+    ) -> None:
+        if not 0 <= start <= end < RING_SIZE:
+            raise ConsumerAssignError(
+                f"Consumer {consumer.name}: hash range {start}..{end} is not within "
+                f"0..{RING_SIZE - 1}"
+            )
+        for other_start, other_end, other in owned:
+            if start <= other_end and other_start <= end:
+                raise ConsumerAssignError(
+                    f"Consumer {consumer.name}: hash range {start}..{end} overlaps "
+                    f"{other_start}..{other_end} of consumer {other.name}"
+                )
+
+    def remove(self, consumer: Consumer) -> None:
+        self._owned = [item for item in self._owned if item[2] is not consumer]
+
+    def owner(self, slot: int) -> Consumer | None:
+        for start, end, consumer in self._owned:
+            if start <= slot <= end:
+                return consumer
+        return None
+
+
+def split_by(policy: KeySharedPolicy) -> HashRing | StickyRanges:
+    return StickyRanges() if policy.mode is KeySharedMode.STICKY else HashRing()

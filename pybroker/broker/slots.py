@@ -1,0 +1,72 @@
+"""What Key_Shared knows of hash slots: what is in flight with whom, which entries wait for whom."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice, takewhile
+
+from sortedcontainers import SortedDict
+
+from managed_ledger.position import Position
+from pybroker.broker.consumer import Consumer
+
+
+class SlotsInFlight:
+    """Entries that a consumer holds unacknowledged, by slot. A slot is with one consumer at a time,
+    unless out-of-order delivery is allowed; then the last one counts.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[tuple[int, int], int] = {}
+        self._holders: dict[int, Consumer] = {}
+        self._counts: dict[int, int] = {}
+
+    def add(self, position: tuple[int, int], slot: int, consumer: Consumer) -> None:
+        self._slots[position] = slot
+        self._holders[slot] = consumer
+        self._counts[slot] = self._counts.get(slot, 0) + 1
+
+    def remove(self, positions: Iterable[tuple[int, int]]) -> list[int]:
+        """Returns the slots that nobody holds any more."""
+        drained: list[int] = []
+        for position in positions:
+            slot = self._slots.pop(position, None)
+            if slot is None:
+                continue
+            self._counts[slot] -= 1
+            if not self._counts[slot]:
+                del self._counts[slot], self._holders[slot]
+                drained.append(slot)
+        return drained
+
+    def holder(self, slot: int) -> Consumer | None:
+        return self._holders.get(slot)
+
+    def clear(self) -> None:
+        self._slots.clear()
+        self._holders.clear()
+        self._counts.clear()
+
+
+class WaitingEntries:
+    """Positions that wait for one consumer, in log order, each with its slot."""
+
+    def __init__(self) -> None:
+        self._slots = SortedDict()
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def items(self) -> Iterator[tuple[Position, int]]:
+        return iter(self._slots.items())
+
+    def add(self, position: Position, slot: int) -> None:
+        self._slots[position] = slot
+
+    def remove(self, positions: Iterable[tuple[int, int]]) -> list[int]:
+        """Returns their slots."""
+        return [self._slots.pop(position) for position in positions]
+
+    def first(self, limit: int, span: int) -> list[Position]:
+        """Up to `limit` positions, all of one ledger and within `span` entries of the first."""
+        ledger_id, first = self._slots.peekitem(0)[0]
+        near = takewhile(lambda at: at < (ledger_id, first + span), self._slots)
+        return list(islice(near, limit))

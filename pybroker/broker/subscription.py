@@ -1,0 +1,338 @@
+"""A subscription: a cursor, its consumers, and the dispatcher that its type asks for.
+
+    readable: notify → dispatcher → consumers, as far as permits and sockets allow
+    acknowledged: cursor, then the dispatcher's account of who holds what
+
+The dispatcher lives as long as there are consumers; the next one starts behind the mark-delete
+position. `notify` is called for whatever may let dispatch go on and leads to one dispatch a tick.
+Pending acknowledgements (of open transactions) are replayed before the first consumer is served.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from managed_ledger.cursor import ManagedCursor
+from managed_ledger.position import Position
+from pybroker.broker.consumer import Consumer, SubscriptionType
+from pybroker.broker.dispatch_key_shared import KeySharedDispatcher
+from pybroker.broker.dispatch_shared import SharedDispatcher, UnackedLimits
+from pybroker.broker.dispatch_single import SingleActiveDispatcher
+from pybroker.broker.entry_reader import EntryReader, ReadableTopic
+from pybroker.broker.publish_time import first_published_at
+from pybroker.broker.redelivery import RedeliveryCounts
+from pybroker.broker.transactional_acks import TransactionalAcks, TransactionalTopic
+from pybroker.config import BrokerConfig
+from pybroker.errors import ConsumerBusy, NotAllowed, ServiceNotReady
+from pybroker.names import TopicName, TxnId
+from pybroker.transaction.pending_ack import PendingAck, PendingAcks
+from pybroker.transaction.txn_status import TxnAction
+
+Dispatcher = SingleActiveDispatcher | SharedDispatcher | KeySharedDispatcher
+
+
+class SubscribedTopic(ReadableTopic, TransactionalTopic, Protocol):
+    """What a subscription needs of its topic."""
+
+    @property
+    def name(self) -> TopicName: ...
+    @property
+    def config(self) -> BrokerConfig: ...
+
+
+class Subscription:
+    def __init__(self, topic: SubscribedTopic, cursor: ManagedCursor) -> None:
+        self.name = cursor.name
+        self.cursor = cursor
+        self.kind: SubscriptionType | None = None  # of the last consumers
+        self.consumers: list[Consumer] = []
+        self._topic = topic
+        self._reader = EntryReader(topic, cursor, self.notify)
+        self._dispatcher: Dispatcher | None = None
+        self._redelivery_counts = RedeliveryCounts()
+        self._transactional = TransactionalAcks(topic, cursor)
+        self._notified = False
+        self._closed: str | None = None
+
+    @classmethod
+    async def open(cls, topic: SubscribedTopic, cursor: ManagedCursor) -> "Subscription":
+        """Pending acknowledgements are replayed in the background; consumers wait for them."""
+        subscription = cls(topic, cursor)
+        subscription._transactional.start_replay()
+        return subscription
+
+    @property
+    def durable(self) -> bool:
+        return self.cursor.durable
+
+    # -- consumers
+
+    async def add_consumer(self, consumer: Consumer, kind: SubscriptionType) -> None:
+        """Serve the consumer once it has permits. Raises ConsumerBusy, ConsumerAssignError."""
+        self._check_joinable(kind)
+        await self._replayed()
+        self._check_joinable(kind)
+        dispatcher = self._dispatcher or self._new_dispatcher(kind, consumer)
+        dispatcher.add(consumer)
+        self.kind = kind
+        self._dispatcher = dispatcher
+        self.consumers.append(consumer)
+        self.notify()
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Idempotent. What the consumer has not acknowledged goes to the others."""
+        if consumer not in self.consumers or self._dispatcher is None:
+            return
+        self.consumers.remove(consumer)
+        self._dispatcher.remove(consumer)
+        if not self.consumers:
+            self._dispatcher = None
+        self.notify()
+
+    def _check_joinable(self, kind: SubscriptionType) -> None:
+        if self._closed is not None:
+            raise ServiceNotReady(f"{self} is being unloaded: {self._closed}")
+        if not self.consumers:
+            return
+        if kind is not self.kind:
+            raise ConsumerBusy(
+                f"{self} has consumers of another type, not {kind.name}: use theirs, or close them"
+            )
+        if kind is SubscriptionType.EXCLUSIVE:
+            raise ConsumerBusy(f"{self} is Exclusive and already has a consumer: close it first")
+
+    def _new_dispatcher(self, kind: SubscriptionType, first: Consumer) -> Dispatcher:
+        if kind.single_active:
+            self._redelivery_counts.clear()
+            failover = kind is SubscriptionType.FAILOVER
+            return SingleActiveDispatcher(self._reader, failover, self._topic.name.partition)
+        config = self._topic.config
+        limits = UnackedLimits(
+            config.max_unacked_messages_per_consumer, config.max_unacked_messages_per_subscription
+        )
+        if kind is SubscriptionType.SHARED:
+            return SharedDispatcher(self._reader, self._redelivery_counts, limits, self.notify)
+        return KeySharedDispatcher(
+            self._reader, self._redelivery_counts, limits, self.notify, first.key_shared
+        )
+
+    def disconnect_consumers(self, reason: str) -> None:
+        for consumer in list(self.consumers):
+            self.remove_consumer(consumer)
+            consumer.sink.close_consumer(consumer, reason)
+
+    # -- dispatch
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """More messages may be sent to the consumer; 0 changes nothing."""
+        consumer.add_permits(permits)
+        self.notify()
+
+    def notify(self) -> None:
+        """Something may be readable, or somebody able to take it: dispatch in this tick."""
+        if not self._notified and self.consumers:
+            self._notified = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._notified = False
+        if self._dispatcher is not None and self._dispatcher.dispatch():
+            self.notify()
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
+        """Deliver these entries again, or (None) all that the consumer has not acknowledged.
+
+        Exclusive and Failover keep the order: everything unacknowledged goes out again.
+        """
+        if self._dispatcher is not None and consumer in self.consumers:
+            self._dispatcher.redeliver(consumer, positions)
+            self.notify()
+
+    # -- acknowledgements
+
+    def acknowledge(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
+        """Whole entries, each by itself; what an open transaction acknowledged is left alone."""
+        positions = self._transactional.not_pending(positions)
+        delete = self.cursor.delete
+        for ledger_id, entry_id in positions:
+            delete(ledger_id, entry_id)
+        self._forget(consumer, positions)
+
+    def _forget(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.release(consumer, positions)
+        if self._redelivery_counts:
+            self._redelivery_counts.forget(positions)
+
+    def acknowledge_indexes(
+        self, consumer: Consumer, position: Position, still_unacked: int, batch_size: int
+    ) -> None:
+        """A part of a batch: the indexes that are not set in `still_unacked`."""
+        unacked = self._transactional.still_unacked(position, still_unacked)
+        if unacked is None:
+            return
+        if self.cursor.delete_batch_indexes(position, unacked, batch_size):
+            self._forget(consumer, [position])
+        else:
+            self._recount(consumer, position, batch_size)
+
+    def _recount(self, consumer: Consumer, position: Position, batch_size: int) -> None:
+        if self._dispatcher is not None and not self.cursor.is_deleted(position):
+            unacked = self._reader.unacked_bits(position, batch_size).bit_count()
+            self._dispatcher.keep(consumer, position, unacked)
+
+    def acknowledge_cumulative(
+        self,
+        consumer: Consumer,
+        position: Position,
+        still_unacked: int | None = None,
+        batch_size: int = 0,
+    ) -> None:
+        """Everything up to `position`. Raises NotAllowed on Shared and Key_Shared."""
+        self._check_cumulative()
+        self.cursor.mark_delete(position, still_unacked, batch_size)
+
+    def _check_cumulative(self) -> None:
+        if self.kind is not None and not self.kind.single_active:
+            raise NotAllowed(
+                f"{self} is {self.kind.name}: cumulative acknowledgement needs Exclusive or "
+                "Failover; acknowledge each message"
+            )
+
+    # -- transactions
+
+    async def acknowledge_in_transaction(
+        self, consumer: Consumer, txn_id: TxnId, acks: Sequence[PendingAck], cumulative: bool
+    ) -> None:
+        """Durable when this returns; takes effect when the transaction commits.
+
+        Raises TransactionConflict, NotAllowed.
+        """
+        if not self.durable:
+            raise NotAllowed(f"{self} is a reader's: it takes no acknowledgement in a transaction")
+        if cumulative:
+            self._check_cumulative()
+            if len(acks) != 1:
+                raise NotAllowed("A cumulative acknowledgement in a transaction takes one message")
+        pending = await self._open_pending_acks()
+        if cumulative:
+            await pending.acknowledge_cumulative(txn_id, acks[0])
+        else:
+            await pending.acknowledge(txn_id, acks)
+            self._withhold(consumer, acks)
+
+    async def _open_pending_acks(self) -> PendingAcks:
+        self._reader.withheld = pending = await self._transactional.open()
+        return pending
+
+    def _withhold(self, consumer: Consumer, acks: Sequence[PendingAck]) -> None:
+        """The consumer no longer owes these acknowledgements."""
+        whole = [ack.position for ack in acks if ack.still_unacked is None]
+        if self._dispatcher is not None:
+            self._dispatcher.release(consumer, whole)
+        for ack in acks:
+            if ack.still_unacked is not None:
+                self._recount(consumer, ack.position, ack.batch_size)
+
+    async def end_transaction(self, txn_id: TxnId, action: TxnAction, low_watermark: int) -> None:
+        """Acknowledge what the transaction did, or deliver it again. Idempotent."""
+        pending = await self._replayed()
+        if pending is None:
+            return
+        restored = await pending.end(txn_id, action)
+        if action is TxnAction.ABORT and self._dispatcher is not None:
+            if self._reader.passed_withheld and pending.cumulative_position is None:
+                self._dispatcher.rewind()
+            else:
+                self._dispatcher.restore(restored)
+        self.notify()
+
+    async def _replayed(self) -> PendingAcks | None:
+        """None if this subscription never saw a transaction."""
+        self._reader.withheld = pending = await self._transactional.existing()
+        return pending
+
+    # -- moving the cursor
+
+    async def seek(self, position: Position) -> None:
+        """The next message is the first at or behind `position`; consumers have to come again.
+
+        They are disconnected first, as clients expect, so that nothing sent before is taken for
+        something behind the new position.
+        """
+        self.disconnect_consumers("the subscription was moved by a seek")
+        self.cursor.reset(position)
+        self._redelivery_counts.clear()
+        self._reader.rewind()
+        await self.cursor.flush()
+
+    async def seek_to_time(self, timestamp_ms: int) -> None:
+        """The next message is the first published at `timestamp_ms` or later."""
+        await self.seek(await first_published_at(self._topic.ledger, timestamp_ms))
+
+    async def skip_all(self) -> None:
+        """Acknowledge the whole backlog; messages of open transactions are still to come."""
+        self.cursor.mark_delete(self._topic.max_read_position)
+        self._redelivery_counts.clear()
+        if self._dispatcher is not None:
+            self._dispatcher.rewind()
+        await self.cursor.flush()
+
+    # -- life
+
+    def check_unsubscribe(self, consumer: Consumer, force: bool) -> None:
+        """Raises ConsumerBusy while others consume, unless forced."""
+        if not force and any(other is not consumer for other in self.consumers):
+            raise ConsumerBusy(f"{self} has other consumers: close them, or unsubscribe with force")
+
+    async def close(self, reason: str = "the topic is unloaded") -> None:
+        """Disconnect everybody and make acknowledgements durable."""
+        self._closed = reason
+        self.disconnect_consumers(reason)
+        await self._transactional.close()
+        await self.cursor.flush()
+
+    async def delete(self) -> None:
+        """With its cursor and its pending acknowledgements; consumers are disconnected."""
+        self._closed = "the subscription was deleted"
+        self.disconnect_consumers(self._closed)
+        await self._transactional.delete()
+        await self._topic.ledger.delete_cursor(self.name)
+
+    # -- what the admin API tells
+
+    def __str__(self) -> str:
+        return f"Subscription {self.name} of {self._topic.name}"
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        """The one that is served, on Exclusive and Failover."""
+        dispatcher = self._dispatcher
+        return dispatcher.active if isinstance(dispatcher, SingleActiveDispatcher) else None
+
+    @property
+    def read_position(self) -> Position:
+        return self._reader.position
+
+    @property
+    def unacked_messages(self) -> int:
+        """Delivered and not acknowledged, on Shared and Key_Shared; the others keep no account."""
+        return sum(consumer.unacked.messages for consumer in self.consumers)
+
+    @property
+    def backlog(self) -> int:
+        """Entries not acknowledged yet; aborted messages and markers do not count."""
+        return self._backlog(self._topic.ledger.last_confirmed)
+
+    @property
+    def committed_backlog(self) -> int:
+        """The part of the backlog that no open transaction holds up."""
+        return self._backlog(self._topic.max_read_position)
+
+    def _backlog(self, up_to: Position) -> int:
+        return self.cursor.backlog(up_to) - self._reader.hidden_backlog(up_to)
+
+    @property
+    def pending_acks(self) -> PendingAcks | None:
+        """What open transactions have acknowledged; None if there never was one."""
+        return self._transactional.opened

@@ -1,0 +1,107 @@
+"""The pending acknowledgements of one subscription, opened when they are first needed.
+
+That is when the subscription is loaded and has a log of them, else at the first acknowledgement in
+a transaction. Plain acknowledgements pass by here to leave alone what an open transaction holds.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from managed_ledger.cursor import ManagedCursor
+from managed_ledger.position import Position
+from pybroker.runtime import Tasks
+from pybroker.transaction.pending_ack import PendingAcks
+
+
+class TransactionalTopic(Protocol):
+    @property
+    def tasks(self) -> Tasks: ...
+
+    def has_pending_acks(self, subscription: str) -> bool:
+        """Whether there is a log of pending acknowledgements to replay."""
+        ...
+
+    async def open_pending_acks(self, subscription: str, cursor: ManagedCursor) -> PendingAcks: ...
+
+    async def delete_pending_acks(self, subscription: str) -> None: ...
+
+
+class TransactionalAcks:
+    def __init__(self, topic: TransactionalTopic, cursor: ManagedCursor) -> None:
+        self.opened: PendingAcks | None = None
+        self._topic = topic
+        self._cursor = cursor
+        self._opening: asyncio.Task[PendingAcks] | None = None
+        self._exist = cursor.durable and topic.has_pending_acks(cursor.name)
+
+    # -- opening
+
+    def start_replay(self) -> None:
+        if self._exist:
+            self._start_opening()
+
+    async def existing(self) -> PendingAcks | None:
+        """None if this subscription never saw a transaction. Waits for the replay."""
+        return await self.open() if self._exist else None
+
+    async def open(self) -> PendingAcks:
+        """All callers share one opening; when it fails, the next caller tries again."""
+        if self.opened is not None:
+            return self.opened
+        return await asyncio.shield(self._opening or self._start_opening())
+
+    def _start_opening(self) -> asyncio.Task[PendingAcks]:
+        self._exist = True
+        self._opening = self._topic.tasks.start(self._open(), f"replay of {self._cursor.name}")
+        return self._opening
+
+    async def _open(self) -> PendingAcks:
+        try:
+            self.opened = await self._topic.open_pending_acks(self._cursor.name, self._cursor)
+            return self.opened
+        finally:
+            self._opening = None
+
+    # -- what plain acknowledgements must leave alone
+
+    @property
+    def _pending(self) -> PendingAcks | None:
+        opened = self.opened
+        return opened if opened is not None and opened.has_pending else None
+
+    def not_pending(self, positions: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+        """The entries that may be acknowledged whole; of batches held in part, the rest is."""
+        pending = self._pending
+        if pending is None:
+            return positions
+        return [at for at in positions if self._acknowledge_rest(pending, Position(*at))]
+
+    def _acknowledge_rest(self, pending: PendingAcks, position: Position) -> bool:
+        if pending.is_pending(*position):
+            return False
+        bits = pending.pending_indexes(position)
+        if bits:
+            # One bit more than the highest pending one, so that it does not mean "nothing acked".
+            self._cursor.delete_batch_indexes(position, bits, bits.bit_length() + 1)
+        return not bits
+
+    def still_unacked(self, position: Position, still_unacked: int) -> int | None:
+        """`still_unacked` and the indexes that a transaction holds; None if it holds them all."""
+        pending = self._pending
+        if pending is None:
+            return still_unacked
+        if pending.is_pending(*position):
+            return None
+        return still_unacked | pending.pending_indexes(position)
+
+    # -- life
+
+    async def close(self) -> None:
+        if self.opened is not None:
+            await self.opened.close()
+
+    async def delete(self) -> None:
+        await self.close()
+        if self._exist:
+            await self._topic.delete_pending_acks(self._cursor.name)

@@ -1,0 +1,217 @@
+"""A topic over a memory backend, and consumers whose sinks record what they are given."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from managed_ledger.cursor import ManagedCursor
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import EARLIEST, Position
+from managed_ledger.storage.backend import EntryRun
+from managed_ledger.storage.memory import MemoryBackend
+from pybroker.broker.consumer import Consumer, KeySharedPolicy, SubscriptionType
+from pybroker.broker.subscription import Subscription
+from pybroker.config import BrokerConfig
+from pybroker.names import TopicName
+from pybroker.runtime import Tasks
+from pybroker.transaction.aborted_txns import HiddenEntries
+from pybroker.transaction.pending_ack import PendingAcks
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.message_metadata import build_entry
+
+T = TypeVar("T")
+EXCLUSIVE, SHARED = SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED
+FAILOVER, KEY_SHARED = SubscriptionType.FAILOVER, SubscriptionType.KEY_SHARED
+
+
+class SteppedClock:
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_s(self) -> float:
+        return self.ms / 1000
+
+
+class ColdLedger:
+    """A managed ledger whose entries are in memory only while `warm`."""
+
+    def __init__(self, ledger: ManagedLedger) -> None:
+        self._ledger = ledger
+        self.warm = True
+        self.reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    def read_cached(self, *args: Any) -> EntryRun | None:
+        return self._ledger.read_cached(*args) if self.warm else None
+
+    async def read(self, *args: Any) -> EntryRun | None:
+        self.reads += 1
+        await asyncio.sleep(0)
+        return await self._ledger.read(*args)
+
+
+@dataclass
+class Received:
+    """One MESSAGE as the client would get it."""
+
+    position: Position
+    redelivery_count: int
+    unacked: tuple[int, int] | None
+
+
+@dataclass
+class RecordingSink:
+    protocol_version: int = 21
+    writable: bool = True
+    received: list[Received] = field(default_factory=list)
+    writes: int = 0
+    active: list[bool] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    pause_after: int | None = None
+
+    def deliver(
+        self,
+        consumer: Consumer,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        redelivery_counts: Sequence[int] | None,
+        unacked_indexes: Mapping[int, tuple[int, int]] | None,
+    ) -> None:
+        assert len(entry_ids) == len(entries) > 0
+        self.writes += 1
+        for index, entry_id in enumerate(entry_ids):
+            count = redelivery_counts[index] if redelivery_counts is not None else 0
+            unacked = unacked_indexes.get(entry_id) if unacked_indexes is not None else None
+            self.received.append(Received(Position(ledger_id, entry_id), count, unacked))
+        if self.pause_after is not None and len(self.received) >= self.pause_after:
+            self.writable = False
+
+    def active_consumer_changed(self, consumer: Consumer, is_active: bool) -> None:
+        self.active.append(is_active)
+
+    def close_consumer(self, consumer: Consumer, reason: str) -> None:
+        self.closed.append(reason)
+
+    @property
+    def entry_ids(self) -> list[int]:
+        return [message.position.entry_id for message in self.received]
+
+    def take(self) -> list[int]:
+        """Entry ids received since the last call."""
+        taken = self.entry_ids
+        self.received.clear()
+        return taken
+
+
+class FakeTopic:
+    def __init__(self, ledger: ManagedLedger, config: BrokerConfig) -> None:
+        self.name = TopicName.parse("orders")
+        self.ledger: Any = ColdLedger(ledger)
+        self.config = config
+        self.hidden = HiddenEntries()
+        self.tasks = Tasks("orders")
+        self.limit: Position | None = None  # an open transaction begins behind it
+        self.pending_acks: Callable[[ManagedCursor], Coroutine[Any, Any, PendingAcks]] | None = None
+        self.pending_acks_exist = False
+        self.subscriptions: list[Subscription] = []
+
+    @property
+    def max_read_position(self) -> Position:
+        return self.limit if self.limit is not None else self.ledger.last_confirmed
+
+    def has_pending_acks(self, subscription: str) -> bool:
+        return self.pending_acks_exist
+
+    async def open_pending_acks(self, subscription: str, cursor: ManagedCursor) -> PendingAcks:
+        assert self.pending_acks is not None
+        return await self.pending_acks(cursor)
+
+    async def delete_pending_acks(self, subscription: str) -> None:
+        self.pending_acks_exist = False
+
+    # -- what tests do
+
+    async def publish(self, count: int = 1, *, key: str = "", batch: int = 1) -> list[Position]:
+        return await self.publish_keys([key] * count, batch=batch)
+
+    async def publish_keys(self, keys: Sequence[str], batch: int = 1) -> list[Position]:
+        positions = []
+        for key in keys:
+            metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
+            if key:
+                metadata.partition_key = key
+            entry = build_entry(metadata, b"x" * 10)
+            positions.append(await self.ledger.append_one(entry, batch))
+        await self.changed()
+        return positions
+
+    async def hide(self, positions: Sequence[Position]) -> None:
+        for position in positions:
+            self.hidden.hide(position.ledger_id, position.entry_id, position.entry_id)
+        await self.changed()
+
+    async def changed(self) -> None:
+        for subscription in self.subscriptions:
+            subscription.notify()
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Until nothing runs any more."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+            while len(self.tasks):
+                await asyncio.sleep(0)
+
+    async def subscribe(self, name: str = "sub", durable: bool = True) -> Subscription:
+        if durable:
+            cursor = await self.ledger.open_cursor(name, EARLIEST)
+        else:
+            cursor = self.ledger.new_non_durable_cursor(name, EARLIEST)
+        subscription = await Subscription.open(self, cursor)
+        self.subscriptions.append(subscription)
+        return subscription
+
+    async def consumer(
+        self,
+        subscription: Subscription,
+        kind: SubscriptionType,
+        permits: int = 0,
+        *,
+        name: str = "c",
+        priority_level: int = 0,
+        key_shared: KeySharedPolicy | None = None,
+        protocol_version: int = 21,
+    ) -> tuple[Consumer, RecordingSink]:
+        sink = RecordingSink(protocol_version)
+        consumer = Consumer(1, name, sink, priority_level=priority_level, key_shared=key_shared)
+        await subscription.add_consumer(consumer, kind)
+        if permits:
+            subscription.flow(consumer, permits)
+        await self.settled()
+        return consumer, sink
+
+
+def with_topic(scenario: Callable[[FakeTopic], Coroutine[Any, Any, T]], **config: Any) -> T:
+    """Run the scenario with a fresh topic; `config` changes the broker's."""
+
+    async def run() -> T:
+        backend = MemoryBackend()
+        await backend.open()
+        factory = ManagedLedgerFactory(backend, SteppedClock())
+        topic = FakeTopic(await factory.open("orders"), replace(BrokerConfig(), **config))
+        try:
+            return await scenario(topic)
+        finally:
+            await topic.tasks.close()
+            await factory.close()
+            await backend.close()
+
+    return asyncio.run(run())
