@@ -7,6 +7,7 @@ randomness, sockets) is handed in, so that a test or a simulation runs the same 
 """
 
 import asyncio
+import errno
 import random
 import socket
 from collections.abc import Callable
@@ -144,7 +145,10 @@ def _ledger_factory(backend: Backend, clock: Clock, config: BrokerConfig) -> Man
 
 
 def _retention(config: BrokerConfig) -> Retention:
-    minutes, megabytes = config.default_retention_time_in_minutes, config.default_retention_size_in_mb
+    minutes, megabytes = (
+        config.default_retention_time_in_minutes,
+        config.default_retention_size_in_mb,
+    )
     return Retention(
         time_ms=minutes * 60_000 if minutes >= 0 else -1,
         size_bytes=megabytes * 1024**2 if megabytes >= 0 else -1,
@@ -173,9 +177,17 @@ async def standalone(
         if web is not None:
             web.close()
         if isinstance(error, ManagedLedgerError | OSError):
-            raise StartFailed(str(error)) from error
+            raise StartFailed(_way_out(error)) from error
         raise
     return broker
+
+
+def _way_out(error: ManagedLedgerError | OSError) -> str:
+    if isinstance(error, ManagedLedgerError):
+        return str(error)  # says it itself
+    if error.errno == errno.EADDRINUSE:
+        return f"{error}: another process began to listen there just now; try again"
+    return f"the storage cannot be opened: {error}; choose another directory with --data-dir"
 
 
 def memory_backend() -> Backend:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pybroker.config import BrokerConfig
+from pybroker.version import version
 
 if TYPE_CHECKING:
     from pybroker.app import Broker
@@ -79,9 +80,7 @@ def _port(text: str) -> int:
 
 
 def _version(_: argparse.Namespace) -> int:
-    from importlib.metadata import version
-
-    print(f"pybroker {version('pybroker')}")
+    print(f"pybroker {version()}")
     return 0
 
 

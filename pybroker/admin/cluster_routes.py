@@ -1,7 +1,6 @@
 """The one cluster, the one broker, and whether it is well."""
 
 import dataclasses
-from importlib.metadata import version
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -12,6 +11,7 @@ from starlette.routing import Route
 from pybroker.admin.routing import route
 from pybroker.admin.services import AdminServices
 from pybroker.config_file import camel_case
+from pybroker.version import version
 
 
 class ClusterRoutes:
@@ -50,7 +50,7 @@ class ClusterRoutes:
         return PlainTextResponse("ok")
 
     async def version(self, _: Request) -> Response:
-        return PlainTextResponse(version("pybroker"))
+        return PlainTextResponse(version())
 
     async def leader(self, _: Request) -> dict[str, str]:
         services = self._services

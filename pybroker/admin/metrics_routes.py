@@ -1,7 +1,6 @@
 """/metrics under Apache Pulsar's own names, so that its dashboards work, and a few of our own."""
 
 from collections.abc import Iterable
-from importlib.metadata import version
 from typing import Final
 
 from starlette.requests import Request
@@ -15,6 +14,7 @@ from pybroker.admin.topic_stats import Stats, topic_stats
 from pybroker.broker.topic import Topic
 from pybroker.metrics import CONTENT_TYPE, Exposition, Kind
 from pybroker.transaction.coordinator import TransactionCoordinator
+from pybroker.version import version
 
 # Metric, its kind, and the field of the topic's stats that it shows.
 _TOPIC_METRICS: Final[tuple[tuple[str, Kind, str], ...]] = (
@@ -56,7 +56,7 @@ class MetricsRoutes:
     async def metrics(self, _: Request) -> Response:
         services = self._services
         exposition = Exposition({"cluster": services.config.cluster_name})
-        exposition.add("pulsar_version_info", "gauge", 1, version=version("pybroker"))
+        exposition.add("pulsar_version_info", "gauge", 1, version=version())
         exposition.add("pulsar_active_connections", "gauge", services.connections())
         now_ms = services.clock.now_ms()
         loaded = services.topics.loaded()

@@ -106,9 +106,7 @@ def test_partitions_of_a_missing_topic_are_not_found(admin: httpx.Client, namesp
     assert admin.get(f"{P}/{namespace}/none/partitions").status_code == 404
 
 
-def test_a_client_that_may_create_gets_zero_partitions(
-    admin: httpx.Client, namespace: str
-) -> None:
+def test_a_client_that_may_create_gets_zero_partitions(admin: httpx.Client, namespace: str) -> None:
     answer = admin.get(
         f"{P}/{namespace}/none/partitions", params={"checkAllowAutoCreation": "true"}
     )

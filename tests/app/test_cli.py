@@ -1,0 +1,222 @@
+"""`pybroker standalone` as its users start and stop it: a process with an exit code."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pybroker.cli import main
+
+READY = re.compile(r"pybroker ready pulsar://127\.0\.0\.1:(\d+) (http://127\.0\.0\.1:\d+)\n")
+
+
+class Standalone:
+    """A `pybroker standalone` over `data_dir`; every line it prints is looked at."""
+
+    def __init__(self, data_dir: Path, *arguments: str) -> None:
+        command = [sys.executable, "-m", "pybroker", "standalone", "--data-dir", str(data_dir)]
+        self.process = subprocess.Popen(
+            [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def ready(self) -> tuple[int, str]:
+        """The binary port and the admin's URL."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = READY.fullmatch(line)
+        assert found, (line, self.process.communicate())
+        return int(found[1]), found[2]
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(how)
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def started() -> Iterator[list[Standalone]]:
+    """Processes put here are ended, whatever happens."""
+    processes: list[Standalone] = []
+    yield processes
+    for standalone in processes:
+        standalone.process.kill()
+        standalone.process.communicate()
+
+
+FREE_PORTS = ("--port", "0", "--http-port", "0")
+
+
+def start(started: list[Standalone], data_dir: Path, *arguments: str) -> Standalone:
+    started.append(Standalone(data_dir, *(arguments or FREE_PORTS)))
+    return started[-1]
+
+
+def refusal(data_dir: Path, *arguments: str) -> str:
+    """The one line on stderr of a broker that does not start."""
+    command = [sys.executable, "-m", "pybroker", "standalone", "--data-dir", str(data_dir)]
+    ended = subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1, ended
+    assert ended.stdout == ""
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    return ended.stderr
+
+
+def listening_port() -> tuple[socket.socket, int]:
+    taken = socket.create_server(("127.0.0.1", 0))
+    return taken, taken.getsockname()[1]
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def create_topic(admin_url: str, name: str) -> None:
+    assert httpx.put(f"{admin_url}/admin/v2/persistent/public/default/{name}").status_code == 204
+
+
+def topics(admin_url: str) -> list[str]:
+    names: list[str] = httpx.get(f"{admin_url}/admin/v2/persistent/public/default").json()
+    return names
+
+
+def test_the_ready_line_names_ports_that_serve(tmp_path: Path, started: list[Standalone]) -> None:
+    broker = start(started, tmp_path / "data")
+    port, admin_url = broker.ready()
+    socket.create_connection(("127.0.0.1", port)).close()
+    assert httpx.get(f"{admin_url}/admin/v2/brokers/health").text == "ok"
+
+
+def test_without_http_the_ready_line_names_one_address(
+    tmp_path: Path, started: list[Standalone]
+) -> None:
+    broker = start(started, tmp_path / "data", "--port", "0", "--no-http")
+    assert broker.process.stdout is not None
+    assert re.fullmatch(
+        r"pybroker ready pulsar://127\.0\.0\.1:\d+\n", broker.process.stdout.readline()
+    )
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_exits_0_and_the_data_is_back(
+    tmp_path: Path, started: list[Standalone], how: signal.Signals
+) -> None:
+    broker = start(started, tmp_path / "data")
+    create_topic(broker.ready()[1], "kept")
+    assert broker.end(how) == 0
+    assert broker.process.stdout is not None
+    assert broker.process.stderr is not None
+    assert (broker.process.stdout.read(), broker.process.stderr.read()) == ("", "")
+    again = start(started, tmp_path / "data")
+    assert topics(again.ready()[1]) == ["persistent://public/default/kept"]
+
+
+def test_what_was_answered_is_back_after_a_kill(tmp_path: Path, started: list[Standalone]) -> None:
+    broker = start(started, tmp_path / "data")
+    create_topic(broker.ready()[1], "kept")
+    broker.end(signal.SIGKILL)
+    again = start(started, tmp_path / "data")
+    assert topics(again.ready()[1]) == ["persistent://public/default/kept"]
+
+
+@pytest.mark.parametrize("option", ["--port", "--http-port"])
+def test_a_taken_port_is_named_and_the_data_directory_untouched(
+    tmp_path: Path, option: str
+) -> None:
+    taken, port = listening_port()
+    other = "--http-port" if option == "--port" else "--port"
+    with taken:
+        line = refusal(tmp_path / "data", option, str(port), other, "0")
+    assert f"127.0.0.1:{port}" in line
+    assert option in line
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_data_directory_in_use_is_named_and_left_alone(
+    tmp_path: Path, started: list[Standalone]
+) -> None:
+    broker = start(started, tmp_path / "data")
+    admin_url = broker.ready()[1]
+    line = refusal(tmp_path / "data", *FREE_PORTS)
+    assert str(tmp_path / "data") in line
+    create_topic(admin_url, "still-serving")
+
+
+def test_a_data_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("not a folder")
+    assert str(tmp_path / "data") in refusal(tmp_path / "data", *FREE_PORTS)
+
+
+def test_an_unknown_key_is_named_with_its_line(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text("# mine\nmaxMessageSizes=5\n")
+    line = refusal(tmp_path / "data", "--config", str(config))
+    assert f"{config}, line 2" in line
+    assert "did you mean maxMessageSize?" in line
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_corrupt_journal_is_named_and_left_alone(
+    tmp_path: Path, started: list[Standalone]
+) -> None:
+    data = tmp_path / "data"
+    broker = start(started, data)
+    admin_url = broker.ready()[1]
+    for number in range(20):
+        create_topic(admin_url, f"topic-{number}")
+    broker.end(signal.SIGKILL)
+    journal = sorted((data / "journal").iterdir())[-1]
+    corrupt(journal)
+    before = files_below(data)
+    line = refusal(data, *FREE_PORTS)
+    assert journal.name in line
+    assert files_below(data) == before
+
+
+def corrupt(journal: Path) -> None:
+    """Flip a bit early in what was written: far from a torn tail."""
+    content = bytearray(journal.read_bytes())
+    written = len(bytes(content).rstrip(b"\0"))
+    content[written // 4] ^= 0x10
+    journal.write_bytes(content)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_an_open_address_needs_insecure(tmp_path: Path, host: str) -> None:
+    line = refusal(tmp_path / "data", "--bind", host, *FREE_PORTS)
+    assert "--insecure" in line
+    assert not (tmp_path / "data").exists()
+
+
+def test_insecure_listens_everywhere(tmp_path: Path, started: list[Standalone]) -> None:
+    broker = start(started, tmp_path / "data", "--bind", "0.0.0.0", "--insecure", *FREE_PORTS)
+    assert broker.process.stdout is not None
+    assert broker.process.stdout.readline().startswith("pybroker ready pulsar://0.0.0.0:")
+
+
+def test_the_command_line_overrides_the_file(tmp_path: Path, started: list[Standalone]) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text("brokerServicePort=1\nwebServicePort=1\nclusterName=east\n")
+    broker = start(started, tmp_path / "data", "--config", str(config), *FREE_PORTS)
+    assert httpx.get(f"{broker.ready()[1]}/admin/v2/clusters").json() == ["east"]
+
+
+@pytest.mark.parametrize("arguments", [(), ("standalone", "--port", "70000"), ("fly",)])
+def test_an_impossible_command_line_exits_with_2(
+    arguments: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    assert ended.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    assert re.fullmatch(r"pybroker \d+\.\d+\.\d+\n", capsys.readouterr().out)
