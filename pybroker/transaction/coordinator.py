@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
+from managed_ledger.errors import ManagedLedgerError
 from pybroker.errors import TransactionCoordinatorNotFound
 from pybroker.names import TxnId
 from pybroker.runtime import Clock, Tasks
@@ -79,6 +80,7 @@ class TransactionCoordinator:
         self._snapshotting = False
         self._closed = False
         self._opened = self._timed_out = 0
+        transaction_log.on_failure(self._fail)
         self._ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
 
     # Commands
@@ -134,6 +136,7 @@ class TransactionCoordinator:
     # Decide, log, apply
 
     def _log_and_apply(self, decision: Record) -> Awaitable[object]:
+        self._check_open()
         durable = self._log.append(decision)
         self._store.apply(decision)
         self._snapshot_if_due()
@@ -142,8 +145,7 @@ class TransactionCoordinator:
     async def _until_durable(self, durable: Awaitable[object]) -> None:
         try:
             await durable
-        except Exception as error:
-            self._fail(error)
+        except ManagedLedgerError as error:
             raise self._not_found() from error
 
     # The end of a transaction
@@ -228,7 +230,7 @@ class TransactionCoordinator:
     async def _snapshot(self) -> None:
         try:
             await self._log.snapshot(self._store)
-        except Exception as error:
+        except ManagedLedgerError as error:
             self._fail(error)
         finally:
             self._snapshotting = False

@@ -96,6 +96,8 @@ class Coordinators:
     # Opening
 
     async def _open_once(self, coordinator_id: int) -> TransactionCoordinator:
+        if coordinator_id in self._served:
+            return self._served[coordinator_id]
         opening = self._opening.get(coordinator_id)
         if opening is None:
             opening = self._tasks.start(self._open(coordinator_id), f"open {coordinator_id}")

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
+from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
@@ -28,12 +29,15 @@ class SnapshotLog:
         self._ledger = ledger
         self._cursor = cursor
         self.entries_since_snapshot = 0
+        # Told of every append that failed, whether or not anybody waits for it.
+        self.on_failure: Callable[[Exception], None] = lambda error: None
 
     @classmethod
     async def open(
         cls, factory: ManagedLedgerFactory, name: str, cursor_name: str
     ) -> "SnapshotLog":
-        ledger = await factory.open(name)
+        # No retention: what a snapshot replaced is of no use to anybody.
+        ledger = await factory.open(name, ManagedLedgerConfig())
         return cls(ledger, await ledger.open_cursor(cursor_name, None))
 
     @property
@@ -60,8 +64,24 @@ class SnapshotLog:
 
     def _append(self, entries: Sequence[bytes]) -> asyncio.Future[Position]:
         durable: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-        self._ledger.append(entries, [1] * len(entries), partial(_resolve, durable))
+        self._ledger.append(entries, [1] * len(entries), partial(self._answered, durable))
         return durable
+
+    def _answered(
+        self,
+        durable: asyncio.Future[Position],
+        position: Position | None,
+        error: Exception | None,
+    ) -> None:
+        if error is not None:
+            self.on_failure(error)
+        if durable.done():
+            return  # whoever waited was cancelled
+        if position is not None:
+            durable.set_result(position)
+        elif error is not None:
+            durable.set_exception(error)
+            durable.exception()  # retrieved: nobody may be waiting
 
     async def replace_past(
         self, snapshot: Sequence[bytes], elsewhere: Callable[[], Awaitable[None]]
@@ -78,14 +98,3 @@ class SnapshotLog:
 
     async def close(self) -> None:
         await self._ledger.close()
-
-
-def _resolve(
-    durable: asyncio.Future[Position], position: Position | None, error: Exception | None
-) -> None:
-    if durable.done():  # whoever waited was cancelled
-        return
-    if position is not None:
-        durable.set_result(position)
-    else:
-        durable.set_exception(error or RuntimeError("An append failed without saying why"))

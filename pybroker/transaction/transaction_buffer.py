@@ -315,7 +315,7 @@ class TransactionBuffer:
                 self.hidden.restore(ledger_id, value)
             else:
                 self._trimmed.append(ledger_id)
-        for record in head.open_transactions:
+        for record in sorted(head.open_transactions, key=lambda record: record.ranges.flat[:2]):
             self._open.restore(record)
 
     async def _scan(self, after: Position) -> None:

@@ -7,7 +7,7 @@ are dense and outlive many snapshots, so they stay out of the log: one metadata 
 
 import asyncio
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -127,6 +127,10 @@ class TransactionLog:
     ) -> "TransactionLog":
         log = await SnapshotLog.open(factory, log_name(coordinator_id), _CURSOR)
         return cls(coordinator_id, log, metadata)
+
+    def on_failure(self, failed: Callable[[Exception], None]) -> None:
+        """Have `failed` told of every append that fails."""
+        self._log.on_failure = failed
 
     async def replay(self, store: TransactionMetadataStore) -> None:
         for key in self._metadata.keys(self._chunks):

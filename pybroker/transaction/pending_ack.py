@@ -1,0 +1,290 @@
+"""Acknowledgements in transactions, for one subscription.
+
+    acknowledge   validate and take (TransactionConflict), log, answer when it is durable
+    end           log COMMIT or ABORT; when it is durable the cursor moves, or everything is given
+                  back for redelivery
+
+Cursors are written once a second, so a COMMIT record stays in the log until the cursor that holds
+its acknowledgements is durable: a checkpoint flushes the cursor and replaces the log by what is
+live. Replay applies every COMMIT it finds again, which changes nothing where it had been applied.
+
+A transaction that was left open here is ended by asking for its outcome, as in the topic's buffer.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from managed_ledger.cursor import ManagedCursor
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.position import Position
+from pybroker.config import BrokerConfig
+from pybroker.errors import InvalidTxnStatus, PersistenceError, TransactionCoordinatorNotFound
+from pybroker.names import TopicName, TxnId
+from pybroker.runtime import Tasks
+from pybroker.transaction.pending_ack_state import PendingAckState
+from pybroker.transaction.pending_ack_store import (
+    AckRecord,
+    EndRecord,
+    PendingAck,
+    PendingAckStore,
+    Record,
+    log_name,
+)
+from pybroker.transaction.txn_status import (
+    TransactionOutcomes,
+    TxnAction,
+    action_to_settle,
+    require_open,
+)
+
+__all__ = ["PendingAck", "PendingAckStats", "PendingAcks", "log_name"]
+
+_CHECK_INTERVAL_S: Final = 5.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingAckStats:
+    """What one open transaction has acknowledged here."""
+
+    txn_id: TxnId
+    individual: int
+    cumulative_position: Position | None
+
+
+class PendingAcks:
+    """Build it with `open`; it has replayed its log when that returns."""
+
+    def __init__(
+        self,
+        topic: TopicName,
+        cursor: ManagedCursor,
+        store: PendingAckStore,
+        outcomes: TransactionOutcomes,
+        config: BrokerConfig,
+    ) -> None:
+        self._topic = str(topic)
+        self._cursor = cursor
+        self._store = store
+        self._outcomes = outcomes
+        self._log_entries = config.transaction_pending_ack_log_entries
+        self._state = PendingAckState(cursor)
+        # Told of what was given back by an abort that nobody called `end` for.
+        self.on_restored: Callable[[list[Position]], None] = lambda positions: None
+        self._tasks = Tasks(f"pending acknowledgements of {topic}, {cursor.name}")
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        factory: ManagedLedgerFactory,
+        topic: TopicName,
+        cursor: ManagedCursor,
+        outcomes: TransactionOutcomes,
+        config: BrokerConfig,
+    ) -> "PendingAcks":
+        """Makes the log, named `log_name(topic, cursor.name)`, if there is none."""
+        store = await PendingAckStore.open(factory, topic, cursor.name)
+        pending = cls(topic, cursor, store, outcomes, config)
+        await store.replay(pending._apply)
+        if store.entries_since_snapshot:
+            pending._set_timer()
+        pending._settle()
+        return pending
+
+    def _apply(self, record: Record) -> None:
+        if isinstance(record, AckRecord):
+            hold = self._state.hold_cumulative if record.cumulative else self._state.hold
+            for ack in record.acks:
+                hold(record.txn_id, ack)
+        elif record.action is TxnAction.COMMIT:
+            self._state.commit(record.txn_id)
+        else:
+            self._state.drop(record.txn_id)
+
+    # What consumers must not get, and plain acknowledgements must leave alone
+
+    @property
+    def has_pending(self) -> bool:
+        return not self._state.is_empty
+
+    def is_pending(self, ledger_id: int, entry_id: int) -> bool:
+        """Nothing of this entry is left to deliver until a transaction ends."""
+        return self._state.is_pending((ledger_id, entry_id))
+
+    def pending_indexes(self, position: tuple[int, int]) -> int:
+        """Indexes of a batch that open transactions acknowledged, as bits."""
+        return self._state.pending_indexes(position)
+
+    @property
+    def cumulative_position(self) -> Position | None:
+        cumulative = self._state.cumulative()
+        return None if cumulative is None else cumulative.position
+
+    def stats(self) -> list[PendingAckStats]:
+        return [
+            PendingAckStats(
+                txn_id,
+                len(held.whole) + len(held.indexes),
+                held.cumulative[-1].position if held.cumulative else None,
+            )
+            for txn_id, held in self._state.transactions.items()
+        ]
+
+    # Acknowledge
+
+    async def acknowledge(self, txn_id: TxnId, acks: Sequence[PendingAck]) -> None:
+        """All or none; durable when this returns, in force when the transaction commits.
+
+        Raises TransactionConflict, InvalidTxnStatus, TransactionNotFound, PersistenceError.
+        """
+        self._check(txn_id)
+        self._state.take(txn_id, acks)
+        try:
+            await self._log(AckRecord(txn_id, False, acks))
+        except PersistenceError:
+            self._state.give_back(txn_id, acks)
+            raise
+
+    async def acknowledge_cumulative(self, txn_id: TxnId, ack: PendingAck) -> None:
+        """As `acknowledge`, for everything up to `ack`."""
+        self._check(txn_id)
+        self._state.take_cumulative(txn_id, ack)
+        try:
+            await self._log(AckRecord(txn_id, True, [ack]))
+        except PersistenceError:
+            self._state.give_back_cumulative(txn_id, ack)
+            raise
+
+    def _check(self, txn_id: TxnId) -> None:
+        require_open(self._outcomes, txn_id)
+        if not self._outcomes.has_subscription(txn_id, self._topic, self._cursor.name):
+            raise InvalidTxnStatus(
+                f"Transaction {txn_id} does not acknowledge on {self._topic}, subscription "
+                f"{self._cursor.name}: add the subscription to it before acknowledging"
+            )
+        held = self._state.transactions.get(txn_id)
+        if held is not None and held.ending is not None:
+            raise InvalidTxnStatus(f"Transaction {txn_id} is being ended on {self._topic}")
+
+    async def _log(self, record: Record) -> None:
+        durable = self._store.append(record)
+        self._set_timer()
+        self._checkpoint_if_long()
+        try:
+            await durable
+        except ManagedLedgerError as error:
+            raise PersistenceError(
+                f"{self._topic}, subscription {self._cursor.name}: the acknowledgement was not "
+                f"written: {error}"
+            ) from error
+
+    # End
+
+    async def end(self, txn_id: TxnId, action: TxnAction) -> list[Position]:
+        """Durable and in force when this returns. Nothing to do if it acknowledged nothing here.
+
+        After an abort, the entries to deliver again, in order; those it had acknowledged
+        cumulatively are not among them: delivery goes back to the mark-delete position.
+        Raises ManagedLedgerError; then repeat it.
+        """
+        held = self._state.transactions.get(txn_id)
+        if held is None:
+            return []
+        return await asyncio.shield(held.ending or self._start_end(txn_id, action))
+
+    def _start_end(self, txn_id: TxnId, action: TxnAction) -> asyncio.Future[list[Position]]:
+        held = self._state.transactions[txn_id]
+        held.action = action
+        held.ending = asyncio.get_running_loop().create_future()
+        self._set_timer()
+        durable = self._store.append(EndRecord(txn_id, action))
+        durable.add_done_callback(partial(self._end_logged, txn_id, action))
+        return held.ending
+
+    def _end_logged(
+        self, txn_id: TxnId, action: TxnAction, durable: asyncio.Future[Position]
+    ) -> None:
+        held = self._state.transactions[txn_id]
+        ending = held.ending
+        assert ending is not None
+        if (error := durable.exception()) is not None:
+            held.ending = held.action = None
+            ending.set_exception(error)
+            ending.exception()  # retrieved: nobody may be waiting any more
+            return
+        if action is TxnAction.COMMIT:
+            self._state.commit(txn_id)
+            ending.set_result([])
+        else:
+            ending.set_result(self._state.drop(txn_id))
+        self._checkpoint_if_long()
+
+    def _settle(self) -> None:
+        """End here what is over elsewhere. Source: KIP-98, "correlated hard failures"."""
+        for txn_id, held in list(self._state.transactions.items()):
+            try:
+                action = None if held.ending else action_to_settle(self._outcomes, txn_id)
+            except TransactionCoordinatorNotFound:
+                continue  # it is recovering: ask again later
+            if action is not None:
+                log.warning("%s: transaction %s was left open; ending it", self._topic, txn_id)
+                self._start_end(txn_id, action).add_done_callback(self._settled)
+
+    def _settled(self, ending: asyncio.Future[list[Position]]) -> None:
+        if ending.exception() is None:
+            self.on_restored(ending.result())
+
+    # Keeping the log short
+
+    def _set_timer(self) -> None:
+        if self._timer is None and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_CHECK_INTERVAL_S, self._tick)
+
+    def _tick(self) -> None:
+        """Runs while there is something to settle or to clean; then an idle one costs nothing."""
+        self._timer = None
+        self._settle()
+        if self._state.is_empty and self._store.entries_since_snapshot:
+            self._start_checkpoint()
+        if self._state.transactions or self._store.entries_since_snapshot:
+            self._set_timer()
+
+    def _checkpoint_if_long(self) -> None:
+        limit = max(self._log_entries, 2 * self._state.size)
+        if self._store.entries_since_snapshot >= limit:
+            self._start_checkpoint()
+
+    def _start_checkpoint(self) -> None:
+        if not len(self._tasks) and not self._closed:
+            self._tasks.start(self.checkpoint(), "checkpoint")
+
+    async def checkpoint(self) -> None:
+        """Make the cursor durable and forget what ended before.
+
+        Needed before a cursor is moved back: replay would acknowledge again what ended until then.
+        """
+        await self._store.replace_past(self._state.records(), self._cursor.flush)
+
+    async def close(self) -> None:
+        """Leave a short log. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._tasks.close()
+        try:
+            if self._store.entries_since_snapshot:
+                await self.checkpoint()
+            await self._store.close()
+        except ManagedLedgerError as error:
+            log.warning("%s: its pending-ack log stays long: %s", self._topic, error)

@@ -1,0 +1,255 @@
+"""Which messages of a subscription open transactions have acknowledged, and who may take which.
+
+Individual: a whole entry, or indexes of a batch; no two transactions may take the same. Cumulative:
+one transaction at a time, beyond the mark-delete position, each time further. The two kinds do not
+conflict with one another: both take effect.
+
+Taking is what validation does, before anything is written, so that of two acknowledgements in
+flight for the same message only one passes; `give_back` undoes it when the write fails.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from managed_ledger.cursor import ManagedCursor
+from managed_ledger.position import Position
+from pybroker.errors import TransactionConflict
+from pybroker.names import TxnId
+from pybroker.transaction.pending_ack_store import AckRecord, EndRecord, PendingAck, Record
+from pybroker.transaction.txn_status import TxnAction
+
+
+class AcksOfTransaction:
+    """What one transaction took, and its end while that is on the way."""
+
+    __slots__ = ("action", "batch_sizes", "cumulative", "ending", "indexes", "whole")
+
+    def __init__(self) -> None:
+        self.whole: dict[Position, None] = {}
+        self.indexes: dict[Position, int] = {}  # acknowledged ones, as bits
+        self.batch_sizes: dict[Position, int] = {}
+        self.cumulative: list[PendingAck] = []  # the last one counts; the others may be in flight
+        self.action: TxnAction | None = None
+        self.ending: asyncio.Future[list[Position]] | None = None
+
+    def positions(self) -> list[Position]:
+        """Of the individual ones, in order."""
+        return sorted({**self.whole, **dict.fromkeys(self.indexes)})
+
+    def records(self, txn_id: TxnId) -> list[Record]:
+        """What brings this about again."""
+        individual = [PendingAck(position) for position in self.whole]
+        for position, bits in self.indexes.items():
+            size = self.batch_sizes[position]
+            individual.append(PendingAck(position, ~bits & ((1 << size) - 1), size))
+        records: list[Record] = [AckRecord(txn_id, False, individual)] if individual else []
+        if self.cumulative:
+            records.append(AckRecord(txn_id, True, self.cumulative[-1:]))
+        if self.action is not None:
+            records.append(EndRecord(txn_id, self.action))
+        return records
+
+
+class PendingAckState:
+    def __init__(self, cursor: ManagedCursor) -> None:
+        self._cursor = cursor
+        self.transactions: dict[TxnId, AcksOfTransaction] = {}
+        self._whole: dict[tuple[int, int], None] = {}
+        self._indexes: dict[tuple[int, int], int] = {}
+        self._batch_sizes: dict[tuple[int, int], int] = {}
+        self._cumulative_owner: TxnId | None = None
+
+    # What is pending
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._whole or self._indexes or self._cumulative_owner is not None)
+
+    @property
+    def size(self) -> int:
+        return len(self._whole) + len(self._indexes) + len(self.transactions)
+
+    def cumulative(self) -> PendingAck | None:
+        owner = self._cumulative_owner
+        return None if owner is None else self.transactions[owner].cumulative[-1]
+
+    def is_pending(self, position: tuple[int, int]) -> bool:
+        """Nothing of the entry is left to deliver or to acknowledge."""
+        if position in self._whole:
+            return True
+        cumulative = self.cumulative()
+        if cumulative is not None and position <= cumulative.position:
+            if position < cumulative.position or not cumulative.still_unacked:
+                return True
+        elif position not in self._indexes:
+            return False
+        return not self._left(position, self.pending_indexes(position))
+
+    def _left(self, position: tuple[int, int], pending: int) -> int:
+        unacked = self._cursor.unacked_indexes(position)
+        if unacked is None:
+            cumulative = self.cumulative()
+            size = cumulative.batch_size if cumulative is not None else 0
+            unacked = (1 << self._batch_sizes.get(position, size)) - 1
+        return unacked & ~pending
+
+    def pending_indexes(self, position: tuple[int, int]) -> int:
+        """Indexes of a batch that transactions acknowledged, as bits."""
+        bits = self._indexes.get(position, 0)
+        cumulative = self.cumulative()
+        if cumulative is not None and position == cumulative.position:
+            bits |= cumulative.acked_indexes
+        return bits
+
+    # Individual acknowledgements
+
+    def take(self, txn_id: TxnId, acks: Sequence[PendingAck]) -> None:
+        """All or none. Raises TransactionConflict."""
+        for count, ack in enumerate(acks):
+            if (reason := self._conflict(ack)) is not None:
+                self.give_back(txn_id, acks[:count])
+                raise TransactionConflict(
+                    f"Transaction {txn_id} cannot acknowledge {ack.position}: {reason}"
+                )
+            self.hold(txn_id, ack)
+
+    def _conflict(self, ack: PendingAck) -> str | None:
+        position, bits = ack.position, ack.acked_indexes
+        if self._cursor.is_deleted(position):
+            return "it is acknowledged already"
+        taken = self._indexes.get(position, 0)
+        if position in self._whole or (taken and not ack.still_unacked) or taken & bits:
+            return "an open transaction has acknowledged it; retry when that one has ended"
+        unacked = self._cursor.unacked_indexes(position)
+        if unacked is not None and bits & ~unacked:
+            return f"of its batch, indexes {bits & ~unacked:#b} are acknowledged already"
+        return None
+
+    def hold(self, txn_id: TxnId, ack: PendingAck) -> None:
+        """Without a question: validation passed, or the log says so."""
+        transaction = self._of(txn_id)
+        position, bits = ack.position, ack.acked_indexes
+        if not ack.still_unacked:
+            transaction.whole[position] = None
+            self._whole[position] = None
+        elif bits:
+            transaction.indexes[position] = transaction.indexes.get(position, 0) | bits
+            transaction.batch_sizes[position] = ack.batch_size
+            self._indexes[position] = self._indexes.get(position, 0) | bits
+            self._batch_sizes[position] = ack.batch_size
+
+    def give_back(self, txn_id: TxnId, acks: Iterable[PendingAck]) -> None:
+        """Idempotent."""
+        transaction = self.transactions.get(txn_id)
+        if transaction is None:
+            return
+        for ack in acks:
+            if ack.still_unacked:
+                self._give_back_indexes(transaction, ack.position, ack.acked_indexes)
+            elif ack.position in transaction.whole:
+                del transaction.whole[ack.position], self._whole[ack.position]
+        self._forget_if_empty(txn_id, transaction)
+
+    def _give_back_indexes(
+        self, transaction: AcksOfTransaction, position: Position, bits: int
+    ) -> None:
+        bits &= transaction.indexes.get(position, 0)
+        if not bits:
+            return
+        transaction.indexes[position] &= ~bits
+        if not transaction.indexes[position]:
+            del transaction.indexes[position], transaction.batch_sizes[position]
+        self._indexes[position] &= ~bits
+        if not self._indexes[position]:
+            del self._indexes[position], self._batch_sizes[position]
+
+    # Cumulative acknowledgements
+
+    def take_cumulative(self, txn_id: TxnId, ack: PendingAck) -> None:
+        """Raises TransactionConflict."""
+        if (reason := self._cumulative_conflict(txn_id, ack)) is not None:
+            raise TransactionConflict(
+                f"Transaction {txn_id} cannot acknowledge up to {ack.position}: {reason}"
+            )
+        self.hold_cumulative(txn_id, ack)
+
+    def _cumulative_conflict(self, txn_id: TxnId, ack: PendingAck) -> str | None:
+        mark_delete_position = self._cursor.mark_delete_position
+        if ack.position <= mark_delete_position:
+            return f"all up to {mark_delete_position} is acknowledged already"
+        held = self.cumulative()
+        if held is None:
+            return None
+        if self._cumulative_owner != txn_id:
+            return (
+                f"transaction {self._cumulative_owner} acknowledges cumulatively; retry when it "
+                "has ended"
+            )
+        return None if _reach(ack) > _reach(held) else f"it did so up to {held.position} before"
+
+    def hold_cumulative(self, txn_id: TxnId, ack: PendingAck) -> None:
+        self._of(txn_id).cumulative.append(ack)
+        self._cumulative_owner = txn_id
+
+    def give_back_cumulative(self, txn_id: TxnId, ack: PendingAck) -> None:
+        """Idempotent."""
+        transaction = self.transactions.get(txn_id)
+        if transaction is None or ack not in transaction.cumulative:
+            return
+        transaction.cumulative.remove(ack)
+        if not transaction.cumulative:
+            self._cumulative_owner = None
+        self._forget_if_empty(txn_id, transaction)
+
+    # The end
+
+    def commit(self, txn_id: TxnId) -> None:
+        """What it acknowledged is acknowledged. Idempotent."""
+        transaction = self.transactions.get(txn_id)
+        if transaction is None:
+            return
+        self.drop(txn_id)
+        cursor = self._cursor
+        for position in transaction.whole:
+            cursor.delete(*position)
+        for position, bits in transaction.indexes.items():
+            size = transaction.batch_sizes[position]
+            cursor.delete_batch_indexes(position, ~bits & ((1 << size) - 1), size)
+        for ack in transaction.cumulative[-1:]:
+            cursor.mark_delete(ack.position, ack.still_unacked, ack.batch_size)
+
+    def drop(self, txn_id: TxnId) -> list[Position]:
+        """It is over; what it held individually is free, in order. Idempotent."""
+        transaction = self.transactions.pop(txn_id, None)
+        if transaction is None:
+            return []
+        for position in transaction.whole:
+            del self._whole[position]
+        for position, bits in list(transaction.indexes.items()):
+            self._indexes[position] &= ~bits
+            if not self._indexes[position]:
+                del self._indexes[position], self._batch_sizes[position]
+        if self._cumulative_owner == txn_id:
+            self._cumulative_owner = None
+        return transaction.positions()
+
+    def records(self) -> list[list[Record]]:
+        """What brings all of this about again, a transaction an item."""
+        return [transaction.records(txn_id) for txn_id, transaction in self.transactions.items()]
+
+    def _of(self, txn_id: TxnId) -> AcksOfTransaction:
+        transaction = self.transactions.get(txn_id)
+        if transaction is None:
+            transaction = self.transactions[txn_id] = AcksOfTransaction()
+        return transaction
+
+    def _forget_if_empty(self, txn_id: TxnId, transaction: AcksOfTransaction) -> None:
+        holds = transaction.whole or transaction.indexes or transaction.cumulative
+        if not holds and transaction.ending is None:
+            del self.transactions[txn_id]
+
+
+def _reach(ack: PendingAck) -> tuple[Position, int]:
+    """How far a cumulative acknowledgement goes; within a batch, by its number of indexes."""
+    whole = 1 << 62
+    return ack.position, ack.acked_indexes.bit_count() if ack.still_unacked else whole
