@@ -26,6 +26,7 @@ from pybroker.broker.tenants import Tenants
 from pybroker.broker.topics import Topics
 from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.config import BrokerConfig
+from pybroker.names import COORDINATOR_ASSIGN
 from pybroker.runtime import Clock, SystemClock, Tasks
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.services import Services
@@ -73,6 +74,7 @@ class Broker:
             parts.push_async_callback(self._factory.close)
             parts.push_async_callback(self.topics.close)
             parts.push_async_callback(self.coordinators.close)
+            self.coordinators.count = self.topics.tenants.partitions(COORDINATOR_ASSIGN)
             recovery = Tasks("broker")
             parts.push_async_callback(recovery.close)
             participants = LocalParticipants(self.topics)

@@ -6,12 +6,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
 
-from pybroker.admin.routing import route, topic_of
+from pybroker.admin.routing import read_json, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.errors import SubscriptionNotFound, TopicNotFound, TransactionNotFound
-from pybroker.names import TxnId
+from pybroker.names import COORDINATOR_ASSIGN, TxnId
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.transaction.metadata_store import TransactionMetadata
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
@@ -33,6 +33,7 @@ class TransactionRoutes:
         subscription = _TOPIC + "/{subscription:segment}"
         return [
             route("GET", f"{_BASE}/coordinators", self.coordinators),
+            route("POST", f"{_BASE}/transactionCoordinator/replicas", self.raise_count),
             route("GET", f"{_BASE}/coordinatorStats", self.coordinator_stats),
             route("GET", f"{_BASE}/slowTransactions/{{timeout_ms:int}}", self.slow),
             route("GET", f"{_BASE}/transactionMetadata/{_TXN}", self.metadata),
@@ -45,9 +46,19 @@ class TransactionRoutes:
     # -- coordinators
 
     async def coordinators(self, _: Request) -> list[Stats]:
-        count = self._services.config.transaction_coordinators
         url = self._services.service_url
+        count = self._coordinators.count
         return [{"id": number, "brokerServiceUrl": url} for number in range(count)]
+
+    async def raise_count(self, request: Request) -> None:
+        """The body is the new number of coordinators. It lasts, and clients see it at once."""
+        count = await read_json(request)
+        if type(count) is not int or count < self._coordinators.count:
+            raise HTTPException(
+                406, f"The body must be a number; {self._coordinators.count} can only become more"
+            )
+        await self._topics.tenants.set_partitions(COORDINATOR_ASSIGN, count)
+        self._coordinators.count = count
 
     async def coordinator_stats(self, request: Request) -> Stats:
         """One coordinator's with ?coordinatorId=N, else those of all that are in use, by id."""

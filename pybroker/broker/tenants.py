@@ -108,9 +108,10 @@ class Tenants:
 
     def partitions(self, name: TopicName) -> int:
         """How many partitions a topic has; 0 for one that is not partitioned."""
+        stored = int(self._get(_PARTITIONED + name.ledger_name).get("partitions", 0))
         if name == COORDINATOR_ASSIGN:
-            return self._config.transaction_coordinators
-        return int(self._get(_PARTITIONED + name.ledger_name).get("partitions", 0))
+            return max(stored, self._config.transaction_coordinators)
+        return stored
 
     async def set_partitions(self, name: TopicName, partitions: int) -> None:
         most = self._config.max_num_partitions_per_partitioned_topic

@@ -43,7 +43,7 @@ class Coordinators:
             config.transaction_outcome_retention_ms,
             config.transaction_metadata_snapshot_entries,
         )
-        self._count = config.transaction_coordinators
+        self.count = config.transaction_coordinators  # the admin API may raise it
         self._participants: Participants | None = None
         self._served: dict[int, TransactionCoordinator] = {}
         self._opening: dict[int, asyncio.Task[TransactionCoordinator]] = {}
@@ -63,7 +63,7 @@ class Coordinators:
         if coordinator is not None:
             return coordinator
         begins = self._participants is not None and coordinator_id not in self._replacing
-        if not begins or not 0 <= coordinator_id < self._count:
+        if not begins or not 0 <= coordinator_id < self.count:
             raise coordinator_not_ready(coordinator_id)
         return await self._open_once(coordinator_id)
 
