@@ -37,8 +37,9 @@ class JavaClient:
     """The few things of the Java API that the job needs, bound once: lookups are round trips."""
 
     def __init__(self, spark: SparkSession, service_url: str) -> None:
-        self._jvm: Any = spark.sparkContext._jvm
-        self._api = self._jvm.org.apache.pulsar.client.api
+        jvm: Any = spark.sparkContext._jvm
+        self._jvm = jvm
+        self._api = jvm.org.apache.pulsar.client.api
         client_class = self._api.PulsarClient
         self._client = (
             client_class.builder().serviceUrl(service_url).enableTransaction(True).build()

@@ -5,29 +5,30 @@ import json
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 from pybroker.client import (
+    AlreadyClosed,
     Client,
+    ConnectError,
     InitialPosition,
     Message,
     MessageId,
     Outgoing,
+    PulsarException,
     Reader,
+    ServiceNotReady,
+    Timeout,
     encode_batch,
     partition_for_key,
 )
-from pybroker.client.errors import AlreadyClosed, ConnectError, Timeout
 from pybroker.demo.report import say
-from pybroker.errors import PulsarError, ServiceNotReady
 from pybroker.names import TopicName
 
 AUDIT: Final = "audit"
 _BROKER_AWAY: Final = (AlreadyClosed, ConnectError, ServiceNotReady, Timeout)
 _ENTRIES_BETWEEN_WORDS: Final = 100
 _READ_MESSAGES: Final = 5000
-
-Result = TypeVar("Result")
 
 
 def create_partitioned(http_url: str, topic: str, partitions: int) -> None:
@@ -123,7 +124,7 @@ class Tail:
     def close(self) -> None:
         client, self._client, self._reader = self._client, None, None
         if client is not None:
-            with contextlib.suppress(PulsarError):
+            with contextlib.suppress(PulsarException):
                 client.close()
 
 

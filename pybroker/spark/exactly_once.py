@@ -28,14 +28,14 @@ from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pybroker.client.errors import (
+from pybroker.client import (
     AlreadyClosed,
     ConnectError,
     Timeout,
+    Transaction,
     TransactionAborted,
     TransactionOutcomeUnknown,
 )
-from pybroker.client.transaction import Transaction
 from pybroker.errors import (
     InvalidTxnStatus,
     MetadataError,

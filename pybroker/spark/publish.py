@@ -13,20 +13,23 @@ attempt refuses to work, which fails the job and with it the transaction.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pybroker.client import Client, EncodedBatch, Outgoing, encode_batch, partition_for_key
+from pybroker.client import (
+    Client,
+    EncodedBatch,
+    Outgoing,
+    Transaction,
+    encode_batch,
+    partition_for_key,
+)
 from pybroker.errors import NotAllowed
 from pybroker.names import TxnId
 from pybroker.spark.session import Session, connect
-
-if TYPE_CHECKING:
-    from pybroker.client.transaction import Transaction
 
 MAX_ENTRY_MESSAGES = 1000
 MAX_ENTRY_BYTES = 256 * 1024
@@ -41,7 +44,7 @@ _SENT_SCHEMA = "messages long"
 
 
 def publish_from_driver(
-    outputs: Outputs, partitions: Partitions, session: Session, txn: "Transaction"
+    outputs: Outputs, partitions: Partitions, session: Session, txn: Transaction
 ) -> int:
     """Returns the number of messages. A send that fails makes the commit fail."""
     count = 0
@@ -76,7 +79,7 @@ def _rows(outputs: Outputs) -> DataFrame:
 
 
 def _shaped(topic: str, frame: DataFrame) -> DataFrame:
-    def optional(name: str, kind: str) -> F.Column:
+    def optional(name: str, kind: str) -> Column:
         column = F.col(name) if name in frame.columns else F.lit(None)
         return column.cast(kind).alias(name)
 

@@ -18,8 +18,8 @@ from pybroker.client import (
     MessageId,
     Producer,
     Reader,
+    Transaction,
 )
-from pybroker.client.transaction import Transaction
 from pybroker.errors import PulsarError
 from pybroker.names import TopicName
 from pybroker.spark.marker import Marker

@@ -28,9 +28,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pybroker.client import InitialPosition, Message
-from pybroker.client.errors import AlreadyClosed, ConnectError, Timeout
-from pybroker.errors import NotAllowed, ServiceNotReady
+from pybroker.client import (
+    AlreadyClosed,
+    ConnectError,
+    InitialPosition,
+    Message,
+    NotAllowed,
+    ServiceNotReady,
+    Timeout,
+)
 from pybroker.names import TopicName
 from pybroker.spark.offsets import CursorName, Position, SourceOffset, Span
 from pybroker.spark.session import Session, connect, position_of

@@ -1,0 +1,27 @@
+"""`pybroker` whose participants never answer: transactions decide to commit and stay COMMITTING.
+
+The first participant asked leaves the file named by STUCK_FILE, for tests that kill it there.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pybroker.broker.txn_participants import LocalParticipants
+from pybroker.cli import main
+
+STUCK_FILE = Path(os.environ["STUCK_FILE"])
+
+
+async def _never_answer(*_: Any) -> None:
+    STUCK_FILE.touch()  # noqa: ASYNC240
+    await asyncio.Event().wait()
+
+
+LocalParticipants.end_on_partition = _never_answer  # type: ignore[method-assign]
+LocalParticipants.end_on_subscription = _never_answer  # type: ignore[method-assign]
+
+if __name__ == "__main__":
+    sys.exit(main())

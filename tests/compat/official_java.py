@@ -1,0 +1,57 @@
+"""The official Java client, driven from Python: a JVM with its jars and Py4J, without Spark."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+from pybroker.spark.jars import official_client_jars
+
+JARS = Path(__file__).resolve().parents[2] / "build" / "java-client"
+RECEIVE_S = 20
+NOTHING_S = 1
+
+
+@contextmanager
+def java_virtual_machine() -> Iterator[Any]:
+    py4j_jar = next((Path(pyspark.__file__).parent / "jars").glob("py4j*.jar"))
+    classpath = ":".join(map(str, official_client_jars(JARS)))
+    port = launch_gateway(jarpath=str(py4j_jar), classpath=classpath, die_on_exit=True)
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
+    try:
+        yield gateway.jvm
+    finally:
+        gateway.shutdown()
+
+
+class OfficialClient:
+    """`org.apache.pulsar.client.api.PulsarClient` with transactions; short names for tests."""
+
+    def __init__(self, jvm: Any, service_url: str) -> None:
+        self._api = jvm.org.apache.pulsar.client.api
+        self._units = jvm.java.util.concurrent.TimeUnit
+        builder = self._api.PulsarClient.builder().serviceUrl(service_url)
+        self.client = builder.enableTransaction(True).build()
+
+    def producer(self, topic: str) -> Any:
+        return self.client.newProducer().topic(topic).create()
+
+    def consumer(self, topic: str, subscription: str) -> Any:
+        builder = self.client.newConsumer().topic([topic]).subscriptionName(subscription)
+        earliest = self._api.SubscriptionInitialPosition.Earliest
+        return builder.subscriptionInitialPosition(earliest).subscribe()
+
+    def transaction(self, timeout_s: int = 60) -> Any:
+        builder = self.client.newTransaction()
+        return builder.withTransactionTimeout(timeout_s, self._units.SECONDS).build().get()
+
+    def receive(self, consumer: Any, timeout_s: int = RECEIVE_S) -> Any:
+        """None if nothing came."""
+        return consumer.receive(timeout_s, self._units.SECONDS)
+
+    def shutdown(self) -> None:
+        """At once, without a word to the broker."""
+        self.client.shutdown()

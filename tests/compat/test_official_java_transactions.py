@@ -1,0 +1,160 @@
+"""The official Java client's transactions against a broker process that can be killed."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from official_java import NOTHING_S, OfficialClient, java_virtual_machine
+from py4j.protocol import Py4JJavaError
+
+from pybroker.testing.broker_process import BrokerProcess
+
+pytestmark = pytest.mark.java
+
+INPUTS = ("java-in-1", "java-in-2")
+OUTPUTS = ("java-out-1", "java-out-2", "java-out-3")
+STUCK_BROKER = Path(__file__).with_name("broker_stuck_in_committing.py")
+
+
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[object]:
+    with java_virtual_machine() as jvm:
+        yield jvm
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "data") as broker:
+        yield broker
+
+
+class Pipeline:
+    """Two inputs with a message each, received but not acknowledged; three outputs."""
+
+    def __init__(self, jvm: object, broker: BrokerProcess) -> None:
+        self.official = OfficialClient(jvm, broker.service_url)
+        self.sources = [self.official.consumer(topic, "worker") for topic in INPUTS]
+        self.sinks = [self.official.consumer(topic, "auditor") for topic in OUTPUTS]
+        self.producers = [self.official.producer(topic) for topic in OUTPUTS]
+        for topic in INPUTS:
+            self.official.producer(topic).send(topic.encode())
+        self.received = [self.official.receive(source) for source in self.sources]
+
+    def work_in(self, txn: object, outputs: slice = slice(None)) -> None:
+        for source, message in zip(self.sources, self.received, strict=True):
+            source.acknowledgeAsync(message.getMessageId(), txn).get()
+        self.publish(txn, outputs)
+
+    def publish(self, txn: object, outputs: slice = slice(None)) -> None:
+        for producer in self.producers[outputs]:
+            producer.newMessage(txn).value(b"result").send()
+
+    def visible_outputs(self) -> list[bytes]:
+        messages = [self.official.receive(sink) for sink in self.sinks]
+        return [message.getData() for message in messages if message is not None]
+
+    def nothing_visible(self) -> bool:
+        return all(self.official.receive(sink, NOTHING_S) is None for sink in self.sinks)
+
+    def redelivered_inputs(self, timeout_s: int) -> list[bytes]:
+        """What the inputs' subscriptions still owe to a new consumer."""
+        for source in self.sources:
+            source.close()
+        sources = [self.official.consumer(topic, "worker") for topic in INPUTS]
+        messages = [self.official.receive(source, timeout_s) for source in sources]
+        return [message.getData() for message in messages if message is not None]
+
+
+@pytest.fixture
+def pipeline(jvm: object, broker: BrokerProcess) -> Iterator[Pipeline]:
+    pipeline = Pipeline(jvm, broker)
+    yield pipeline
+    pipeline.official.shutdown()
+
+
+def test_three_topics_and_two_subscriptions_commit_together(pipeline):
+    txn = pipeline.official.transaction()
+    pipeline.work_in(txn)
+    assert pipeline.nothing_visible()
+    txn.commit().get()
+    assert pipeline.visible_outputs() == [b"result"] * 3
+    assert pipeline.redelivered_inputs(NOTHING_S) == []
+
+
+def test_an_aborted_transaction_shows_nothing_and_gives_its_inputs_back(pipeline):
+    txn = pipeline.official.transaction()
+    pipeline.work_in(txn)
+    txn.abort().get()
+    assert pipeline.nothing_visible()
+    assert pipeline.redelivered_inputs(20) == [b"java-in-1", b"java-in-2"]
+
+
+def test_a_transaction_that_times_out_is_aborted_and_cannot_commit(pipeline):
+    txn = pipeline.official.transaction(timeout_s=2)
+    pipeline.work_in(txn)
+    assert pipeline.redelivered_inputs(20) == [b"java-in-1", b"java-in-2"]
+    with pytest.raises(Py4JJavaError):
+        txn.commit().get()
+    assert pipeline.nothing_visible()
+
+
+def test_an_open_transaction_goes_on_after_the_broker_was_killed(pipeline, broker):
+    txn = pipeline.official.transaction()
+    pipeline.work_in(txn, slice(0, 2))
+    broker.kill()
+    broker.start()
+    pipeline.publish(txn, slice(2, 3))
+    assert pipeline.nothing_visible()
+    txn.commit().get()
+    assert pipeline.visible_outputs() == [b"result"] * 3
+    assert pipeline.redelivered_inputs(NOTHING_S) == []
+
+
+def test_a_broker_killed_while_committing_completes_the_commit_unaided(
+    jvm, pipeline, broker, tmp_path
+):
+    pipeline.official.shutdown()
+    broker.kill()
+    stuck_file = tmp_path / "stuck"
+    with stuck_broker(broker, tmp_path / "data", stuck_file) as stuck:
+        official = OfficialClient(jvm, broker.service_url)
+        txn = official.transaction()
+        for topic in OUTPUTS:
+            official.producer(topic).newMessage(txn).value(b"result").send()
+        txn.commit()
+        wait_for(stuck_file)
+        official.shutdown()
+        stuck.kill()
+    broker.start()
+    witness = OfficialClient(jvm, broker.service_url)
+    sinks = [witness.consumer(topic, "auditor") for topic in OUTPUTS]
+    assert [witness.receive(sink).getData() for sink in sinks] == [b"result"] * 3
+    witness.shutdown()
+
+
+def stuck_broker(
+    broker: BrokerProcess, data_dir: Path, stuck_file: Path
+) -> "subprocess.Popen[str]":
+    port, http_port = (urlsplit(url).port for url in (broker.service_url, broker.admin_url))
+    ports = ["--port", str(port), "--http-port", str(http_port)]
+    process = subprocess.Popen(
+        [sys.executable, str(STUCK_BROKER), "standalone", *ports, "--data-dir", str(data_dir)],
+        env=os.environ | {"STUCK_FILE": str(stuck_file)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("pybroker ready")
+    return process
+
+
+def wait_for(file: Path, timeout_s: float = 30) -> None:
+    give_up_at = time.monotonic() + timeout_s
+    while not file.exists():
+        assert time.monotonic() < give_up_at, f"{file} did not appear within {timeout_s} s"
+        time.sleep(0.02)
