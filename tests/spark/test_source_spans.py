@@ -1,0 +1,123 @@
+from unittest.mock import MagicMock
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from pybroker.client import ConnectError
+from pybroker.errors import NotAllowed
+from pybroker.spark import source
+from pybroker.spark.offsets import Position, SourceOffset, Span
+from pybroker.spark.source import PulsarStreamReader
+
+TOPIC = "persistent://public/default/t"
+PARTITIONS = [f"{TOPIC}-partition-0", f"{TOPIC}-partition-1"]
+OPTIONS = {"service_url": "pulsar://fake", "topic": "t", "subscription": "s"}
+
+
+class FakeSession:
+    """Two partitions; `visible` are the deliverable entries of the first, the other is empty."""
+
+    def __init__(self, visible, cursor=Position(3, -1)):
+        self.visible = visible
+        self._cursor = cursor
+
+    def partitions(self, topic):
+        return PARTITIONS
+
+    def cursor(self, name, initial_position=None):
+        return self._cursor
+
+    def last_position(self, name):
+        return self.visible[-1] if name.topic == PARTITIONS[0] else Position(-1, -1)
+
+    def first_position_after(self, topic, position):
+        return next((each for each in self.visible if each > position), None)
+
+    def close(self):
+        pass
+
+
+def reader_of(session, **options):
+    reader = PulsarStreamReader(OPTIONS | options)
+    reader._session = session
+    return reader
+
+
+def ends(offset):
+    return [span.to for span in SourceOffset.from_json(offset).spans.values()]
+
+
+def test_a_new_query_begins_at_the_cursors():
+    offset = reader_of(FakeSession([Position(3, 9)], cursor=Position(3, 4))).initialOffset()
+    assert ends(offset) == [Position(3, 4)] * 2
+    assert SourceOffset.from_json(offset).progress() == {}
+
+
+def test_without_news_the_offset_stays_the_very_same():
+    reader = reader_of(FakeSession([Position(3, 4)], cursor=Position(3, 4)))
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable()) is start
+
+
+def test_without_a_limit_the_batch_ends_at_the_last_deliverable_message():
+    reader = reader_of(FakeSession([Position(3, 0), Position(4, 7)]))
+    offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert ends(offset) == [Position(4, 7), Position(3, -1)]
+
+
+def test_a_limited_batch_ends_at_a_message_not_at_an_aborted_one():
+    visible = [Position(3, 0), Position(3, 6), Position(3, 9)]
+    reader = reader_of(FakeSession(visible), max_entries_per_trigger="4")
+    assert reader.getDefaultReadLimit() == ReadMaxRows(4)
+    offset = reader.latestOffset(reader.initialOffset(), ReadMaxRows(4))
+    assert ends(offset)[0] == Position(3, 6)
+
+
+def test_a_limited_batch_gets_over_the_end_of_a_ledger():
+    visible = [Position(3, 0), Position(8, 0), Position(8, 1)]
+    reader = reader_of(FakeSession(visible, cursor=Position(3, 0)))
+    offset = reader.latestOffset(reader.initialOffset(), ReadMaxRows(4))
+    assert ends(offset)[0] == Position(8, 0)
+
+
+def test_available_now_stops_where_the_topic_ended_at_the_beginning():
+    session = FakeSession([Position(3, 0), Position(3, 5)])
+    reader = reader_of(session)
+    reader.prepareForTriggerAvailableNow()
+    session.visible.append(Position(3, 6))
+    offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert ends(offset)[0] == Position(3, 5)
+    assert reader.latestOffset(offset, ReadAllAvailable()) is offset
+
+
+def test_a_task_reads_from_the_end_before_to_the_end():
+    before = SourceOffset("s", {PARTITIONS[0]: Span(Position(3, 0), Position(3, 4))})
+    after = SourceOffset(
+        "s",
+        {
+            PARTITIONS[0]: Span(Position(3, 4), Position(3, 9)),
+            PARTITIONS[1]: Span(Position(7, -1), Position(7, 2)),
+        },
+    )
+    tasks = reader_of(None).partitions(before.to_json(), after.to_json())
+    assert [(task.topic, task.span) for task in tasks] == [
+        (PARTITIONS[0], Span(Position(3, 4), Position(3, 9))),
+        (PARTITIONS[1], Span(Position(7, -1), Position(7, 2))),
+    ]
+
+
+def test_while_the_broker_is_away_the_question_waits(monkeypatch):
+    away = MagicMock()
+    away.partitions.side_effect = ConnectError("refused")
+    monkeypatch.setattr(source, "_PAUSE_S", 0)
+    monkeypatch.setattr(source, "connect", lambda url: None)
+    monkeypatch.setattr(source, "Session", lambda client: FakeSession([Position(3, 1)]))
+    assert ends(reader_of(away).initialOffset()) == [Position(3, -1)] * 2
+    away.close.assert_called_once()
+
+
+@pytest.mark.parametrize("missing", OPTIONS)
+def test_a_missing_option_is_named(missing):
+    options = {name: value for name, value in OPTIONS.items() if name != missing}
+    with pytest.raises(NotAllowed, match=missing):
+        PulsarStreamReader(options)
