@@ -65,8 +65,18 @@ class DeleteLedger:
         settle(self.done, None, error)
 
 
+@dataclass(slots=True, eq=False)
+class Sync:
+    """Writes nothing; everything before it is on the platter when it is done."""
+
+    done: asyncio.Future[None]
+
+    def complete(self, error: Exception | None) -> None:
+        settle(self.done, None, error)
+
+
 T = TypeVar("T")
-Operation = Append | Put | Remove | CreateLedger | DeleteLedger
+Operation = Append | Put | Remove | CreateLedger | DeleteLedger | Sync
 
 
 def settle(future: asyncio.Future[T], result: T, error: Exception | None) -> None:

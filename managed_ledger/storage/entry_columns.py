@@ -1,4 +1,4 @@
-"""The newest entries of one ledger, in memory, by column: what reads of recent entries see."""
+"""Consecutive entries of one ledger in memory, by column: a ledger's tail, or a block read back."""
 
 from array import array
 from bisect import bisect_right
@@ -16,15 +16,20 @@ def leading(entries: list[bytes], max_bytes: int) -> list[bytes]:
     return entries[: max(1, bisect_right(ends, max_bytes))]
 
 
-class Tail:
+class EntryColumns:
     """Entries `first_entry_id` up to (but without) `next_entry_id`; all of them durable."""
 
     __slots__ = ("entries", "first_entry_id", "message_counts")
 
-    def __init__(self, first_entry_id: int = 0) -> None:
+    def __init__(
+        self,
+        first_entry_id: int = 0,
+        entries: list[bytes] | None = None,
+        message_counts: "array[int] | None" = None,
+    ) -> None:
         self.first_entry_id = first_entry_id
-        self.entries: list[bytes] = []
-        self.message_counts: array[int] = array("I")
+        self.entries = [] if entries is None else entries
+        self.message_counts = array("I") if message_counts is None else message_counts
 
     @property
     def next_entry_id(self) -> int:

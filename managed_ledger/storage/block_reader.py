@@ -1,0 +1,98 @@
+"""Reads of entries that are no longer in memory: whole blocks, some way ahead, kept for a while."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import Final, TypeVar
+
+from managed_ledger.errors import CorruptStorage, LedgerNotFound
+from managed_ledger.storage.backend import EntryRun
+from managed_ledger.storage.disk import Disk
+from managed_ledger.storage.disk_errors import failed
+from managed_ledger.storage.engine_state import LedgerState
+from managed_ledger.storage.entry_columns import EntryColumns
+from managed_ledger.storage.ledger_files import (
+    BLOCK_BYTES,
+    BlockIndex,
+    ledger_file_name,
+    load_index,
+    read_blocks,
+)
+
+READ_AHEAD_BYTES: Final = 4 * BLOCK_BYTES
+MAX_CACHED_BLOCKS: Final = 128
+T = TypeVar("T")
+
+
+class BlockReader:
+    def __init__(self, disk: Disk, executor: Executor | None) -> None:
+        self._disk = disk
+        self._executor = executor
+        self._blocks: dict[tuple[int, int], EntryColumns] = {}  # the least recently used first
+
+    def cached(
+        self, state: LedgerState, first: int, last: int, max_entries: int, max_bytes: int
+    ) -> EntryRun | None:
+        """From the tail or a block that was read lately."""
+        limits = last, max_entries, max_bytes
+        if first >= state.tail.first_entry_id:
+            return state.tail.run(state.ledger_id, first, *limits)
+        if state.index is None:
+            return None
+        key = state.ledger_id, state.index.block_of(first)
+        block = self._blocks.pop(key, None)
+        if block is None:
+            return None
+        self._blocks[key] = block
+        return block.run(state.ledger_id, first, *limits)
+
+    async def read(
+        self, state: LedgerState, first: int, last: int, max_entries: int, max_bytes: int
+    ) -> EntryRun:
+        """At least one entry, `first` being in the ledger; not always all that the limits allow.
+
+        Raises LedgerNotFound, CorruptStorage, StorageFailed.
+        """
+        run = self.cached(state, first, last, max_entries, max_bytes)
+        if run is not None:
+            return run
+        index = state.index or await self._load_index(state)
+        start, end = index.stretch(first, last, state.flushed.file_bytes, READ_AHEAD_BYTES)
+        blocks = await self._run(
+            state, partial(read_blocks, self._disk, state.ledger_id, start, end)
+        )
+        self._keep(state, blocks)
+        run = blocks[0].run(state.ledger_id, first, last, max_entries, max_bytes)
+        assert run is not None
+        return run
+
+    async def _load_index(self, state: LedgerState) -> BlockIndex:
+        """Read it from the file; a flush that ended meanwhile has it read anew."""
+        while state.index is None:
+            flushed = state.flushed
+            load = partial(load_index, self._disk, state.ledger_id, flushed)
+            index = await self._run(state, load)
+            if state.flushed is flushed:
+                state.index = index
+        return state.index
+
+    async def _run(self, state: LedgerState, work: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        name = ledger_file_name(state.ledger_id)
+        try:
+            return await loop.run_in_executor(self._executor, work)
+        except OSError as error:
+            if state.deleted:
+                raise LedgerNotFound(f"ledger {state.ledger_id} was deleted") from error
+            if isinstance(error, FileNotFoundError):
+                raise CorruptStorage(
+                    f"{name} is missing: restore the data directory from a backup"
+                ) from error
+            raise failed(error, name) from error
+
+    def _keep(self, state: LedgerState, blocks: list[EntryColumns]) -> None:
+        for block in blocks:
+            self._blocks[state.ledger_id, block.first_entry_id] = block
+        while len(self._blocks) > MAX_CACHED_BLOCKS:
+            del self._blocks[next(iter(self._blocks))]

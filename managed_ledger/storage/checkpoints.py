@@ -1,0 +1,166 @@
+"""The background work: entries into their ledgers' files, a snapshot, and old journals removed.
+
+When the journal has moved on to a new file, everything before that is written elsewhere: each
+ledger's entries into its file, synced; then the snapshot, synced and renamed into place; and only
+then the old journals go. If this falls behind, commits that need a new journal wait for it, which
+bounds both memory and the time of a recovery.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from functools import partial
+from itertools import islice
+from typing import Final, TypeVar
+
+from managed_ledger.errors import StorageFull
+from managed_ledger.storage import ledger_files, snapshot
+from managed_ledger.storage.disk import Disk
+from managed_ledger.storage.disk_errors import is_full, translated
+from managed_ledger.storage.engine_state import EngineState, LedgerState
+from managed_ledger.storage.journal_writer import JournalWriter, journal_name
+from managed_ledger.storage.ledger_files import FlushJob, FlushResult, ledger_file_name
+
+log = logging.getLogger(__name__)
+FLUSH_BYTES: Final = 4 * 1024 * 1024  # at a time, to leave the disk to the journal in between
+FLUSH_FILES: Final = 16
+RETRY_S: Final = 1.0
+T = TypeVar("T")
+
+
+class Checkpoints:
+    def __init__(
+        self,
+        disk: Disk,
+        executor: Executor | None,
+        state: EngineState,
+        writer: JournalWriter,
+        oldest_generation: int,
+        max_old_journals: int,
+        on_failure: Callable[[OSError, str], None],
+    ) -> None:
+        self._disk = disk
+        self._executor = executor
+        self._state = state
+        self._writer = writer
+        self._oldest_generation = oldest_generation
+        self._max_old_journals = max_old_journals
+        self._on_failure = on_failure
+        self._due = asyncio.Event()
+        self._progress = asyncio.Event()
+        self._stopping = False
+        self._stalled: StorageFull | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def behind(self) -> bool:
+        """Has the journal to wait before it begins yet another file?"""
+        return self._writer.generation - self._oldest_generation >= self._max_old_journals
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self.wake()
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        self._due.set()
+
+    async def caught_up(self) -> None:
+        """Return when the journal may begin another file. Raises StorageFull."""
+        while self.behind:
+            if self._stalled is not None:
+                raise self._stalled
+            self._progress.clear()
+            await self._progress.wait()
+
+    async def stop(self) -> None:
+        """Finish what is under way."""
+        self._stopping = True
+        self.wake()
+        if self._task is not None:
+            await self._task
+
+    async def run_once(self) -> None:
+        """Whatever is due. Raises OSError."""
+        if self._writer.generation > self._oldest_generation:
+            await self._checkpoint()
+        await self._unlink_doomed()
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            await self._due.wait()
+            self._due.clear()
+            try:
+                await self.run_once()
+                self._stalled = None
+            except OSError as error:
+                self._note(error)
+            self._progress.set()
+
+    def _note(self, error: OSError) -> None:
+        if is_full(error):
+            self._stalled = StorageFull(str(translated(error, "the ledger files")))
+            log.error("%s", self._stalled)
+            asyncio.get_running_loop().call_later(RETRY_S, self.wake)
+        else:
+            self._on_failure(error, "the ledger files")
+
+    async def _checkpoint(self) -> None:
+        generation = self._writer.generation
+        await self._flush_ledgers()
+        captured = self._state.snapshot(generation)
+        await self._in_thread(partial(snapshot.write, self._disk, captured))
+        old = map(journal_name, range(self._oldest_generation, generation))
+        await self._in_thread(partial(unlink_all, self._disk, old))
+        self._oldest_generation = generation
+        for state in self._state.ledgers.values():
+            state.evict()
+
+    async def _flush_ledgers(self) -> None:
+        """Everything that is durable now, a batch at a time."""
+        targets = {
+            state: state.tail.next_entry_id
+            for state in self._state.ledgers.values()
+            if state.unflushed_entries
+        }
+        has_new_files = False
+        while targets:
+            batch = self._batch(targets)
+            jobs = [job for _, job in batch]
+            results = await self._in_thread(partial(flush_all, self._disk, jobs))
+            for (state, _), result in zip(batch, results, strict=True):
+                state.note_flushed(result)
+                has_new_files |= result.is_new_file
+                if state.deleted or state.flushed.entries >= targets[state]:
+                    del targets[state]
+        if has_new_files:
+            await self._in_thread(partial(self._disk.sync_folder, ledger_files.FOLDER))
+
+    def _batch(self, targets: Iterable[LedgerState]) -> list[tuple[LedgerState, FlushJob]]:
+        batch: list[tuple[LedgerState, FlushJob]] = []
+        room = FLUSH_BYTES
+        for state in islice(targets, FLUSH_FILES):
+            job = state.flush_job(room)
+            batch.append((state, job))
+            room -= sum(map(len, job.entries))
+            if room <= 0:
+                break
+        return batch
+
+    async def _unlink_doomed(self) -> None:
+        doomed, self._state.doomed = self._state.doomed, []
+        if doomed:
+            await self._in_thread(partial(unlink_all, self._disk, map(ledger_file_name, doomed)))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+def flush_all(disk: Disk, jobs: Iterable[FlushJob]) -> list[FlushResult]:
+    return [ledger_files.flush(disk, job) for job in jobs]
+
+
+def unlink_all(disk: Disk, names: Iterable[str]) -> None:
+    for name in names:
+        disk.unlink(name)

@@ -1,0 +1,114 @@
+"""What the embedded engine has in memory, all of it durable: ledgers with their tails, and keys."""
+
+from managed_ledger.storage.backend import LedgerSummary
+from managed_ledger.storage.entry_columns import EntryColumns, leading
+from managed_ledger.storage.ledger_files import BlockIndex, FlushedPart, FlushJob, FlushResult
+from managed_ledger.storage.metadata_table import MetadataTable
+from managed_ledger.storage.operations import (
+    Append,
+    CreateLedger,
+    DeleteLedger,
+    Operation,
+    Put,
+    Remove,
+)
+from managed_ledger.storage.snapshot import Snapshot
+
+MAX_ENTRIES_PER_FLUSH = 65_536
+
+
+class LedgerState:
+    """A ledger: what is in its file, and behind (and somewhat before) that its tail in memory."""
+
+    __slots__ = (
+        "_evictable_entries",
+        "deleted",
+        "fenced",
+        "flushed",
+        "index",
+        "ledger_id",
+        "queued_entries",
+        "tail",
+    )
+
+    def __init__(self, ledger_id: int, flushed: FlushedPart | None = None) -> None:
+        self.ledger_id = ledger_id
+        self.flushed = flushed or FlushedPart()
+        self.tail = EntryColumns(self.flushed.entries)
+        self.queued_entries = self.flushed.entries  # durable or on their way
+        self.index = None if self.flushed.entries else BlockIndex()  # None: not loaded yet
+        self.fenced = False
+        self.deleted = False
+        self._evictable_entries = 0
+
+    @property
+    def unflushed_entries(self) -> int:
+        return self.tail.next_entry_id - self.flushed.entries
+
+    def summary(self) -> LedgerSummary:
+        start = self.flushed.entries - self.tail.first_entry_id
+        size_bytes = sum(map(len, self.tail.entries[start:]))
+        message_count = sum(self.tail.message_counts[start:])
+        return LedgerSummary(
+            self.tail.next_entry_id - 1,
+            self.flushed.size_bytes + size_bytes,
+            self.flushed.message_count + message_count,
+        )
+
+    def flush_job(self, max_bytes: int) -> FlushJob:
+        start = self.flushed.entries - self.tail.first_entry_id
+        entries = leading(self.tail.entries[start : start + MAX_ENTRIES_PER_FLUSH], max_bytes)
+        message_counts = self.tail.message_counts[start : start + len(entries)]
+        return FlushJob(self.ledger_id, self.flushed, entries, message_counts)
+
+    def note_flushed(self, result: FlushResult) -> None:
+        self.flushed = result.flushed
+        if self.index is not None:
+            for first_entry_id, offset in result.blocks:
+                self.index.add(first_entry_id, offset)
+
+    def evict(self) -> None:
+        """Drop from memory what was flushed before the last call; keep the rest for readers."""
+        self.tail.drop_before(self._evictable_entries)
+        self._evictable_entries = self.flushed.entries
+
+
+class EngineState:
+    """`apply` is what a durable operation does."""
+
+    def __init__(self, table: MetadataTable) -> None:
+        self.table = table
+        self.ledgers: dict[int, LedgerState] = {}
+        self.next_ledger_id = 0
+        self.doomed: list[int] = []  # deleted ledgers whose files are still to be unlinked
+
+    def apply(self, operation: Operation) -> None:
+        if isinstance(operation, Append):
+            state = self.ledgers.get(operation.ledger_id)
+            if state is not None:  # else it was deleted while this was on its way
+                state.tail.extend(operation.entries, operation.message_counts)
+        elif isinstance(operation, Put | Remove):
+            self.table.apply(operation)
+        elif isinstance(operation, CreateLedger):
+            self.ledgers[operation.ledger_id] = LedgerState(operation.ledger_id)
+        elif isinstance(operation, DeleteLedger):
+            self._delete(operation.ledger_id)
+
+    def withdraw(self, operation: Operation) -> None:
+        """It failed: what was queued on top of it has failed too."""
+        if isinstance(operation, Append):
+            state = self.ledgers.get(operation.ledger_id)
+            if state is not None:
+                state.queued_entries = state.tail.next_entry_id
+        elif isinstance(operation, Put | Remove):
+            self.table.withdraw(operation)
+
+    def snapshot(self, first_generation: int) -> Snapshot:
+        ledgers = [(state.ledger_id, state.flushed) for state in self.ledgers.values()]
+        return Snapshot(first_generation, self.next_ledger_id, ledgers, self.table.items())
+
+    def _delete(self, ledger_id: int) -> None:
+        state = self.ledgers.pop(ledger_id, None)
+        if state is not None:
+            state.deleted = True
+            self.doomed.append(ledger_id)

@@ -1,0 +1,208 @@
+"""The embedded engine: one journal for everything, a file per ledger behind it.
+
+Appends and metadata changes become frames of one journal, by group commit, and show once they are
+durable. Recent entries stay in memory; when a journal file is full, Checkpoints moves its entries
+into the ledgers' own files. All that blocks runs in two executors: commits, one at a time, in the
+first, so that reads and flushes in the second never hold one up.
+
+With durability="relaxed" a commit is not synced; a timer does that once a second. A power cut may
+then lose what was acknowledged within about that time, always the newest part of it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Final, Literal, TypeVar
+
+from managed_ledger.config import Clock
+from managed_ledger.errors import LedgerClosed, ManagedLedgerError, StorageFull
+from managed_ledger.storage.backend import EntryRun
+from managed_ledger.storage.block_reader import BlockReader
+from managed_ledger.storage.checkpoints import Checkpoints
+from managed_ledger.storage.disk import Disk
+from managed_ledger.storage.disk_errors import failed, translated
+from managed_ledger.storage.group_commit import Group
+from managed_ledger.storage.journal_recovery import Recovery
+from managed_ledger.storage.journal_writer import JournalWriter
+from managed_ledger.storage.operations import Sync
+from managed_ledger.storage.queueing_backend import QueueingBackend
+
+log = logging.getLogger(__name__)
+Durability = Literal["fsync", "relaxed"]
+T = TypeVar("T")
+RELAXED_SYNC_S: Final = 1.0
+SLOW_COMMIT_S: Final = 5.0
+
+
+def log_fatal(error: Exception) -> None:
+    log.critical("storage stops: %s", error)
+
+
+class EmbeddedBackend(QueueingBackend):
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        durability: Durability = "fsync",
+        on_fatal: Callable[[Exception], None] = log_fatal,
+        *,
+        executor: Executor | None = None,
+        journal_max_bytes: int = 64 * 1024 * 1024,
+        max_old_journals: int = 2,
+    ) -> None:
+        """`on_fatal` is called once, when the disk failed: everything fails from then on, and the
+        process had better end. `executor` serves both kinds of work; None makes two of threads.
+        """
+        super().__init__()
+        self._disk = disk
+        self._clock = clock
+        self._syncs_commits = durability == "fsync"
+        self._on_fatal = on_fatal
+        self._journal_max_bytes = journal_max_bytes
+        self._max_old_journals = max_old_journals
+        self._commit_executor = executor or ThreadPoolExecutor(1, "journal")
+        self._file_executor = executor or ThreadPoolExecutor(2, "ledger-files")
+        self._own_executors = executor is None
+        self._reader = BlockReader(disk, self._file_executor)
+        self._writer: JournalWriter
+        self._checkpoints: Checkpoints
+        self._is_open = False
+        self._failed = False
+        self._sync_timer: asyncio.TimerHandle | None = None
+
+    async def open(self) -> None:
+        recovery = Recovery(self._disk)
+        self._writer = await self._in_thread(lambda: self._lock_and_recover(recovery))
+        self._state.ledgers = recovery.ledgers
+        self._state.next_ledger_id = recovery.next_ledger_id
+        self._state.table.load(recovery.items.items())
+        self._checkpoints = Checkpoints(
+            self._disk,
+            self._file_executor,
+            self._state,
+            self._writer,
+            recovery.first_generation,
+            self._max_old_journals,
+            self._checkpoint_failed,
+        )
+        self._checkpoints.start()
+        self._is_open = True
+
+    async def close(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._commits.stop_taking(LedgerClosed("the storage was closed; start it again"))
+        if self._sync_timer is not None:
+            self._sync_timer.cancel()
+        await self._commits.drain()
+        await self._checkpoints.stop()
+        if not self._failed:
+            await self._empty_journal()
+        await self._in_thread(self._let_go)
+        if self._own_executors:
+            self._commit_executor.shutdown(wait=False)
+            self._file_executor.shutdown(wait=False)
+
+    def read_cached(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        last_entry_id: int,
+        max_entries: int,
+        max_bytes: int,
+    ) -> EntryRun | None:
+        state = self._state.ledgers.get(ledger_id)
+        if state is None:
+            return None
+        return self._reader.cached(state, first_entry_id, last_entry_id, max_entries, max_bytes)
+
+    async def read(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        last_entry_id: int,
+        max_entries: int,
+        max_bytes: int,
+    ) -> EntryRun:
+        state = self._ledger(ledger_id)
+        last_entry_id = min(last_entry_id, state.tail.next_entry_id - 1)
+        if last_entry_id < first_entry_id:
+            return EntryRun(ledger_id, first_entry_id, [], [])
+        return await self._reader.read(state, first_entry_id, last_entry_id, max_entries, max_bytes)
+
+    def _lock_and_recover(self, recovery: Recovery) -> JournalWriter:
+        self._disk.lock()
+        try:
+            return recovery.run()
+        except OSError as error:
+            self._disk.unlock()
+            raise translated(error, "the data directory") from error
+        except ManagedLedgerError:
+            self._disk.unlock()
+            raise
+
+    def _let_go(self) -> None:
+        self._writer.close()
+        self._disk.unlock()
+
+    async def _empty_journal(self) -> None:
+        """Write everything where it belongs, so that the next start has nothing to replay."""
+        try:
+            if self._writer.size:
+                await self._in_thread(self._writer.rotate)
+            await self._checkpoints.run_once()
+        except (OSError, ManagedLedgerError) as error:
+            log.warning("the next start will replay the journal: %s", error)
+
+    def _write(self, group: Group) -> asyncio.Future[None]:
+        rotate = self._writer.size >= self._journal_max_bytes
+        if rotate and self._checkpoints.behind:
+            return asyncio.get_running_loop().create_task(self._write_when_caught_up(group))
+        return self._commit(group, rotate)
+
+    async def _write_when_caught_up(self, group: Group) -> None:
+        await self._checkpoints.caught_up()
+        await self._commit(group, rotate=True)
+
+    def _commit(self, group: Group, rotate: bool) -> asyncio.Future[None]:
+        sync = self._syncs_commits or any(isinstance(op, Sync) for op in group.operations)
+        if not sync and self._sync_timer is None:
+            loop = asyncio.get_running_loop()
+            self._sync_timer = loop.call_later(RELAXED_SYNC_S, self._sync_relaxed)
+        started_s = self._clock.monotonic_s()
+        done: asyncio.Future[None] = asyncio.get_running_loop().run_in_executor(
+            self._commit_executor, self._writer.write, group, sync, rotate
+        )
+        done.add_done_callback(lambda done: self._committed(done, rotate, started_s))
+        return done
+
+    def _committed(self, done: asyncio.Future[None], rotated: bool, started_s: float) -> None:
+        took_s = self._clock.monotonic_s() - started_s
+        if took_s > SLOW_COMMIT_S:
+            log.warning("the disk is slow: a commit took %.1f s", took_s)
+        error = done.exception()
+        if isinstance(error, Exception) and not isinstance(error, StorageFull):
+            self._fail(error)
+        elif rotated:
+            self._checkpoints.wake()
+
+    def _sync_relaxed(self) -> None:
+        self._sync_timer = None
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(lambda done: done.exception())  # `_committed` sees to it
+        self._commits.submit(Sync(done))
+
+    def _checkpoint_failed(self, error: OSError, name: str) -> None:
+        failure = failed(error, name)
+        self._commits.refuse(failure)
+        self._fail(failure)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._failed:
+            self._failed = True
+            self._on_fatal(error)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._file_executor, work)

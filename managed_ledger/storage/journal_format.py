@@ -1,0 +1,195 @@
+"""The bytes of the journal: one frame per group commit.
+
+Frame = header | body | end byte. The header says which journal file (generation) and offset it
+belongs to, so that left-over bytes never pass for a frame, and how far the file was synced when it
+was written, so that a bad frame in front of it can be told from one that was lost in a crash. It
+also counts the disk sectors of the body that are rightly all zeros: a sector that never reached the
+disk reads as zeros, and only the count tells the two apart. The end byte keeps the last sector from
+being zeros. Body = records, each opened by its kind. Numbers are little-endian.
+"""
+
+import sys
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from crc32c import crc32c
+
+from managed_ledger.storage.backend import Versioned
+from managed_ledger.storage.operations import (
+    Append,
+    CreateLedger,
+    DeleteLedger,
+    Operation,
+    Put,
+    Remove,
+)
+
+assert sys.byteorder == "little", "arrays are written as they are in memory"
+
+MAGIC: Final = b"PBJ1"
+END: Final = b"\xa5"
+SECTOR: Final = 512
+ZERO_SECTOR: Final = bytes(SECTOR)
+
+HEADER: Final = Struct("<4sIQQIII")  # magic, generation, offset, synced to, body, zeros, body crc
+CRC: Final = Struct("<I")
+HEADER_BYTES: Final = HEADER.size + CRC.size
+
+KIND_ENTRIES, KIND_PUT, KIND_REMOVE, KIND_CREATE_LEDGER, KIND_DELETE_LEDGER = range(1, 6)
+ENTRIES: Final = Struct("<BQQI")  # kind, ledger id, first entry id, count; then two u32 columns
+PUT: Final = Struct("<BQII")  # kind, version, key and value bytes
+REMOVE: Final = Struct("<BI")  # kind, key bytes
+LEDGER: Final = Struct("<BQ")  # kind, ledger id
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    generation: int
+    offset: int
+    synced_to: int
+    body_bytes: int
+    zero_sectors: int
+    body_crc: int
+
+    @property
+    def body_start(self) -> int:
+        return self.offset + HEADER_BYTES
+
+    @property
+    def end(self) -> int:
+        return self.body_start + self.body_bytes + len(END)
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesRecord:
+    ledger_id: int
+    first_entry_id: int
+    entries: list[bytes]
+    message_counts: "array[int]"
+
+
+@dataclass(frozen=True, slots=True)
+class PutRecord:
+    key: str
+    stored: Versioned
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveRecord:
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateLedgerRecord:
+    ledger_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteLedgerRecord:
+    ledger_id: int
+
+
+Record = EntriesRecord | PutRecord | RemoveRecord | CreateLedgerRecord | DeleteLedgerRecord
+
+
+def encode_frame(body: bytes, generation: int, offset: int, synced_to: int) -> list[bytes]:
+    zeros = zero_sectors(body, offset + HEADER_BYTES) if ZERO_SECTOR in body else 0
+    header = HEADER.pack(MAGIC, generation, offset, synced_to, len(body), zeros, crc32c(body))
+    return [header, CRC.pack(crc32c(header)), body, END]
+
+
+def decode_header(data: bytes, offset: int) -> FrameHeader | None:
+    """The header at `offset` of a journal file; None if it is none, or belongs elsewhere."""
+    if len(data) < offset + HEADER_BYTES:
+        return None
+    packed = data[offset : offset + HEADER.size]
+    magic, *fields = HEADER.unpack(packed)
+    header = FrameHeader(*fields)
+    (crc,) = CRC.unpack_from(data, offset + HEADER.size)
+    if magic != MAGIC or crc != crc32c(packed) or header.offset != offset:
+        return None
+    return header
+
+
+def zero_sectors(data: bytes, offset: int) -> int:
+    """How many aligned sectors of `data`, which starts at `offset` of its file, are all zeros.
+
+    A last sector that is not whole counts; a first one that begins before `data` does not.
+    """
+    start = -offset % SECTOR
+    pieces = (data[at : at + SECTOR] for at in range(start, len(data), SECTOR))
+    return sum(not any(piece) for piece in pieces)
+
+
+def encode_body(operations: Iterable[Operation]) -> bytes:
+    parts: list[bytes | array[int]] = []
+    for operation in operations:
+        if isinstance(operation, Append):
+            ids = operation.ledger_id, operation.first_entry_id, len(operation.entries)
+            parts.append(ENTRIES.pack(KIND_ENTRIES, *ids))
+            parts.append(operation.lengths)
+            parts.append(operation.message_counts)
+            parts.extend(operation.entries)
+        else:
+            parts.append(encode_mutation(operation))
+    return b"".join(parts)
+
+
+def encode_mutation(operation: Operation) -> bytes:
+    if isinstance(operation, Put):
+        key, (value, version) = operation.key.encode(), operation.stored
+        return PUT.pack(KIND_PUT, version, len(key), len(value)) + key + value
+    if isinstance(operation, Remove):
+        key = operation.key.encode()
+        return REMOVE.pack(KIND_REMOVE, len(key)) + key
+    if isinstance(operation, CreateLedger):
+        return LEDGER.pack(KIND_CREATE_LEDGER, operation.ledger_id)
+    if isinstance(operation, DeleteLedger):
+        return LEDGER.pack(KIND_DELETE_LEDGER, operation.ledger_id)
+    return b""
+
+
+def decode_body(body: bytes) -> Iterator[Record]:
+    """The body's CRC was right: what does not decode is a mistake of ours."""
+    at = 0
+    while at < len(body):
+        kind = body[at]
+        if kind == KIND_ENTRIES:
+            _, ledger_id, first_entry_id, count = ENTRIES.unpack_from(body, at)
+            at += ENTRIES.size
+            lengths = u32_column(body, at, count)
+            message_counts = u32_column(body, at + 4 * count, count)
+            entries, at = split(body, at + 8 * count, lengths)
+            yield EntriesRecord(ledger_id, first_entry_id, entries, message_counts)
+        elif kind == KIND_PUT:
+            _, version, key_bytes, value_bytes = PUT.unpack_from(body, at)
+            (key, value), at = split(body, at + PUT.size, (key_bytes, value_bytes))
+            yield PutRecord(key.decode(), Versioned(value, version))
+        elif kind == KIND_REMOVE:
+            _, key_bytes = REMOVE.unpack_from(body, at)
+            (key,), at = split(body, at + REMOVE.size, (key_bytes,))
+            yield RemoveRecord(key.decode())
+        else:
+            _, ledger_id = LEDGER.unpack_from(body, at)
+            at += LEDGER.size
+            created = kind == KIND_CREATE_LEDGER
+            yield CreateLedgerRecord(ledger_id) if created else DeleteLedgerRecord(ledger_id)
+
+
+def u32_column(data: bytes, at: int, count: int) -> "array[int]":
+    column = array("I")
+    column.frombytes(data[at : at + 4 * count])
+    return column
+
+
+def split(data: bytes, at: int, lengths: Iterable[int]) -> tuple[list[bytes], int]:
+    """The pieces of these lengths from `at` on, and where the last one ends."""
+    pieces = []
+    for length in lengths:
+        end = at + length
+        pieces.append(data[at:end])
+        at = end
+    return pieces, at

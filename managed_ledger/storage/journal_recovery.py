@@ -1,0 +1,170 @@
+"""What a data directory holds: the snapshot, and on top of it the journals since.
+
+Nothing on the disk is changed before all of it has been read and found good. Then the torn end of
+the last journal is cut off, files that nothing refers to are removed, and the journal is synced:
+what a crashed process had written, but not yet synced, is about to be served.
+"""
+
+import logging
+
+from managed_ledger.errors import CorruptStorage
+from managed_ledger.storage import ledger_files, snapshot
+from managed_ledger.storage.backend import Versioned
+from managed_ledger.storage.disk import Disk, DiskFile
+from managed_ledger.storage.engine_state import LedgerState
+from managed_ledger.storage.journal_format import (
+    CreateLedgerRecord,
+    DeleteLedgerRecord,
+    EntriesRecord,
+    PutRecord,
+    Record,
+    RemoveRecord,
+    decode_body,
+)
+from managed_ledger.storage.journal_scan import JournalScan, Torn
+from managed_ledger.storage.journal_writer import (
+    FOLDER,
+    JournalWriter,
+    create_journal,
+    generation_of,
+    journal_name,
+)
+from managed_ledger.storage.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+
+class Recovery:
+    """Run once, by a worker thread, before anything else knows of the state."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.ledgers: dict[int, LedgerState] = {}
+        self.items: dict[str, Versioned] = {}
+        self.next_ledger_id = 0
+        self.first_generation = 1
+        self._deleted_later: dict[int, str] = {}  # ledgers with entries but no beginning
+
+    def run(self) -> JournalWriter:
+        """Raises CorruptStorage with nothing touched."""
+        found = snapshot.read(self._disk)
+        if found is not None:
+            self._load(found)
+        generations = self._journals(found)
+        size, torn = self._replay(generations)
+        self._check_deleted_later()
+        self._remove_leftovers()
+        return self._reopen(generations, size, torn)
+
+    def _load(self, found: Snapshot) -> None:
+        self.first_generation = found.first_generation
+        self.next_ledger_id = found.next_ledger_id
+        self.items = dict(found.items)
+        self.ledgers = {
+            ledger_id: LedgerState(ledger_id, flushed) for ledger_id, flushed in found.ledgers
+        }
+
+    def _journals(self, found: Snapshot | None) -> list[int]:
+        """The generations to replay. One is missing only if it was lost: the snapshot names the
+        first, which was there before the snapshot.
+        """
+        present = [generation_of(name) for name in self._disk.names(FOLDER)]
+        needed = [generation for generation in present if generation >= self.first_generation]
+        if found is None and not present and not self._disk.names(ledger_files.FOLDER):
+            return []
+        last = max(needed, default=self.first_generation)
+        for generation in range(self.first_generation, last + 1):
+            if generation not in needed:
+                raise CorruptStorage(
+                    f"{journal_name(generation)} is missing: restore the data directory from a "
+                    "backup"
+                )
+        return needed
+
+    def _replay(self, generations: list[int]) -> tuple[int, Torn | None]:
+        """The length of the last journal, and its torn end."""
+        data, torn = b"", None
+        for generation in generations:
+            name = journal_name(generation)
+            data = read_all(self._disk.open(name))
+            scan = JournalScan(name, generation, data, is_last=generation == generations[-1])
+            for body in scan:
+                for record in decode_body(body):
+                    self._apply(record, name)
+            torn = scan.torn
+        return len(data), torn
+
+    def _apply(self, record: Record, name: str) -> None:
+        match record:
+            case EntriesRecord():
+                self._apply_entries(record, name)
+            case PutRecord(key, stored):
+                self.items[key] = stored
+            case RemoveRecord(key):
+                self.items.pop(key, None)
+            case CreateLedgerRecord(ledger_id):
+                self.ledgers.setdefault(ledger_id, LedgerState(ledger_id))
+                self.next_ledger_id = max(self.next_ledger_id, ledger_id + 1)
+            case DeleteLedgerRecord(ledger_id):
+                self.ledgers.pop(ledger_id, None)
+                self._deleted_later.pop(ledger_id, None)
+
+    def _apply_entries(self, record: EntriesRecord, name: str) -> None:
+        """The ledger file may have some of them already; the rest has to follow without a gap."""
+        state = self.ledgers.get(record.ledger_id)
+        if state is None:
+            self._deleted_later[record.ledger_id] = name
+            return
+        known = state.tail.next_entry_id - record.first_entry_id
+        if known < 0:
+            raise CorruptStorage(
+                f"{name} continues ledger {record.ledger_id} at entry {record.first_entry_id}, but "
+                f"entry {state.tail.next_entry_id} is missing: restore the data directory from a "
+                "backup"
+            )
+        state.tail.extend(record.entries[known:], record.message_counts[known:])
+        state.queued_entries = state.tail.next_entry_id
+
+    def _check_deleted_later(self) -> None:
+        """The snapshot may be younger than a journal, and lack a ledger that the journal deletes
+        further on; any other ledger has a beginning.
+        """
+        for ledger_id, name in self._deleted_later.items():
+            raise CorruptStorage(
+                f"{name} has entries of ledger {ledger_id}, which was never created: restore the "
+                "data directory from a backup"
+            )
+
+    def _remove_leftovers(self) -> None:
+        for name in self._disk.names(FOLDER):
+            if generation_of(name) < self.first_generation:
+                self._disk.unlink(name)
+        for name in self._disk.names(ledger_files.FOLDER):
+            if int(name.rpartition("/")[2]) not in self.ledgers:
+                self._disk.unlink(name)
+
+    def _reopen(self, generations: list[int], size: int, torn: Torn | None) -> JournalWriter:
+        if not generations:
+            file = create_journal(self._disk, self.first_generation)
+            return JournalWriter(self._disk, self.first_generation, file, 0)
+        name = journal_name(generations[-1])
+        file = self._disk.open(name)
+        if torn is not None:
+            log.warning(
+                "%s ends in a write that a crash cut short: %d bytes at offset %d, never "
+                "acknowledged, were removed",
+                name,
+                torn.lost_bytes,
+                torn.offset,
+            )
+            size = torn.offset
+            file.truncate(size)
+        file.fdatasync()
+        return JournalWriter(self._disk, generations[-1], file, size)
+
+
+def read_all(file: DiskFile) -> bytes:
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()

@@ -1,0 +1,94 @@
+"""The end of the journal, as the worker thread sees it.
+
+One commit runs at a time, so nothing here is ever used by two threads at once.
+"""
+
+from typing import Final, NoReturn
+
+from managed_ledger.storage.disk import Disk, DiskFile
+from managed_ledger.storage.disk_errors import failed, is_full, translated
+from managed_ledger.storage.group_commit import Group
+from managed_ledger.storage.journal_format import encode_body, encode_frame
+
+FOLDER: Final = "journal"
+
+
+def journal_name(generation: int) -> str:
+    return f"{FOLDER}/{generation:010d}"
+
+
+def generation_of(name: str) -> int:
+    return int(name.rpartition("/")[2])
+
+
+def create_journal(disk: Disk, generation: int) -> DiskFile:
+    file = disk.create(journal_name(generation))
+    disk.sync_folder(FOLDER)
+    return file
+
+
+class JournalWriter:
+    """Appends frames to the journal of the newest generation, whose valid part is `size` long."""
+
+    def __init__(self, disk: Disk, generation: int, file: DiskFile, size: int) -> None:
+        self._disk = disk
+        self._file = file
+        self._synced_to = size
+        self.generation = generation
+        self.size = size
+
+    @property
+    def name(self) -> str:
+        return journal_name(self.generation)
+
+    def write(self, group: Group, sync: bool, rotate: bool) -> None:
+        """Raises StorageFull with the journal as it was, or StorageFailed."""
+        body = encode_body(group.operations)
+        if rotate:
+            self.rotate()
+        if body:
+            self._write_frame(body)
+        if sync:
+            self._sync()
+
+    def rotate(self) -> None:
+        """Go on in a new journal; the old one is wholly on the platter by then."""
+        self._sync()
+        generation = self.generation + 1
+        try:
+            file = create_journal(self._disk, generation)
+        except OSError as error:
+            raise translated(error, journal_name(generation)) from error
+        self._file.close()
+        self._file, self.generation = file, generation
+        self.size = self._synced_to = 0
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write_frame(self, body: bytes) -> None:
+        parts = encode_frame(body, self.generation, self.size, self._synced_to)
+        try:
+            self._file.pwritev(parts, self.size)
+        except OSError as error:
+            self._take_back(error)
+        self.size += sum(map(len, parts))
+
+    def _take_back(self, error: OSError) -> NoReturn:
+        """Part of the frame may be there; remove it durably, or the next one would mix with it."""
+        if is_full(error):
+            try:
+                self._file.truncate(self.size)
+                self._file.fdatasync()
+            except OSError as failure:
+                raise failed(failure, self.name) from error
+        raise translated(error, self.name) from error
+
+    def _sync(self) -> None:
+        if self._synced_to == self.size:
+            return
+        try:
+            self._file.fdatasync()
+        except OSError as error:
+            raise failed(error, self.name) from error
+        self._synced_to = self.size

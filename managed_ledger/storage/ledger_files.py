@@ -1,0 +1,212 @@
+"""The bytes of a ledger's own file: blocks of consecutive entries, each verified by CRC when read.
+
+Block = header | u32 lengths | u32 message counts | payloads. A file counts only up to the length
+that the snapshot records; what lies behind is left from a flush that a crash cut short, and the
+next flush overwrites it. All functions here block; they run in worker threads.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from crc32c import crc32c
+
+from managed_ledger.errors import CorruptStorage
+from managed_ledger.storage.disk import Disk, DiskFile
+from managed_ledger.storage.entry_columns import EntryColumns, leading
+from managed_ledger.storage.journal_format import split, u32_column
+
+FOLDER: Final = "ledgers"
+MAGIC: Final = b"PBL1"
+HEADER: Final = Struct("<4sQQIII")  # magic, ledger id, first entry id, count, body bytes, body crc
+CRC: Final = Struct("<I")
+HEADER_BYTES: Final = HEADER.size + CRC.size
+BLOCK_BYTES: Final = 128 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FlushedPart:
+    """What of a ledger is in its file; `file_bytes` is how much of the file counts."""
+
+    entries: int = 0
+    file_bytes: int = 0
+    size_bytes: int = 0
+    message_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FlushJob:
+    """Entries to write behind what is in the file."""
+
+    ledger_id: int
+    flushed: FlushedPart
+    entries: list[bytes]
+    message_counts: "array[int]"
+
+
+class BlockIndex:
+    """Where the blocks of a file begin, by their first entry."""
+
+    def __init__(self) -> None:
+        self._first_entry_ids: array[int] = array("Q")
+        self._offsets: array[int] = array("Q")
+
+    def add(self, first_entry_id: int, offset: int) -> None:
+        self._first_entry_ids.append(first_entry_id)
+        self._offsets.append(offset)
+
+    def block_of(self, entry_id: int) -> int:
+        """The first entry of the block that `entry_id` is in."""
+        return self._first_entry_ids[bisect_right(self._first_entry_ids, entry_id) - 1]
+
+    def stretch(self, first: int, last: int, file_bytes: int, max_bytes: int) -> tuple[int, int]:
+        """Where in the file to read `first` up to `last`: whole blocks, at least one, and no more
+        than `max_bytes` otherwise.
+        """
+        at = bisect_right(self._first_entry_ids, first) - 1
+        stop = bisect_right(self._first_entry_ids, last)
+        fitting = bisect_right(self._offsets, self._offsets[at] + max_bytes) - 1
+        stop = max(at + 1, min(stop, fitting))
+        end = self._offsets[stop] if stop < len(self._offsets) else file_bytes
+        return self._offsets[at], end
+
+
+@dataclass(frozen=True, slots=True)
+class FlushResult:
+    flushed: FlushedPart
+    blocks: list[tuple[int, int]]  # first entry id, offset
+    is_new_file: bool
+
+
+def ledger_file_name(ledger_id: int) -> str:
+    return f"{FOLDER}/{ledger_id}"
+
+
+def flush(disk: Disk, job: FlushJob) -> FlushResult:
+    """Write the entries behind the file's counted part and sync them. Raises OSError."""
+    is_new_file = job.flushed.file_bytes == 0
+    file = open_for_flush(disk, ledger_file_name(job.ledger_id), is_new_file)
+    try:
+        offset, blocks = job.flushed.file_bytes, []
+        for first_entry_id, parts in encode_blocks(job):
+            file.pwritev(parts, offset)
+            blocks.append((first_entry_id, offset))
+            offset += sum(map(len, parts))
+        file.fdatasync()
+    finally:
+        file.close()
+    flushed = FlushedPart(
+        job.flushed.entries + len(job.entries),
+        offset,
+        job.flushed.size_bytes + sum(map(len, job.entries)),
+        job.flushed.message_count + sum(job.message_counts),
+    )
+    return FlushResult(flushed, blocks, is_new_file)
+
+
+def open_for_flush(disk: Disk, name: str, is_new_file: bool) -> DiskFile:
+    """A file that does not count yet may be there all the same, from before a crash."""
+    if is_new_file:
+        try:
+            return disk.create(name)
+        except FileExistsError:
+            pass
+    return disk.open(name)
+
+
+def encode_blocks(job: FlushJob) -> Iterator[tuple[int, list[bytes]]]:
+    at = 0
+    while at < len(job.entries):
+        entries = leading(job.entries[at : at + BLOCK_BYTES // 8], BLOCK_BYTES)
+        first_entry_id = job.flushed.entries + at
+        counts = job.message_counts[at : at + len(entries)]
+        yield first_entry_id, encode_block(job.ledger_id, first_entry_id, entries, counts)
+        at += len(entries)
+
+
+def encode_block(
+    ledger_id: int, first_entry_id: int, entries: Sequence[bytes], message_counts: "array[int]"
+) -> list[bytes]:
+    lengths = array("I", map(len, entries))
+    body = b"".join((lengths, message_counts, *entries))
+    ids = ledger_id, first_entry_id, len(entries)
+    header = HEADER.pack(MAGIC, *ids, len(body), crc32c(body))
+    return [header, CRC.pack(crc32c(header)), body]
+
+
+def load_index(disk: Disk, ledger_id: int, flushed: FlushedPart) -> BlockIndex:
+    """Hop from header to header. Raises CorruptStorage, OSError."""
+    index = BlockIndex()
+    name = ledger_file_name(ledger_id)
+    file = disk.open(name)
+    try:
+        offset = next_entry_id = 0
+        while offset < flushed.file_bytes:
+            data = file.pread(HEADER_BYTES, offset)
+            first_entry_id, count, body_bytes, _ = decode_header(data, 0, ledger_id, name, offset)
+            if first_entry_id != next_entry_id:
+                raise corrupt(name, offset)
+            index.add(first_entry_id, offset)
+            next_entry_id += count
+            offset += HEADER_BYTES + body_bytes
+        if (offset, next_entry_id) != (flushed.file_bytes, flushed.entries):
+            raise corrupt(name, offset)
+        return index
+    finally:
+        file.close()
+
+
+def read_blocks(disk: Disk, ledger_id: int, start: int, end: int) -> list[EntryColumns]:
+    """The blocks from offset `start` to `end`. Raises CorruptStorage, OSError."""
+    name = ledger_file_name(ledger_id)
+    file = disk.open(name)
+    try:
+        data = file.pread(end - start, start)
+    finally:
+        file.close()
+    blocks, at = [], 0
+    while at < end - start:
+        block, at = decode_block(data, at, ledger_id, name, start)
+        blocks.append(block)
+    return blocks
+
+
+def decode_block(
+    data: bytes, at: int, ledger_id: int, name: str, file_offset: int
+) -> tuple[EntryColumns, int]:
+    """The block at `at` of `data`, which begins at `file_offset`, and where the next one begins."""
+    offset = file_offset + at
+    first_entry_id, count, body_bytes, crc = decode_header(data, at, ledger_id, name, offset)
+    at += HEADER_BYTES
+    end = at + body_bytes
+    if crc32c(memoryview(data)[at:end]) != crc or end > len(data):
+        raise corrupt(name, offset)
+    lengths = u32_column(data, at, count)
+    message_counts = u32_column(data, at + 4 * count, count)
+    entries, end = split(data, at + 8 * count, lengths)
+    return EntryColumns(first_entry_id, entries, message_counts), end
+
+
+def decode_header(
+    data: bytes, at: int, ledger_id: int, name: str, offset: int
+) -> tuple[int, int, int, int]:
+    """First entry id, count, body bytes, body crc."""
+    packed = data[at : at + HEADER.size]
+    if len(data) < at + HEADER_BYTES or CRC.unpack_from(data, at + HEADER.size)[0] != crc32c(
+        packed
+    ):
+        raise corrupt(name, offset)
+    magic, found_id, first_entry_id, count, body_bytes, body_crc = HEADER.unpack(packed)
+    if magic != MAGIC or found_id != ledger_id:
+        raise corrupt(name, offset)
+    return first_entry_id, count, body_bytes, body_crc
+
+
+def corrupt(name: str, offset: int) -> CorruptStorage:
+    return CorruptStorage(
+        f"{name} does not read back what was written at offset {offset}: check the disk, and "
+        "restore the data directory from a backup"
+    )

@@ -1,0 +1,121 @@
+"""Disk on the file system of the operating system, under one data directory."""
+
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from managed_ledger.errors import DirectoryInUse
+
+MAX_PARTS: Final = 1024  # of one pwritev
+LOCK_FILE: Final = "lock"
+
+
+class OsDisk:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._lock: int | None = None
+
+    def create(self, name: str) -> "OsFile":
+        self._make_folder((self.path / name).parent)
+        return OsFile(os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o640))
+
+    def open(self, name: str) -> "OsFile":
+        return OsFile(os.open(self.path / name, os.O_RDWR))
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            found = os.scandir(self.path / folder)
+        except FileNotFoundError:
+            return []
+        with found:
+            return sorted(f"{folder}/{entry.name}" for entry in found if entry.is_file())
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(self.path / old, self.path / new)
+
+    def unlink(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+    def sync_folder(self, folder: str) -> None:
+        sync_folder(self.path / folder)
+
+    def lock(self) -> None:
+        self._make_folder(self.path)
+        lock = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o640)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise DirectoryInUse(
+                f"the data directory {self.path} is in use by another process: stop that one, or "
+                "choose another directory"
+            ) from None
+        self._lock = lock
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _make_folder(self, folder: Path) -> None:
+        """A new folder's name has to last too, or the files in it would not."""
+        if folder.is_dir():
+            return
+        self._make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+class OsFile:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def pwritev(self, parts: Sequence[bytes], offset: int) -> None:
+        views = [memoryview(part) for part in parts if part]
+        while views:
+            written = os.pwritev(self._descriptor, views[:MAX_PARTS], offset)
+            offset += written
+            views = drop_front(views, written)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        data = os.pread(self._descriptor, size, offset)
+        while 0 < len(data) < size:
+            more = os.pread(self._descriptor, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def fdatasync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def drop_front(views: list[memoryview], size: int) -> list[memoryview]:
+    """What is left to write after `size` bytes went out."""
+    at = 0
+    while at < len(views) and size >= len(views[at]):
+        size -= len(views[at])
+        at += 1
+    rest = views[at:]
+    if size:
+        rest[0] = rest[0][size:]
+    return rest
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

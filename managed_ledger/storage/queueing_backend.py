@@ -1,0 +1,100 @@
+"""What the backends of this package share: operations queued for group commit, state in memory."""
+
+import asyncio
+from collections.abc import Sequence
+
+from managed_ledger.errors import LedgerClosed, LedgerNotFound
+from managed_ledger.storage.backend import Appended, LedgerSummary, MetadataStore
+from managed_ledger.storage.engine_state import EngineState, LedgerState
+from managed_ledger.storage.group_commit import Group, GroupCommit
+from managed_ledger.storage.metadata_table import MetadataTable
+from managed_ledger.storage.operations import (
+    CreateLedger,
+    DeleteLedger,
+    Put,
+    Remove,
+    Sync,
+    append_operation,
+)
+
+
+class QueueingBackend:
+    """A subclass says how a group becomes durable, and adds reading."""
+
+    def __init__(self) -> None:
+        self._state = EngineState(MetadataTable(self._submit_mutation))
+        self._commits = GroupCommit(self._write, self._state.apply, self._state.withdraw)
+
+    @property
+    def metadata(self) -> MetadataStore:
+        return self._state.table
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._commits.pending_bytes
+
+    async def create_ledger(self) -> int:
+        ledger_id = self._state.next_ledger_id
+        self._state.next_ledger_id += 1
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._commits.submit(CreateLedger(ledger_id, done))
+        return await done
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._commits.submit(DeleteLedger(ledger_id, done))
+        await done
+
+    def append(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        entries: Sequence[bytes],
+        message_counts: Sequence[int],
+        appended: Appended,
+    ) -> None:
+        state = self._state.ledgers.get(ledger_id)
+        if state is None or state.fenced:
+            refusal = not_found(ledger_id) if state is None else fenced(ledger_id)
+            asyncio.get_running_loop().call_soon(appended, refusal)
+            return
+        assert first_entry_id == state.queued_entries, "entries are numbered without gaps"
+        state.queued_entries += len(entries)
+        self._commits.submit_append(
+            append_operation(ledger_id, first_entry_id, entries, message_counts, appended)
+        )
+
+    async def recover_ledger(self, ledger_id: int) -> LedgerSummary:
+        state = self._ledger(ledger_id)
+        state.fenced = True
+        if state.queued_entries != state.tail.next_entry_id:
+            await self._settled()
+        return state.summary()
+
+    def _write(self, group: Group) -> asyncio.Future[None]:
+        raise NotImplementedError
+
+    def _submit_mutation(self, operation: Put | Remove, size_bytes: int) -> None:
+        self._commits.submit(operation, size_bytes)
+
+    def _ledger(self, ledger_id: int) -> LedgerState:
+        state = self._state.ledgers.get(ledger_id)
+        if state is None:
+            raise not_found(ledger_id)
+        return state
+
+    async def _settled(self) -> None:
+        """Return when all that was submitted so far is durable, or has failed."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._commits.submit(Sync(done))
+        await done
+
+
+def not_found(ledger_id: int) -> LedgerNotFound:
+    return LedgerNotFound(f"ledger {ledger_id} was deleted or never existed")
+
+
+def fenced(ledger_id: int) -> LedgerClosed:
+    return LedgerClosed(
+        f"ledger {ledger_id} was recovered by another writer; open the managed ledger again"
+    )

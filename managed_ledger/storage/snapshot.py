@@ -1,0 +1,119 @@
+"""The metadata snapshot: where recovery starts, so that older journals can go.
+
+It holds every key, and for every ledger how much of it is in its own file. Journals from
+`first_generation` on are replayed on top; each of their records may already be in the snapshot.
+"""
+
+from array import array
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from crc32c import crc32c
+
+from managed_ledger.errors import CorruptStorage
+from managed_ledger.storage.backend import Versioned
+from managed_ledger.storage.disk import Disk
+from managed_ledger.storage.journal_format import split, u32_column
+from managed_ledger.storage.ledger_files import FlushedPart
+
+FOLDER: Final = "metadata"
+NAME: Final = "metadata/snapshot"
+NEW_NAME: Final = "metadata/snapshot.new"
+MAGIC: Final = b"PBS1"
+HEADER: Final = Struct("<4sIQ")  # magic, body crc, body bytes
+BODY: Final = Struct("<QQQQ")  # first generation, next ledger id, ledgers, keys
+LEDGER: Final = Struct("<QQQQQ")  # ledger id, then a FlushedPart
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    first_generation: int
+    next_ledger_id: int
+    ledgers: list[tuple[int, FlushedPart]]
+    items: list[tuple[str, Versioned]]
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    keys = [key.encode() for key, _ in snapshot.items]
+    values = [stored.value for _, stored in snapshot.items]
+    counts = len(snapshot.ledgers), len(keys)
+    body = b"".join(
+        (
+            BODY.pack(snapshot.first_generation, snapshot.next_ledger_id, *counts),
+            *(encode_ledger(ledger_id, part) for ledger_id, part in snapshot.ledgers),
+            array("Q", [stored.version for _, stored in snapshot.items]),
+            array("I", map(len, keys)),
+            array("I", map(len, values)),
+            *keys,
+            *values,
+        )
+    )
+    return HEADER.pack(MAGIC, crc32c(body), len(body)) + body
+
+
+def decode(data: bytes) -> Snapshot:
+    if len(data) < HEADER.size:
+        raise corrupt()
+    magic, crc, body_bytes = HEADER.unpack_from(data)
+    body = data[HEADER.size :]
+    if magic != MAGIC or len(body) != body_bytes or crc32c(body) != crc:
+        raise corrupt()
+    first_generation, next_ledger_id, ledger_count, key_count = BODY.unpack_from(body)
+    at = BODY.size + ledger_count * LEDGER.size
+    ledgers = [
+        (ledger_id, FlushedPart(*part))
+        for ledger_id, *part in LEDGER.iter_unpack(body[BODY.size : at])
+    ]
+    return Snapshot(first_generation, next_ledger_id, ledgers, decode_items(body, at, key_count))
+
+
+def write(disk: Disk, snapshot: Snapshot) -> None:
+    """Durable when it returns; until then the one before counts. Raises OSError."""
+    disk.unlink(NEW_NAME)
+    file = disk.create(NEW_NAME)
+    try:
+        file.pwritev([encode(snapshot)], 0)
+        file.fdatasync()
+    finally:
+        file.close()
+    disk.rename(NEW_NAME, NAME)
+    disk.sync_folder(FOLDER)
+
+
+def read(disk: Disk) -> Snapshot | None:
+    """None if there is none. Raises CorruptStorage."""
+    try:
+        file = disk.open(NAME)
+    except FileNotFoundError:
+        return None
+    try:
+        return decode(file.pread(file.size(), 0))
+    finally:
+        file.close()
+
+
+def encode_ledger(ledger_id: int, part: FlushedPart) -> bytes:
+    columns = part.entries, part.file_bytes, part.size_bytes, part.message_count
+    return LEDGER.pack(ledger_id, *columns)
+
+
+def decode_items(body: bytes, at: int, count: int) -> list[tuple[str, Versioned]]:
+    versions = array("Q")
+    versions.frombytes(body[at : at + 8 * count])
+    at += 8 * count
+    key_lengths = u32_column(body, at, count)
+    value_lengths = u32_column(body, at + 4 * count, count)
+    keys, at = split(body, at + 8 * count, key_lengths)
+    values, _ = split(body, at, value_lengths)
+    return [
+        (key.decode(), Versioned(value, version))
+        for key, value, version in zip(keys, values, versions, strict=True)
+    ]
+
+
+def corrupt() -> CorruptStorage:
+    return CorruptStorage(
+        f"{NAME} does not read back what was written: check the disk, and restore the data "
+        "directory from a backup"
+    )
