@@ -52,12 +52,11 @@ class Broker:
         self.service_url = ""  # pulsar://host:port, once it serves
         self.admin_url = ""  # http://host:port, once it serves HTTP
         self._running = AsyncExitStack()
-        factory = _ledger_factory(backend, clock, config)
         metadata = backend.metadata
-        self._factory = factory
-        self.coordinators = Coordinators(factory, metadata, clock, config)
+        self.ledgers = ledgers = _ledger_factory(backend, clock, config)
+        self.coordinators = Coordinators(ledgers, metadata, clock, config)
         tenants = Tenants(metadata, config)
-        self.topics = Topics(factory, metadata, tenants, self.coordinators, clock, config)
+        self.topics = Topics(ledgers, metadata, tenants, self.coordinators, clock, config)
         budget = PublishBudget(config.max_pending_publish_bytes)
         boot_id = f"{rng.getrandbits(48):012x}"
         services = Services(self.topics, self.coordinators, clock, config, budget, boot_id)
@@ -71,7 +70,7 @@ class Broker:
         async with AsyncExitStack() as parts:
             await self._backend.open()
             parts.push_async_callback(self._backend.close)
-            parts.push_async_callback(self._factory.close)
+            parts.push_async_callback(self.ledgers.close)
             parts.push_async_callback(self.topics.close)
             parts.push_async_callback(self.coordinators.close)
             self.coordinators.count = self.topics.tenants.partitions(COORDINATOR_ASSIGN)

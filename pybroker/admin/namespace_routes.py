@@ -6,7 +6,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
 
-from pybroker.admin.routing import NAMESPACE, flag, namespace_of, read_json, read_object, route
+from pybroker.admin.routing import (
+    NAMESPACE,
+    flag,
+    namespace_of,
+    read_json,
+    read_object,
+    route,
+    tenant_of,
+)
 from pybroker.admin.services import AdminServices
 from pybroker.broker.tenants import Conflict
 
@@ -38,7 +46,7 @@ class NamespaceRoutes:
         ]
 
     async def list_all(self, request: Request) -> list[str]:
-        tenant = request.path_params["tenant"]
+        tenant = tenant_of(request)
         self._tenants.tenant(tenant)
         return self._tenants.namespaces(tenant)
 

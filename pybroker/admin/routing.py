@@ -85,6 +85,11 @@ def flag(request: Request, name: str) -> bool:
     return request.query_params.get(name, "false").lower() == "true"
 
 
+def tenant_of(request: Request) -> str:
+    """From the path. Raises InvalidTopicName."""
+    return _parsed("persistent", request.path_params["tenant"], "any", "any").tenant
+
+
 def namespace_of(request: Request) -> str:
     """tenant/namespace from the path. Raises InvalidTopicName."""
     params = request.path_params

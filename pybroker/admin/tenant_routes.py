@@ -6,7 +6,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
 
-from pybroker.admin.routing import read_object, route
+from pybroker.admin.routing import read_object, route, tenant_of
 from pybroker.admin.services import AdminServices
 from pybroker.broker.tenants import Conflict
 
@@ -31,21 +31,21 @@ class TenantRoutes:
         return self._tenants.tenants()
 
     async def get(self, request: Request) -> dict[str, Any]:
-        return self._tenants.tenant(request.path_params["tenant"])
+        return self._tenants.tenant(tenant_of(request))
 
     async def create(self, request: Request) -> None:
-        name = request.path_params["tenant"]
+        name = tenant_of(request)
         if name in self._tenants.tenants():
             raise Conflict(f"Tenant {name} already exists")
         await self._tenants.put_tenant(name, await self._settings(request))
 
     async def update(self, request: Request) -> None:
-        name = request.path_params["tenant"]
+        name = tenant_of(request)
         self._tenants.tenant(name)
         await self._tenants.put_tenant(name, await self._settings(request))
 
     async def delete(self, request: Request) -> None:
-        await self._tenants.delete_tenant(request.path_params["tenant"])
+        await self._tenants.delete_tenant(tenant_of(request))
 
     async def _settings(self, request: Request) -> dict[str, list[str]]:
         body = await read_object(request)

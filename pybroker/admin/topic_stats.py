@@ -94,7 +94,6 @@ def consumer_stats(consumer: Consumer, rates: Rates) -> Stats:
         "blockedConsumerOnUnackedMsgs": consumer.blocked,
         "address": consumer.address,
         "connectedSince": iso_time(consumer.connected_since_ms),
-        "clientVersion": consumer.client_version,
         "metadata": dict(consumer.properties),
     }
 

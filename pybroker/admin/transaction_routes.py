@@ -40,6 +40,11 @@ class TransactionRoutes:
             route("GET", f"{_BASE}/transactionBufferStats/{_TOPIC}", self.buffer_stats),
             route("GET", f"{_BASE}/transactionInBufferStats/{_TOPIC}/{_TXN}", self.in_buffer),
             route("GET", f"{_BASE}/pendingAckStats/{subscription}", self.pending_ack_stats),
+            route(
+                "GET",
+                f"{_BASE}/transactionInPendingAckStats/{subscription}/{_TXN}",
+                self.in_pending_ack,
+            ),
             route("POST", f"{_BASE}/abortTransaction/{_TXN}", self.abort),
         ]
 
@@ -135,12 +140,27 @@ class TransactionRoutes:
         return _in(await self._topic(request), _txn_id(request))
 
     async def pending_ack_stats(self, request: Request) -> Stats:
+        pending = (await self._subscription(request)).pending_acks
+        if pending is None:
+            return {"state": "None", "ongoingTxnSize": 0}
+        return {"state": "Ready", "ongoingTxnSize": len(pending.stats())}
+
+    async def in_pending_ack(self, request: Request) -> Stats:
+        txn_id = _txn_id(request)
+        pending = (await self._subscription(request)).pending_acks
+        for stats in pending.stats() if pending is not None else []:
+            if stats.txn_id == txn_id:
+                position = stats.cumulative_position
+                return {"cumulativeAckPosition": None if position is None else str(position)}
+        raise TransactionNotFound(f"Transaction {txn_id} has acknowledged nothing here")
+
+    async def _subscription(self, request: Request) -> Subscription:
         topic = await self._topic(request)
         name = request.path_params["subscription"]
         subscription = topic.subscriptions.get(name)
         if subscription is None:
             raise SubscriptionNotFound(f"{topic.name} has no subscription {name}")
-        return _pending_ack_stats(subscription)
+        return subscription
 
     async def _topic(self, request: Request) -> Topic:
         name = topic_of(request)
@@ -181,8 +201,3 @@ def _in(topic: Topic, txn_id: TxnId) -> Stats:
         if open_id == txn_id and position is not None:
             return {"startPosition": str(position), "aborted": False}
     return {"startPosition": None, "aborted": False}
-
-
-def _pending_ack_stats(subscription: Subscription) -> Stats:
-    pending = subscription.pending_acks
-    return {"state": "None" if pending is None else "Ready"}

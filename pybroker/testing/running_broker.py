@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from pybroker.app import Broker, embedded_backend, memory_backend, standalone
 from pybroker.config import BrokerConfig
+from pybroker.names import TopicName
 from pybroker.testing.loop_thread import LoopThread
 
 T = TypeVar("T")
@@ -130,11 +131,15 @@ class RunningBroker:
 
     def pending_ack_log_entries(self, topic: str, subscription: str) -> int:
         """What the subscription's log of transactional acknowledgements still holds."""
+        name = TopicName.parse(topic).ledger_name
+        log = f"{name}-{quote(subscription, safe='')}__transaction_pending_ack"
 
         async def look(broker: Broker) -> int:
-            found = await broker.topics.get(topic)
-            pending = found.subscriptions[subscription].pending_acks if found else None
-            return pending.stats().log_entries if pending else 0
+            if not broker.ledgers.exists(log):
+                return 0
+            ledger = await broker.ledgers.open(log)
+            (cursor,) = ledger.cursors.values()
+            return cursor.backlog(ledger.last_confirmed)
 
         return self.call(look)
 

@@ -115,7 +115,8 @@ def test_a_client_that_may_create_gets_zero_partitions(admin: httpx.Client, name
 
 def test_the_coordinators_topic_is_partitioned(admin: httpx.Client) -> None:
     path = f"{P}/pulsar/system/transaction_coordinator_assign/partitions"
-    assert admin.get(path).json()["partitions"] == 16
+    coordinators = admin.get("/admin/v3/transactions/coordinators").json()
+    assert admin.get(path).json()["partitions"] == len(coordinators) >= 16
 
 
 def test_a_subscription_comes_and_goes(admin: httpx.Client, topic: str) -> None:

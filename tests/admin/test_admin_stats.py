@@ -1,0 +1,224 @@
+"""What the admin REST says of topics with messages and transactions in them."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from pybroker.client import Client, InitialPosition
+from pybroker.testing import RunningBroker
+
+P = "/admin/v2/persistent"
+T = "/admin/v3/transactions"
+
+
+@pytest.fixture
+def client(admin_broker: RunningBroker) -> Iterator[Client]:
+    client = Client(admin_broker.service_url, enable_transaction=True)
+    yield client
+    client.close()
+
+
+def publish(client: Client, topic: str, count: int) -> None:
+    producer = client.create_producer(f"persistent://{topic}")
+    for number in range(count):
+        producer.send(b"%d" % number)
+
+
+def test_stats_count_what_came_in_and_what_waits(
+    admin: httpx.Client, client: Client, topic: str
+) -> None:
+    admin.put(f"{P}/{topic}/subscription/audit")
+    publish(client, topic, 3)
+    stats = admin.get(f"{P}/{topic}/stats").json()
+    assert (stats["msgInCounter"], len(stats["publishers"])) == (3, 1)
+    assert stats["storageSize"] > 0
+    assert stats["bytesInCounter"] > 0
+    subscription = stats["subscriptions"]["audit"]
+    assert (subscription["msgBacklog"], subscription["type"]) == (3, "None")
+    assert subscription["backlogSize"] > 0
+
+
+def test_stats_describe_a_consumer(admin: httpx.Client, client: Client, topic: str) -> None:
+    consumer = client.subscribe(f"persistent://{topic}", "audit", consumer_name="auditor")
+    stats = admin.get(f"{P}/{topic}/stats").json()["subscriptions"]["audit"]
+    assert (stats["type"], stats["activeConsumerName"]) == ("Exclusive", "auditor")
+    assert [c["consumerName"] for c in stats["consumers"]] == ["auditor"]
+    consumer.close()
+
+
+def test_partitioned_stats_are_sums(admin: httpx.Client, client: Client, namespace: str) -> None:
+    name = f"{namespace}/parts"
+    admin.put(f"{P}/{name}/partitions", json=2)
+    publish(client, f"{name}-partition-0", 2)
+    publish(client, f"{name}-partition-1", 3)
+    stats = admin.get(f"{P}/{name}/partitioned-stats").json()
+    assert (stats["msgInCounter"], stats["metadata"]) == (5, {"partitions": 2})
+    assert stats["partitions"][f"persistent://{name}-partition-1"]["msgInCounter"] == 3
+    without = admin.get(f"{P}/{name}/partitioned-stats", params={"perPartition": "false"})
+    assert without.json()["partitions"] == {}
+
+
+def test_plain_stats_of_a_partitioned_topic_point_to_the_others(
+    admin: httpx.Client, namespace: str
+) -> None:
+    admin.put(f"{P}/{namespace}/parts/partitions", json=2)
+    answer = admin.get(f"{P}/{namespace}/parts/stats")
+    assert answer.status_code == 404
+    assert "partitioned-stats" in answer.json()["reason"]
+
+
+def test_internal_stats_show_ledgers_and_cursors(
+    admin: httpx.Client, client: Client, topic: str
+) -> None:
+    admin.put(f"{P}/{topic}/subscription/audit")
+    publish(client, topic, 3)
+    stats = admin.get(f"{P}/{topic}/internalStats").json()
+    last = stats["ledgers"][-1]
+    assert stats["lastConfirmedEntry"] == f"{last['ledgerId']}:2"
+    assert all(ledger["size"] >= ledger["entries"] for ledger in stats["ledgers"])
+    assert stats["numberOfEntries"] == 3
+    assert stats["cursors"]["audit"]["markDeletePosition"] == f"{last['ledgerId']}:-1"
+
+
+def test_the_last_message_id_is_that_of_the_last_message(
+    admin: httpx.Client, client: Client, topic: str
+) -> None:
+    publish(client, topic, 3)
+    found = admin.get(f"{P}/{topic}/lastMessageId").json()
+    assert (found["entryId"], found["partitionIndex"]) == (2, -1)
+
+
+def test_skip_all_empties_the_backlog_and_reset_brings_it_back(
+    admin: httpx.Client, client: Client, topic: str
+) -> None:
+    path = f"{P}/{topic}/subscription/audit"
+    admin.put(path)
+    publish(client, topic, 3)
+
+    def backlog() -> int:
+        stats = admin.get(f"{P}/{topic}/stats").json()
+        count: int = stats["subscriptions"]["audit"]["msgBacklog"]
+        return count
+
+    assert admin.post(f"{path}/skip_all").status_code == 204
+    assert backlog() == 0
+    first = admin.get(f"{P}/{topic}/internalStats").json()["ledgers"][-1]["ledgerId"]
+    second_message = {"ledgerId": first, "entryId": 1}
+    assert admin.post(f"{path}/resetcursor", json=second_message).status_code == 204
+    assert backlog() == 2
+    admin.post(f"{path}/resetcursor", json={**second_message, "isExcluded": True})
+    assert backlog() == 1
+    assert admin.post(f"{path}/resetcursor/0").status_code == 204
+    assert backlog() == 3
+
+
+def test_a_subscription_with_consumers_goes_by_force_only(
+    admin: httpx.Client, client: Client, topic: str
+) -> None:
+    consumer = client.subscribe(f"persistent://{topic}", "audit")
+    path = f"{P}/{topic}/subscription/audit"
+    assert admin.delete(path).status_code == 412
+    consumer.close()
+    assert admin.delete(path).status_code == 204
+
+
+def test_a_topic_in_use_goes_by_force_only(admin: httpx.Client, client: Client, topic: str) -> None:
+    client.create_producer(f"persistent://{topic}")
+    assert admin.delete(f"{P}/{topic}").status_code == 409
+
+
+def test_an_unloaded_topic_comes_back(admin: httpx.Client, client: Client, topic: str) -> None:
+    publish(client, topic, 1)
+    assert admin.put(f"{P}/{topic}/unload").status_code == 204
+    publish(client, topic, 1)
+    consumer = client.subscribe(
+        f"persistent://{topic}", "audit", initial_position=InitialPosition.Earliest
+    )
+    assert [consumer.receive(timeout_millis=5000).data() for _ in range(2)] == [b"0", b"0"]
+
+
+def test_an_open_transaction_shows_whom_it_blocks(
+    admin: httpx.Client, client: Client, topic: str
+) -> None:
+    producer = client.create_producer(f"persistent://{topic}")
+    producer.send(b"plain")
+    txn = client.new_transaction(timeout_ms=60_000)
+    producer.send(b"in it", txn=txn)
+    most, least = txn.txn_id
+    stats = admin.get(f"{P}/{topic}/stats").json()
+    assert stats["oldestOpenTransaction"]["txnId"] == f"({most},{least})"
+    assert stats["lastStablePosition"].endswith(":0")
+
+    found = admin.get(f"{T}/transactionMetadata/{most}/{least}").json()
+    assert (found["status"], found["timeoutAt"]) == ("OPEN", 60_000)
+    assert found["producedPartitions"][f"persistent://{topic}"]["startPosition"].endswith(":1")
+    assert f"({most},{least})" in admin.get(f"{T}/slowTransactions/0").json()
+    assert f"({most},{least})" not in admin.get(f"{T}/slowTransactions/100000").json()
+    buffer = admin.get(f"{T}/transactionBufferStats/{topic}").json()
+    assert (buffer["ongoingTxnSize"], buffer["maxReadPosition"]) == (
+        1,
+        stats["lastStablePosition"],
+    )
+    assert admin.get(f"{T}/transactionInBufferStats/{topic}/{most}/{least}").json()["startPosition"]
+    coordinator = admin.get(f"{T}/coordinatorStats", params={"coordinatorId": most}).json()
+    assert (coordinator["state"], coordinator["ongoingTxnSize"] >= 1) == ("Ready", True)
+    txn.abort()
+
+
+def test_a_transaction_is_aborted_by_the_admin(
+    admin: httpx.Client, client: Client, topic: str
+) -> None:
+    producer = client.create_producer(f"persistent://{topic}")
+    txn = client.new_transaction(timeout_ms=60_000)
+    producer.send(b"in it", txn=txn)
+    most, least = txn.txn_id
+    assert admin.post(f"{T}/abortTransaction/{most}/{least}").status_code == 204
+    found = admin.get(f"{T}/transactionMetadata/{most}/{least}").json()
+    assert found["status"] == "ABORTED"
+    assert "oldestOpenTransaction" not in admin.get(f"{P}/{topic}/stats").json()
+
+
+def test_pending_acknowledgements_are_shown(
+    admin: httpx.Client, client: Client, topic: str
+) -> None:
+    consumer = client.subscribe(f"persistent://{topic}", "audit")
+    path = f"{T}/pendingAckStats/{topic}/audit"
+    assert admin.get(path).json() == {"state": "None", "ongoingTxnSize": 0}
+    publish(client, topic, 1)
+    txn = client.new_transaction(timeout_ms=60_000)
+    consumer.acknowledge(consumer.receive(timeout_millis=5000), txn=txn)
+    assert admin.get(path).json() == {"state": "Ready", "ongoingTxnSize": 1}
+    txn.commit()
+    assert admin.get(path).json()["ongoingTxnSize"] == 0
+
+
+def test_unknown_transactions_and_coordinators_are_not_found(admin: httpx.Client) -> None:
+    assert admin.get(f"{T}/transactionMetadata/0/99999999").status_code == 404
+    assert admin.post(f"{T}/abortTransaction/0/99999999").status_code == 404
+    assert admin.get(f"{T}/transactionMetadata/999/0").status_code == 503
+
+
+def test_coordinators_can_only_become_more(admin: httpx.Client) -> None:
+    path = f"{T}/transactionCoordinator/replicas"
+    count = len(admin.get(f"{T}/coordinators").json())
+    assert admin.post(path, json=count - 1).status_code == 406
+    assert admin.post(path, json=count + 1).status_code == 204
+    assert len(admin.get(f"{T}/coordinators").json()) == count + 1
+    partitions = f"{P}/pulsar/system/transaction_coordinator_assign/partitions"
+    assert admin.get(partitions).json()["partitions"] == count + 1
+
+
+def test_metrics_are_under_pulsars_names(admin: httpx.Client, client: Client, topic: str) -> None:
+    admin.put(f"{P}/{topic}/subscription/audit")
+    publish(client, topic, 2)
+    answer = admin.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = answer.text.splitlines()
+    labels = f'cluster="standalone",namespace="{topic.rpartition("/")[0]}"'
+    labels += f',topic="persistent://{topic}"'
+    assert f"pulsar_in_messages_total{{{labels}}} 2" in lines
+    assert f"pulsar_msg_backlog{{{labels}}} 2" in lines
+    assert f'pulsar_subscription_back_log{{{labels},subscription="audit"}} 2' in lines
+    names = {line.partition("{")[0] for line in lines}
+    assert {"pulsar_broker_topics_count", "pulsar_active_connections"} <= names
