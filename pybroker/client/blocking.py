@@ -7,7 +7,7 @@ run on the loop's thread, so they must be quick and must not call what waits.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -210,7 +210,7 @@ class Consumer:
         TransactionConflict if another transaction, or nobody's, acknowledged the message before.
         """
         if txn is None:
-            self._thread.post(self._core.acknowledge_now, message)
+            self._post(self._core.acknowledge_now, message)
         else:
             self._thread.call(self._core.acknowledge(message, txn.core))
 
@@ -219,13 +219,17 @@ class Consumer:
     ) -> None:
         """Everything of the message's topic or partition up to and with it."""
         if txn is None:
-            self._thread.post(self._core.acknowledge_cumulative_now, message)
+            self._post(self._core.acknowledge_cumulative_now, message)
         else:
             self._thread.call(self._core.acknowledge_cumulative(message, txn.core))
 
     def negative_acknowledge(self, message: Acknowledgeable) -> None:
         """Delivered again after negative_ack_redelivery_delay_ms."""
-        self._thread.post(self._core.negative_acknowledge, message)
+        self._post(self._core.negative_acknowledge, message)
+
+    def _post(self, function: Callable[[Any], None], message: Any) -> None:
+        self._core.refuse_if_ended()
+        self._thread.post(function, message)
 
     def redeliver_unacknowledged_messages(self) -> None:
         self._thread.call(_soon(self._core.redeliver_unacknowledged_messages))

@@ -137,6 +137,11 @@ class Consumer:
             else:
                 await part.acknowledge_in(txn, message_ids, cumulative=True)
 
+    def refuse_if_ended(self) -> None:
+        """Raises AlreadyClosed, or what ended the consumer."""
+        if self._queue.failure is not None:
+            raise self._queue.failure
+
     def acknowledge_now(self, messages: Acknowledgeable | Sequence[Acknowledgeable]) -> None:
         """`acknowledge` outside of transactions, for callers that are not coroutines."""
         for part, message_ids in self._by_part(messages):

@@ -63,7 +63,7 @@ class TopicConsumer:
         self._epoch = 0
         self._seeking = False
         self._start = spec.start
-        self._left_out: OrderKey | None = spec.start.left_out if spec.start else None
+        self._left_out: OrderKey | None = None
         options = spec.options
         self._acks = Acknowledger(self._id, self._attachment, options.batch_index_ack_enabled)
         self._negative = Redeliveries(options.negative_ack_redelivery_delay_ms, self._redeliver)
@@ -82,6 +82,8 @@ class TopicConsumer:
     # --- Attachment's member ----------------------------------------------------------------
 
     async def register(self, connection: Connection) -> None:
+        if self._start is not None:
+            self._left_out = self._start.left_out
         command = subscribe_command(self._spec, self.topic, self._id, self._start, self._epoch)
         connection.consumers[self._id] = self
         try:

@@ -1,0 +1,490 @@
+import asyncio
+from typing import Any
+
+import pytest
+from scripted_broker import Peer, ScriptedBroker, refusal
+
+from pybroker.client import (
+    AlreadyClosed,
+    CompressionType,
+    ConnectError,
+    ConsumerBusy,
+    ConsumerType,
+    InvalidConfiguration,
+    MessageId,
+    Outgoing,
+    Timeout,
+    encode_batch,
+)
+from pybroker.wire import pulsar_api_pb2 as pb
+
+BATCH = encode_batch([Outgoing(b"a", {"n": "0"}, "key"), b"b", b"c"])
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def deliver_batch(broker: ScriptedBroker, entry_id: int, **details: Any) -> None:
+    broker.peer.deliver(
+        1,
+        entry_id,
+        BATCH.payload,
+        num_messages_in_batch=3,
+        uncompressed_size=BATCH.uncompressed_size,
+        **details,
+    )
+
+
+def acks(broker: ScriptedBroker) -> list[list[tuple[int, list[int]]]]:
+    return [
+        [(each.entryId, list(each.ack_set)) for each in ack.message_id]
+        for ack in broker.asked_for(pb.CommandAck)
+    ]
+
+
+def permits(broker: ScriptedBroker) -> list[int]:
+    return [flow.messagePermits for flow in broker.asked_for(pb.CommandFlow)]
+
+
+class TestReceiving:
+    def test_a_message_says_what_the_producer_said(self, broker: ScriptedBroker, client: Any):
+        async def work() -> Any:
+            consumer = await client.subscribe("t", "s")
+            broker.peer.deliver(
+                1,
+                5,
+                b"x",
+                event_time=9,
+                partition_key="k",
+                properties=[pb.KeyValue(key="a", value="b")],
+            )
+            return await consumer.receive(1000)
+
+        message = broker.run(work())
+        assert message.data() == message.value() == b"x"
+        assert message.message_id() == MessageId(-1, 1, 5, -1)
+        assert (message.publish_timestamp(), message.event_timestamp()) == (7, 9)
+        assert (message.properties(), message.partition_key()) == ({"a": "b"}, "k")
+        assert message.topic_name() == "persistent://public/default/t"
+
+    def test_a_batch_arrives_as_its_messages(self, broker: ScriptedBroker, client: Any):
+        async def work() -> list[Any]:
+            consumer = await client.subscribe("t", "s")
+            deliver_batch(broker, 5)
+            return [await consumer.receive(1000) for _ in range(3)]
+
+        messages = broker.run(work())
+        assert [each.data() for each in messages] == [b"a", b"b", b"c"]
+        assert [each.message_id().batch_index() for each in messages] == [0, 1, 2]
+        assert messages[0].partition_key() == "key"
+        assert messages[0].properties() == {"n": "0"}
+
+    def test_what_of_a_batch_is_acknowledged_does_not_arrive(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            deliver_batch(broker, 5, ack_set=(0b101,))
+            assert [each.data() for each in await consumer.take(10, 1000)] == [b"a", b"c"]
+
+        broker.run(work())
+
+    def test_zlib_is_unpacked(self, broker: ScriptedBroker, client: Any):
+        packed = encode_batch([b"z" * 100], CompressionType.ZLib)
+
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            broker.peer.deliver(
+                1,
+                5,
+                packed.payload,
+                num_messages_in_batch=1,
+                compression=pb.ZLIB,
+                uncompressed_size=packed.uncompressed_size,
+            )
+            assert (await consumer.receive(1000)).data() == b"z" * 100
+
+        broker.run(work())
+
+    def test_receive_gives_up_after_its_timeout(self, broker: ScriptedBroker, client: Any):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            with pytest.raises(Timeout):
+                await consumer.receive(1500)
+            assert asyncio.get_running_loop().time() == pytest.approx(1.5)
+
+        broker.run(work())
+
+    def test_a_torn_entry_is_dropped_and_the_broker_told(self, broker: ScriptedBroker, client: Any):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            broker.peer.deliver(1, 5, b"\x00\x00", num_messages_in_batch=3)
+            broker.peer.deliver(1, 6, b"x")
+            assert (await consumer.receive(1000)).data() == b"x"
+
+        broker.run(work())
+        (ack, *_) = broker.asked_for(pb.CommandAck)
+        assert ack.validation_error == pb.CommandAck.BatchDeSerializeError
+
+    def test_half_a_queue_of_permits_is_returned_at_a_time(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s", receiver_queue_size=4)
+            for entry_id in range(4):
+                broker.peer.deliver(1, entry_id, b"x")
+            for _ in range(3):
+                await consumer.receive(1000)
+            await turns()
+
+        broker.run(work())
+        assert permits(broker) == [4, 2]
+
+    def test_batch_receive_takes_what_came_in_time(self, broker: ScriptedBroker, client: Any):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            assert await consumer.batch_receive() == []
+            deliver_batch(broker, 5)
+            assert len(await consumer.batch_receive()) == 3
+            assert asyncio.get_running_loop().time() == pytest.approx(0.2)
+
+        broker.run(work())
+
+    def test_closing_ends_a_waiting_receive(self, broker: ScriptedBroker, client: Any):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            receiving = asyncio.create_task(consumer.receive())
+            await turns()
+            await consumer.close()
+            with pytest.raises(AlreadyClosed):
+                await receiving
+
+        broker.run(work())
+
+    def test_a_queue_without_room_is_refused(self, broker: ScriptedBroker, client: Any):
+        with pytest.raises(InvalidConfiguration, match="at least 1"):
+            broker.run(client.subscribe("t", "s", receiver_queue_size=0))
+
+
+class TestAcknowledging:
+    def test_acknowledgements_of_one_turn_leave_together(self, broker: ScriptedBroker, client: Any):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            for entry_id in range(3):
+                broker.peer.deliver(1, entry_id, b"x")
+            for _ in range(3):
+                await consumer.acknowledge(await consumer.receive(1000))
+            await turns()
+
+        broker.run(work())
+        assert acks(broker) == [[(0, []), (1, []), (2, [])]]
+
+    def test_a_part_of_a_batch_is_acknowledged_by_index(self, broker: ScriptedBroker, client: Any):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            deliver_batch(broker, 5)
+            await turns()
+            for index in (1, 0, 2):
+                await consumer.acknowledge(MessageId(-1, 1, 5, index, batch_size=3))
+                await turns()
+
+        broker.run(work())
+        assert acks(broker) == [[(5, [0b101])], [(5, [0b100])], [(5, [])]]
+
+    def test_without_batch_indexes_an_entry_waits_for_its_last_message(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s", batch_index_ack_enabled=False)
+            deliver_batch(broker, 5)
+            for _ in range(3):
+                await consumer.acknowledge(await consumer.receive(1000))
+                await turns()
+
+        broker.run(work())
+        assert acks(broker) == [[(5, [])]]
+
+    def test_a_cumulative_one_ends_inside_a_batch(self, broker: ScriptedBroker, client: Any):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            deliver_batch(broker, 5)
+            message = await consumer.receive(1000)
+            await consumer.acknowledge_cumulative(message)
+            await turns()
+
+        broker.run(work())
+        assert acks(broker) == [[(5, [0b110])]]
+        assert broker.asked_for(pb.CommandAck)[0].ack_type == pb.CommandAck.Cumulative
+
+    def test_a_serialized_id_can_be_acknowledged(self, broker: ScriptedBroker, client: Any):
+        async def work() -> None:
+            consumer = await client.subscribe("parts", "s")
+            saved = MessageId(2, 1, 5, 0, batch_size=2).serialize()
+            await consumer.acknowledge(MessageId.deserialize(saved))
+            await turns()
+
+        broker.run(work())
+        (ack,) = broker.asked_for(pb.CommandAck)
+        subscribed = {
+            each.consumer_id: each.topic for each in broker.asked_for(pb.CommandSubscribe)
+        }
+        assert subscribed[ack.consumer_id].endswith("parts-partition-2")
+        assert acks(broker) == [[(5, [0b10])]]
+
+    def test_an_id_of_no_known_topic_is_refused(self, broker: ScriptedBroker, client: Any):
+        async def work() -> None:
+            consumer = await client.subscribe(["t", "u"], "s")
+            with pytest.raises(InvalidConfiguration, match="pass the Message"):
+                await consumer.acknowledge(MessageId(-1, 1, 5))
+
+        broker.run(work())
+
+
+class TestRedelivery:
+    def test_a_negative_acknowledgement_waits_its_delay(self, broker: ScriptedBroker, client: Any):
+        async def work() -> None:
+            consumer = await client.subscribe(
+                "t",
+                "s",
+                consumer_type=ConsumerType.Shared,
+                negative_ack_redelivery_delay_ms=2000,
+            )
+            broker.peer.deliver(1, 5, b"x")
+            consumer.negative_acknowledge(await consumer.receive(1000))
+            await asyncio.sleep(1.9)
+            assert not broker.asked_for(pb.CommandRedeliverUnacknowledgedMessages)
+            await asyncio.sleep(0.2)
+
+        broker.run(work())
+        (request,) = broker.asked_for(pb.CommandRedeliverUnacknowledgedMessages)
+        assert [each.entryId for each in request.message_ids] == [5]
+
+    def test_an_ordered_subscription_asks_for_everything(self, broker: ScriptedBroker, client: Any):
+        async def work() -> list[bytes]:
+            consumer = await client.subscribe("t", "s")
+            for entry_id in range(3):
+                broker.peer.deliver(1, entry_id, b"old")
+            await consumer.receive(1000)
+            consumer.redeliver_unacknowledged_messages()
+            # What was under way is of the old epoch; what the broker sends then is of the new.
+            broker.peer.deliver(1, 3, b"old", consumer_epoch=0)
+            broker.peer.deliver(1, 0, b"new", consumer_epoch=1)
+            return [each.data() for each in await consumer.take(10, 1000)]
+
+        assert broker.run(work()) == [b"new"]
+        (request,) = broker.asked_for(pb.CommandRedeliverUnacknowledgedMessages)
+        assert request.consumer_epoch == 1
+        assert not request.message_ids
+
+    def test_what_is_not_acknowledged_in_time_comes_again(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> None:
+            consumer = await client.subscribe(
+                "t", "s", consumer_type=ConsumerType.Shared, unacked_messages_timeout_ms=10_000
+            )
+            broker.peer.deliver(1, 5, b"x")
+            broker.peer.deliver(1, 6, b"y")
+            await consumer.receive(1000)
+            await consumer.acknowledge(await consumer.receive(1000))
+            await asyncio.sleep(11)
+
+        broker.run(work())
+        (request,) = broker.asked_for(pb.CommandRedeliverUnacknowledgedMessages)
+        assert [each.entryId for each in request.message_ids] == [5]
+
+    def test_a_new_session_forgets_what_was_queued(self, broker: ScriptedBroker, client: Any):
+        async def work() -> list[bytes]:
+            consumer = await client.subscribe("t", "s")
+            broker.peer.deliver(1, 5, b"old")
+            await turns()
+            broker.peer.drop()
+            await turns()
+            with pytest.raises(Timeout):
+                await consumer.receive(500)
+            broker.peer.deliver(1, 5, b"again")
+            return [each.data() for each in await consumer.take(10, 1000)]
+
+        assert broker.run(work()) == [b"again"]
+        assert len(broker.asked_for(pb.CommandSubscribe)) == 2
+        assert permits(broker) == [1000, 1000]
+
+    def test_acknowledgements_made_without_connection_leave_with_the_next(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            broker.peer.deliver(1, 5, b"x")
+            message = await consumer.receive(1000)
+            broker.down = True
+            broker.peer.drop()
+            await turns()
+            await consumer.acknowledge(message)
+            broker.down = False
+            await asyncio.sleep(1)
+
+        broker.run(work())
+        assert acks(broker) == [[(5, [])]]
+
+    def test_a_busy_subscription_is_tried_again_only_after_it_worked(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        success = broker.answers["Subscribe"]
+
+        def busy_twice(peer: Peer, body: Any) -> Any:
+            busy = len(broker.asked_for(pb.CommandSubscribe)) in (1, 3)
+            return refusal(pb.ConsumerBusy) if busy else success(peer, body)
+
+        broker.answers["Subscribe"] = busy_twice
+
+        async def work() -> None:
+            with pytest.raises(ConsumerBusy):
+                await client.subscribe("t", "s")
+            consumer = await client.subscribe("t", "s")
+            broker.peer.drop()
+            await asyncio.sleep(1)
+            assert consumer.is_connected()
+
+        broker.run(work())
+
+
+class TestSeeking:
+    def test_it_drops_what_was_under_way_and_the_message_itself(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        def seek(peer: Peer, body: Any) -> Any:
+            peer.deliver(1, 9, b"under way")
+            return pb.CommandSuccess(request_id=0)
+
+        broker.answers["Seek"] = seek
+
+        async def work() -> list[bytes]:
+            consumer = await client.subscribe("t", "s")
+            broker.peer.deliver(1, 8, b"queued")
+            await turns()
+            await consumer.seek(MessageId(-1, 1, 3))
+            for entry_id in (3, 4):
+                broker.peer.deliver(1, entry_id, b"%d" % entry_id)
+            return [each.data() for each in await consumer.take(10, 1000)]
+
+        assert broker.run(work()) == [b"4"]
+        assert acks(broker) == [[(3, [])]]
+
+    def test_by_time_nothing_is_left_out(self, broker: ScriptedBroker, client: Any):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            await consumer.seek(12_345)
+            broker.peer.deliver(1, 0, b"x")
+            assert (await consumer.receive(1000)).data() == b"x"
+
+        broker.run(work())
+        assert broker.asked_for(pb.CommandSeek)[0].message_publish_time == 12_345
+
+    def test_a_broker_that_closes_the_consumer_first_is_followed(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        def seek(peer: Peer, body: Any) -> Any:
+            peer.say(pb.CommandCloseConsumer(consumer_id=body.consumer_id, request_id=0))
+            return pb.CommandSuccess(request_id=0)
+
+        broker.answers["Seek"] = seek
+
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            await consumer.seek(MessageId.earliest)
+            await turns()
+            broker.peer.deliver(1, 0, b"x")
+            assert (await consumer.receive(1000)).data() == b"x"
+
+        broker.run(work())
+        assert len(broker.asked_for(pb.CommandSubscribe)) == 2
+
+    def test_without_connection_it_says_so(self, broker: ScriptedBroker, client: Any):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            broker.down = True
+            broker.peer.drop()
+            await turns()
+            with pytest.raises(ConnectError, match="try again"):
+                await consumer.seek(MessageId.earliest)
+
+        broker.run(work())
+
+
+class TestReaders:
+    def last_is(self, entry_id: int, mark_delete: int = -1) -> Any:
+        return lambda *_: pb.CommandGetLastMessageIdResponse(
+            request_id=0,
+            last_message_id=MessageId(-1, 1, entry_id).to_wire(),
+            consumer_mark_delete_position=MessageId(-1, 1, mark_delete).to_wire(),
+        )
+
+    def test_a_reader_leaves_out_where_it_starts(self, broker: ScriptedBroker, client: Any):
+        async def work() -> list[bytes]:
+            reader = await client.create_reader("t", MessageId(-1, 1, 5, 0, batch_size=3))
+            deliver_batch(broker, 5)
+            return [each.data() for each in await reader.batch_read(10, 1000)]
+
+        assert broker.run(work()) == [b"b", b"c"]
+        (request,) = broker.asked_for(pb.CommandSubscribe)
+        assert not request.durable
+        assert request.start_message_id.entryId == 5
+
+    def test_an_inclusive_one_does_not(self, broker: ScriptedBroker, client: Any):
+        async def work() -> list[bytes]:
+            reader = await client.create_reader(
+                "t", MessageId(-1, 1, 5, 1, batch_size=3), start_message_id_inclusive=True
+            )
+            deliver_batch(broker, 5)
+            return [each.data() for each in await reader.batch_read(10, 1000)]
+
+        assert broker.run(work()) == [b"b", b"c"]
+
+    def test_a_new_session_goes_on_behind_the_last_message_read(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> bytes:
+            reader = await client.create_reader("t", MessageId.earliest)
+            for entry_id in range(2):
+                broker.peer.deliver(1, entry_id, b"%d" % entry_id)
+            await reader.read_next(1000)
+            broker.peer.drop()
+            await asyncio.sleep(1)
+            for entry_id in range(2):
+                broker.peer.deliver(1, entry_id, b"%d" % entry_id)
+            return (await reader.read_next(1000)).data()
+
+        assert broker.run(work()) == b"1"
+        assert broker.asked_for(pb.CommandSubscribe)[1].start_message_id.entryId == 0
+
+    def test_a_reader_knows_when_it_has_read_everything(self, broker: ScriptedBroker, client: Any):
+        broker.answers["GetLastMessageId"] = self.last_is(0)
+
+        async def work() -> None:
+            reader = await client.create_reader("t", MessageId.earliest)
+            assert await reader.has_message_available()
+            broker.peer.deliver(1, 0, b"x")
+            await reader.read_next(1000)
+            assert not await reader.has_message_available()
+
+        broker.run(work())
+
+    def test_an_empty_topic_has_nothing_to_read(self, broker: ScriptedBroker, client: Any):
+        broker.answers["GetLastMessageId"] = self.last_is(-1)
+
+        async def work() -> None:
+            reader = await client.create_reader("t", MessageId.earliest)
+            assert not await reader.has_message_available()
+
+        broker.run(work())
+
+    def test_a_reader_at_the_end_has_nothing_to_read(self, broker: ScriptedBroker, client: Any):
+        broker.answers["GetLastMessageId"] = self.last_is(7, mark_delete=7)
+
+        async def work() -> None:
+            reader = await client.create_reader("t", MessageId.latest)
+            assert not await reader.has_message_available()
+
+        broker.run(work())

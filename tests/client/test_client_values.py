@@ -1,0 +1,183 @@
+"""Message ids, acknowledgement sets, routing, batches: values in, values out."""
+
+import pickle
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pybroker.client import (
+    CompressionType,
+    HashingScheme,
+    InvalidTxnStatus,
+    MessageId,
+    Outgoing,
+    PartitionsRoutingMode,
+    TransactionAborted,
+    TransactionConflict,
+    TransactionOutcomeUnknown,
+    TxnId,
+    UnsupportedCompression,
+    encode_batch,
+    partition_for_key,
+)
+from pybroker.client.acks import (
+    AckGroup,
+    AckId,
+    all_bits,
+    cumulatively,
+    from_words,
+    individually,
+    to_words,
+)
+from pybroker.client.batching import split_batch
+from pybroker.client.compression import codec
+from pybroker.client.errors import PulsarException, from_wire
+from pybroker.client.retry import LAST_DELAY_S, Backoff
+from pybroker.client.routing import Router, java_string_hash, murmur3_hash
+
+
+class TestMessageIds:
+    def test_they_are_ordered_by_place(self):
+        ids = [MessageId(0, 1, 2, 0), MessageId(0, 1, 2, 1), MessageId(0, 1, 3), MessageId(0, 2, 0)]
+        shuffled = random.Random(1).sample(ids, len(ids))
+        assert sorted(shuffled) == ids
+        assert MessageId.earliest < ids[0] < ids[-1] < MessageId.latest
+
+    def test_they_survive_serialization_and_pickling(self):
+        message_id = MessageId(3, 1, 2, 4, batch_size=5)
+        assert MessageId.deserialize(message_id.serialize()) == message_id
+        assert MessageId.deserialize(message_id.serialize()).batch_size() == 5
+        copy = pickle.loads(pickle.dumps(MessageId(3, 1, 2, topic="t")))
+        assert (copy, copy.topic_name()) == (MessageId(3, 1, 2), "t")
+        for end in (MessageId.earliest, MessageId.latest):
+            assert MessageId.deserialize(end.serialize()) == end
+
+    def test_what_remembers_its_topic_equals_what_does_not(self):
+        ids = {MessageId(0, 1, 2, topic="t"), MessageId(0, 1, 2)}
+        assert len(ids) == 1
+
+
+class TestAckSets:
+    @given(st.integers(0, 2**200))
+    def test_words_and_bits_are_the_same(self, bits: int):
+        words = to_words(bits)
+        assert from_words(words) == bits
+        assert all(-(2**63) <= word < 2**63 for word in words)
+
+    def test_one_message_and_all_up_to_one(self):
+        assert individually(1, 2, 0, 3) == AckId(1, 2, 0b110, 3)
+        assert cumulatively(1, 2, 1, 3) == AckId(1, 2, 0b100, 3)
+        assert individually(1, 2, 0, 1) == individually(1, 2, -1, 0) == AckId(1, 2)
+        assert cumulatively(1, 2, 2, 3) == AckId(1, 2)
+
+    def test_a_batch_that_came_in_part_is_done_with_its_rest(self):
+        group = AckGroup(by_batch_index=False)
+        group.delivered((1, 2), 0b101, 3)
+        assert not group.add(1, 2, 0, 3)
+        assert group.add(1, 2, 2, 3)
+        assert group.take() == ([AckId(1, 2, 0, 3)], None)
+
+    def test_the_farthest_cumulative_one_counts(self):
+        group = AckGroup(by_batch_index=True)
+        for entry_id, index in ((5, 0), (5, 1), (4, -1)):
+            group.add_cumulative(1, entry_id, index, 3 if index >= 0 else 0)
+        assert group.take() == ([], AckId(1, 5, 0b100, 3))
+
+    def test_without_batch_indexes_a_cumulative_one_stops_before_the_batch(self):
+        group = AckGroup(by_batch_index=False)
+        group.add_cumulative(1, 5, 0, 3)
+        assert group.take() == ([], AckId(1, 4))
+        group.add_cumulative(1, 5, 2, 3)
+        assert group.take() == ([], AckId(1, 5))
+
+    @given(st.permutations(range(70)))
+    def test_an_entry_is_done_with_exactly_at_its_last_message(self, order: list[int]):
+        group = AckGroup(by_batch_index=True)
+        done = [group.add(1, 2, index, 70) for index in order]
+        assert done == [False] * 69 + [True]
+        assert all_bits(70) == 2**70 - 1
+
+
+class TestRouting:
+    @pytest.mark.parametrize(
+        ("key", "java", "murmur"),
+        [("", 0, 0), ("hello", 99162322, 0x248BFA47), ("hello, world", -1, 0x149BBB7F)],
+    )
+    def test_published_hashes(self, key: str, java: int, murmur: int):
+        assert murmur3_hash(key) == murmur
+        if java >= 0:
+            assert java_string_hash(key) == java
+
+    def test_a_hash_never_has_a_sign(self):
+        # "polygenelubricants".hashCode() is Integer.MIN_VALUE, and so loses its only bit.
+        assert java_string_hash("polygenelubricants") == 0
+        text = "The quick brown fox jumps over the lazy dog"
+        assert murmur3_hash(text) == 0x2E4FF723
+
+    def test_java_hashes_utf16_code_units(self):
+        assert java_string_hash("😀") == 0xD83D * 31 + 0xDE00
+
+    def test_the_scheme_decides(self):
+        assert partition_for_key("hello", 7) == 99162322 % 7
+        assert partition_for_key("hello", 7, HashingScheme.Murmur3_32Hash) == 0x248BFA47 % 7
+
+    def test_a_single_partition_may_be_kept(self):
+        class Part:
+            has_open_batch = False
+
+        router = Router(
+            [Part(), Part(), Part()],
+            PartitionsRoutingMode.UseSinglePartition,
+            HashingScheme.JavaStringHash,
+            random.Random(1),
+        )
+        assert len({router.choose(Outgoing(b"x")) for _ in range(9)}) == 1
+
+
+class TestBatches:
+    @given(st.lists(st.tuples(st.binary(max_size=300), st.none() | st.text(max_size=5))))
+    def test_what_is_encoded_is_split_into_the_same(self, wanted: list[tuple[bytes, str | None]]):
+        batch = encode_batch([Outgoing(data, partition_key=key) for data, key in wanted])
+        split = list(split_batch(batch.payload, batch.message_count))
+        assert [data for _, data in split] == [data for data, _ in wanted]
+        assert [single.partition_key for single, _ in split] == [key or "" for _, key in wanted]
+
+    def test_the_short_form_is_what_protobuf_reads(self):
+        batch = encode_batch([Outgoing(b"x" * 200, sequence_id=300)])
+        ((single, data),) = split_batch(batch.payload, 1)
+        assert (single.payload_size, single.sequence_id, data) == (200, 300, b"x" * 200)
+
+    def test_an_encoded_batch_is_picklable(self):
+        batch = encode_batch([b"a", b"b"], CompressionType.ZLib)
+        assert pickle.loads(pickle.dumps(batch)) == batch
+
+    def test_a_codec_without_its_library_says_what_to_install(self):
+        try:
+            codec(CompressionType.SNAPPY)
+        except UnsupportedCompression as error:
+            assert "pip install python-snappy" in str(error)
+        with pytest.raises(UnsupportedCompression, match="not known"):
+            codec(99)
+
+
+class TestErrors:
+    def test_each_code_has_its_class(self):
+        assert type(from_wire(23, "taken")) is TransactionConflict
+        assert type(from_wire(21, "ended")) is InvalidTxnStatus
+        assert type(from_wire(999, "what?")) is PulsarException
+        assert issubclass(TransactionAborted, InvalidTxnStatus)
+
+    def test_an_unknown_outcome_keeps_its_transaction_through_pickling(self):
+        error = pickle.loads(pickle.dumps(TransactionOutcomeUnknown(TxnId(1, 2))))
+        assert error.txn_id == TxnId(1, 2)
+        assert "(1,2)" in str(error)
+
+
+def test_delays_grow_to_a_bound():
+    backoff = Backoff(random.Random(1))
+    delays = [backoff.next_delay_s() for _ in range(20)]
+    assert delays[0] <= 0.1
+    assert delays[:5] == sorted(delays[:5])
+    assert max(delays) <= LAST_DELAY_S
