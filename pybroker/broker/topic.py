@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from managed_ledger.cursor import ManagedCursor
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
@@ -29,6 +30,8 @@ from pybroker.errors import (
 from pybroker.names import TopicName, TxnId
 from pybroker.runtime import Clock, Tasks
 from pybroker.transaction.aborted_txns import HiddenEntries
+from pybroker.transaction.pending_ack import PendingAcks
+from pybroker.transaction.pending_ack_store import log_name
 from pybroker.transaction.transaction_buffer import TransactionBuffer
 from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction
 from pybroker.wire.message_metadata import parse_metadata
@@ -283,6 +286,18 @@ class Topic:
     def _transaction_ended(self, txn_id: TxnId, action: TxnAction) -> None:
         if self.deduplication is not None:
             self.deduplication.ended(txn_id, action is TxnAction.ABORT)
+
+    # -- pending acknowledgements of its subscriptions
+
+    def has_pending_acks(self, subscription: str) -> bool:
+        """Whether there is a log of them to replay."""
+        return self.factory.exists(log_name(self.name, subscription))
+
+    async def open_pending_acks(self, subscription: str, cursor: ManagedCursor) -> PendingAcks:
+        return await PendingAcks.open(self.factory, self.name, cursor, self.outcomes, self.config)
+
+    async def delete_pending_acks(self, subscription: str) -> None:
+        await self.factory.delete(log_name(self.name, subscription))
 
     # -- life
 

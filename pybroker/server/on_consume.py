@@ -9,7 +9,7 @@ from pybroker.broker.topic import Topic
 from pybroker.errors import ConsumerNotFound, NotAllowed, PulsarError
 from pybroker.names import TopicName, TxnId
 from pybroker.server.on_produce import stored_schema
-from pybroker.transaction.pending_ack import PendingAck
+from pybroker.transaction.pending_ack_store import PendingAck
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.commands import ack_set_bits
