@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-HEAVY = ("starlette", "uvicorn", "h11", "anyio", "difflib", "http.client", "email")
+HEAVY = ("starlette", "uvicorn", "h11", "anyio", "difflib", "http.client")
 
 
 def test_the_binary_port_does_not_wait_for_the_web_framework() -> None:
