@@ -50,9 +50,6 @@ class ConsumerSink(Protocol):
         """False while the transport is paused; on resume the session notifies the subscription."""
         ...
 
-    @property
-    def protocol_version(self) -> int: ...
-
     def deliver(
         self,
         consumer: "Consumer",
@@ -65,7 +62,9 @@ class ConsumerSink(Protocol):
         """Write one MESSAGE per entry, all at once; `unacked_indexes` as in Delivery."""
         ...
 
-    def active_consumer_changed(self, consumer: "Consumer", is_active: bool) -> None: ...
+    def active_consumer_changed(self, consumer: "Consumer", is_active: bool) -> None:
+        """Tell the client, if its protocol version knows of it."""
+        ...
 
     def close_consumer(self, consumer: "Consumer", reason: str) -> None:
         """The broker has let go of the consumer; the client may subscribe again."""

@@ -142,7 +142,7 @@ class KeySharedDispatcher(SharedDispatcher):
         return waiting < min(MAX_WAITING, MAX_WAITING_PER_CONSUMER * consumers)
 
     def _route_from(self, source: Source, budget: dict[Consumer, int], max_bytes: int) -> int:
-        delivery = source.peek(sum(budget.values()), max_bytes)
+        delivery = source.peek(self._allowed(sum(budget.values())), max_bytes)
         if delivery is None:
             return 0
         source.advance(delivery)

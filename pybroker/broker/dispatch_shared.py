@@ -107,16 +107,16 @@ class SharedDispatcher:
         """How many messages the consumer may be given now."""
         if self._blocked or consumer.blocked or not consumer.sink.writable:
             return 0
-        held = consumer.unacked.messages
-        return min(
-            consumer.permits,
-            (self._limits.per_consumer or MAX_PERMITS) - held,
-            (self._limits.per_subscription or MAX_PERMITS) - self._unacked,
-        )
+        limit = self._limits.per_consumer or MAX_PERMITS
+        return min(consumer.permits, limit - consumer.unacked.messages)
+
+    def _allowed(self, wanted: int) -> int:
+        """As many of the `wanted` messages as the whole subscription may still hold."""
+        return min(wanted, (self._limits.per_subscription or MAX_PERMITS) - self._unacked)
 
     def _share_out(self, ready: list[Ready], max_bytes: int) -> int:
         """Split the next entries evenly; returns the bytes sent, 0 if there is nothing."""
-        wanted = sum(turn.allowance for turn in ready)
+        wanted = self._allowed(sum(turn.allowance for turn in ready))
         for source in (self._returned, self._reader):
             delivery = source.peek(wanted, max_bytes)
             if delivery is not None:
@@ -208,8 +208,9 @@ class SharedDispatcher:
         if positions is None:
             returned = consumer.unacked.take_all()
         else:
-            missing = set(consumer.unacked.release(positions))
-            returned = [position for position in positions if position not in missing]
+            asked = dict.fromkeys(positions)  # a batch may be named once per message
+            missing = set(consumer.unacked.release(asked))
+            returned = [position for position in asked if position not in missing]
         self._credit(consumer, before - consumer.unacked.messages)
         self._returned.add(returned)
         return returned

@@ -14,8 +14,6 @@ from pybroker.broker.delivery import ROUND_BYTES, Delivery
 from pybroker.broker.entry_reader import EntryReader
 from pybroker.broker.redelivery import RedeliveryQueue
 
-ACTIVE_CONSUMER_CHANGE_PROTOCOL_VERSION: Final = 12
-
 
 class SingleActiveDispatcher:
     def __init__(self, reader: EntryReader, failover: bool, partition: int) -> None:
@@ -60,8 +58,7 @@ class SingleActiveDispatcher:
         return ranked[self._partition % len(ranked)]
 
     def _tell(self, consumer: Consumer) -> None:
-        version = consumer.sink.protocol_version
-        if self._failover and version >= ACTIVE_CONSUMER_CHANGE_PROTOCOL_VERSION:
+        if self._failover:
             consumer.sink.active_consumer_changed(consumer, consumer is self.active)
 
     # -- delivering

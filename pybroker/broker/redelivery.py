@@ -5,13 +5,16 @@ or when the transaction that acknowledged it aborts. Acknowledged entries are no
 queue: reading again leaves them out.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from sortedcontainers import SortedSet
 
 from managed_ledger.position import Position
 from pybroker.broker.delivery import MAX_RUN_ENTRIES, Delivery
 from pybroker.broker.entry_reader import EntryReader
+
+_PRUNE_FROM: Final = 1000  # counts; what is acknowledged one by one never gets there
 
 
 class RedeliveryQueue:
@@ -65,10 +68,12 @@ class RedeliveryQueue:
 
 
 class RedeliveryCounts:
-    """How often each entry was delivered again; an acknowledged one is forgotten."""
+    """How often each entry was delivered again; an acknowledged one is forgotten in time."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_deleted: Callable[[tuple[int, int]], bool]) -> None:
         self._ledgers: dict[int, dict[int, int]] = {}
+        self._is_deleted = is_deleted
+        self._prune_at = _PRUNE_FROM
 
     def __bool__(self) -> bool:
         return bool(self._ledgers)
@@ -77,6 +82,24 @@ class RedeliveryCounts:
         for ledger_id, entry_id in positions:
             counts = self._ledgers.setdefault(ledger_id, {})
             counts[entry_id] = counts.get(entry_id, 0) + 1
+        if sum(map(len, self._ledgers.values())) > self._prune_at:
+            self._prune()
+
+    def _prune(self) -> None:
+        """Forget what transactions and cumulative moves of the cursor acknowledged."""
+        self._ledgers = {
+            ledger_id: kept
+            for ledger_id, counts in self._ledgers.items()
+            if (kept := self._unacked(ledger_id, counts))
+        }
+        self._prune_at = max(_PRUNE_FROM, 2 * sum(map(len, self._ledgers.values())))
+
+    def _unacked(self, ledger_id: int, counts: dict[int, int]) -> dict[int, int]:
+        return {
+            entry_id: count
+            for entry_id, count in counts.items()
+            if not self._is_deleted((ledger_id, entry_id))
+        }
 
     def forget(self, positions: Iterable[tuple[int, int]]) -> None:
         for ledger_id, entry_id in positions:

@@ -22,9 +22,8 @@ from pybroker.broker.entry_reader import EntryReader, ReadableTopic
 from pybroker.broker.publish_time import first_published_at
 from pybroker.broker.redelivery import RedeliveryCounts
 from pybroker.broker.transactional_acks import TransactionalAcks, TransactionalTopic
-from pybroker.config import BrokerConfig
 from pybroker.errors import ConsumerBusy, NotAllowed, ServiceNotReady
-from pybroker.names import TopicName, TxnId
+from pybroker.names import TxnId
 from pybroker.transaction.pending_ack import PendingAck, PendingAcks
 from pybroker.transaction.txn_status import TxnAction
 
@@ -35,9 +34,7 @@ class SubscribedTopic(ReadableTopic, TransactionalTopic, Protocol):
     """What a subscription needs of its topic."""
 
     @property
-    def name(self) -> TopicName: ...
-    @property
-    def config(self) -> BrokerConfig: ...
+    def subscriptions(self) -> "dict[str, Subscription]": ...
 
 
 class Subscription:
@@ -49,8 +46,8 @@ class Subscription:
         self._topic = topic
         self._reader = EntryReader(topic, cursor, self.notify)
         self._dispatcher: Dispatcher | None = None
-        self._redelivery_counts = RedeliveryCounts()
-        self._transactional = TransactionalAcks(topic, cursor)
+        self._redelivery_counts = RedeliveryCounts(cursor.is_deleted)
+        self._transactional = TransactionalAcks(topic, cursor, self._restore)
         self._notified = False
         self._closed: str | None = None
 
@@ -80,7 +77,15 @@ class Subscription:
         self.notify()
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Idempotent. What the consumer has not acknowledged goes to the others."""
+        """Idempotent. What it has not acknowledged goes to the others; a reader's subscription
+        goes with its last consumer.
+        """
+        self._remove(consumer)
+        if not self.durable and not self.consumers and self._closed is None:
+            self._topic.subscriptions.pop(self.name, None)
+            self._topic.tasks.start(self.delete(), f"end of reader {self.name}")
+
+    def _remove(self, consumer: Consumer) -> None:
         if consumer not in self.consumers or self._dispatcher is None:
             return
         self.consumers.remove(consumer)
@@ -118,7 +123,7 @@ class Subscription:
 
     def disconnect_consumers(self, reason: str) -> None:
         for consumer in list(self.consumers):
-            self.remove_consumer(consumer)
+            self._remove(consumer)
             consumer.sink.close_consumer(consumer, reason)
 
     # -- dispatch
@@ -167,7 +172,11 @@ class Subscription:
     def acknowledge_indexes(
         self, consumer: Consumer, position: Position, still_unacked: int, batch_size: int
     ) -> None:
-        """A part of a batch: the indexes that are not set in `still_unacked`."""
+        """A part of a batch: the indexes that are not set in `still_unacked`.
+
+        `batch_size` is 0 where the client does not tell it.
+        """
+        batch_size = batch_size or _size_beyond(still_unacked)
         unacked = self._transactional.still_unacked(position, still_unacked)
         if unacked is None:
             return
@@ -190,6 +199,7 @@ class Subscription:
     ) -> None:
         """Everything up to `position`. Raises NotAllowed on Shared and Key_Shared."""
         self._check_cumulative()
+        batch_size = batch_size or _size_beyond(still_unacked or 0)
         self.cursor.mark_delete(position, still_unacked, batch_size)
 
     def _check_cumulative(self) -> None:
@@ -227,11 +237,11 @@ class Subscription:
 
     def _withhold(self, consumer: Consumer, acks: Sequence[PendingAck]) -> None:
         """The consumer no longer owes these acknowledgements."""
-        whole = [ack.position for ack in acks if ack.still_unacked is None]
+        whole = [ack.position for ack in acks if not ack.still_unacked]
         if self._dispatcher is not None:
             self._dispatcher.release(consumer, whole)
         for ack in acks:
-            if ack.still_unacked is not None:
+            if ack.still_unacked:
                 self._recount(consumer, ack.position, ack.batch_size)
 
     async def end_transaction(self, txn_id: TxnId, action: TxnAction, low_watermark: int) -> None:
@@ -240,11 +250,22 @@ class Subscription:
         if pending is None:
             return
         restored = await pending.end(txn_id, action)
-        if action is TxnAction.ABORT and self._dispatcher is not None:
-            if self._reader.passed_withheld and pending.cumulative_position is None:
-                self._dispatcher.rewind()
-            else:
-                self._dispatcher.restore(restored)
+        if action is TxnAction.ABORT:
+            self._restore(restored)
+
+    def _restore(self, positions: list[Position]) -> None:
+        """An aborted transaction had acknowledged these, or (none of them) cumulatively.
+
+        After a cumulative one clients ask for redelivery themselves. What was passed over because
+        of it, and so never delivered, comes unasked.
+        """
+        pending = self._transactional.opened
+        if self._dispatcher is None or pending is None:
+            return
+        if self._reader.passed_withheld and pending.cumulative_position is None:
+            self._dispatcher.rewind()
+        else:
+            self._dispatcher.restore(positions)
         self.notify()
 
     async def _replayed(self) -> PendingAcks | None:
@@ -260,6 +281,9 @@ class Subscription:
         They are disconnected first, as clients expect, so that nothing sent before is taken for
         something behind the new position.
         """
+        pending = await self._replayed()
+        if pending is not None:
+            await pending.checkpoint()
         self.disconnect_consumers("the subscription was moved by a seek")
         self.cursor.reset(position)
         self._redelivery_counts.clear()
@@ -336,3 +360,8 @@ class Subscription:
     def pending_acks(self) -> PendingAcks | None:
         """What open transactions have acknowledged; None if there never was one."""
         return self._transactional.opened
+
+
+def _size_beyond(still_unacked: int) -> int:
+    """A batch size to go by when it is not known: what is not set is acknowledged."""
+    return still_unacked.bit_length() + 1

@@ -5,35 +5,47 @@ a transaction. Plain acknowledgements pass by here to leave alone what an open t
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from managed_ledger.cursor import ManagedCursor
+from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
+from pybroker.config import BrokerConfig
+from pybroker.names import TopicName
 from pybroker.runtime import Tasks
-from pybroker.transaction.pending_ack import PendingAcks
+from pybroker.transaction.pending_ack import PendingAcks, log_name
+from pybroker.transaction.txn_status import TransactionOutcomes
 
 
 class TransactionalTopic(Protocol):
     @property
+    def name(self) -> TopicName: ...
+    @property
+    def factory(self) -> ManagedLedgerFactory: ...
+    @property
+    def outcomes(self) -> TransactionOutcomes: ...
+    @property
+    def config(self) -> BrokerConfig: ...
+    @property
     def tasks(self) -> Tasks: ...
-
-    def has_pending_acks(self, subscription: str) -> bool:
-        """Whether there is a log of pending acknowledgements to replay."""
-        ...
-
-    async def open_pending_acks(self, subscription: str, cursor: ManagedCursor) -> PendingAcks: ...
-
-    async def delete_pending_acks(self, subscription: str) -> None: ...
 
 
 class TransactionalAcks:
-    def __init__(self, topic: TransactionalTopic, cursor: ManagedCursor) -> None:
+    def __init__(
+        self,
+        topic: TransactionalTopic,
+        cursor: ManagedCursor,
+        restored: Callable[[list[Position]], None],
+    ) -> None:
+        """`restored` is told of entries that an abort gave back without anybody's `end`."""
         self.opened: PendingAcks | None = None
         self._topic = topic
         self._cursor = cursor
+        self._restored = restored
+        self._log_name = log_name(topic.name, cursor.name)
         self._opening: asyncio.Task[PendingAcks] | None = None
-        self._exist = cursor.durable and topic.has_pending_acks(cursor.name)
+        self._exist = cursor.durable and topic.factory.exists(self._log_name)
 
     # -- opening
 
@@ -58,8 +70,13 @@ class TransactionalAcks:
 
     async def _open(self) -> PendingAcks:
         try:
-            self.opened = await self._topic.open_pending_acks(self._cursor.name, self._cursor)
-            return self.opened
+            topic = self._topic
+            opened = await PendingAcks.open(
+                topic.factory, topic.name, self._cursor, topic.outcomes, topic.config
+            )
+            opened.on_restored = self._restored
+            self.opened = opened
+            return opened
         finally:
             self._opening = None
 
@@ -104,4 +121,4 @@ class TransactionalAcks:
     async def delete(self) -> None:
         await self.close()
         if self._exist:
-            await self._topic.delete_pending_acks(self._cursor.name)
+            await self._topic.factory.delete(self._log_name)

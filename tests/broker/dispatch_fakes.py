@@ -5,7 +5,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from managed_ledger.cursor import ManagedCursor
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
@@ -14,10 +13,10 @@ from managed_ledger.storage.memory import MemoryBackend
 from pybroker.broker.consumer import Consumer, KeySharedPolicy, SubscriptionType
 from pybroker.broker.subscription import Subscription
 from pybroker.config import BrokerConfig
-from pybroker.names import TopicName
+from pybroker.names import TopicName, TxnId
 from pybroker.runtime import Tasks
 from pybroker.transaction.aborted_txns import HiddenEntries
-from pybroker.transaction.pending_ack import PendingAcks
+from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
 
@@ -68,7 +67,6 @@ class Received:
 
 @dataclass
 class RecordingSink:
-    protocol_version: int = 21
     writable: bool = True
     received: list[Received] = field(default_factory=list)
     writes: int = 0
@@ -111,31 +109,39 @@ class RecordingSink:
         return taken
 
 
+class FakeOutcomes:
+    """Transactions are OPEN until a test says otherwise."""
+
+    def __init__(self) -> None:
+        self.ended: dict[TxnId, TxnStatus] = {}
+
+    def status(self, txn_id: TxnId) -> TxnStatus | None:
+        return self.ended.get(txn_id, TxnStatus.OPEN)
+
+    def has_partition(self, txn_id: TxnId, topic: str) -> bool:
+        return True
+
+    def has_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> bool:
+        return True
+
+
 class FakeTopic:
-    def __init__(self, ledger: ManagedLedger, config: BrokerConfig) -> None:
+    def __init__(
+        self, ledger: ManagedLedger, factory: ManagedLedgerFactory, config: BrokerConfig
+    ) -> None:
         self.name = TopicName.parse("orders")
         self.ledger: Any = ColdLedger(ledger)
+        self.factory = factory
+        self.outcomes = FakeOutcomes()
         self.config = config
         self.hidden = HiddenEntries()
         self.tasks = Tasks("orders")
         self.limit: Position | None = None  # an open transaction begins behind it
-        self.pending_acks: Callable[[ManagedCursor], Coroutine[Any, Any, PendingAcks]] | None = None
-        self.pending_acks_exist = False
-        self.subscriptions: list[Subscription] = []
+        self.subscriptions: dict[str, Subscription] = {}
 
     @property
     def max_read_position(self) -> Position:
         return self.limit if self.limit is not None else self.ledger.last_confirmed
-
-    def has_pending_acks(self, subscription: str) -> bool:
-        return self.pending_acks_exist
-
-    async def open_pending_acks(self, subscription: str, cursor: ManagedCursor) -> PendingAcks:
-        assert self.pending_acks is not None
-        return await self.pending_acks(cursor)
-
-    async def delete_pending_acks(self, subscription: str) -> None:
-        self.pending_acks_exist = False
 
     # -- what tests do
 
@@ -159,7 +165,7 @@ class FakeTopic:
         await self.changed()
 
     async def changed(self) -> None:
-        for subscription in self.subscriptions:
+        for subscription in self.subscriptions.values():
             subscription.notify()
         await self.settled()
 
@@ -167,7 +173,7 @@ class FakeTopic:
         """Until nothing runs any more."""
         for _ in range(3):
             await asyncio.sleep(0)
-            while len(self.tasks):
+            while len(self.tasks):  # noqa: ASYNC110 - tasks end without telling
                 await asyncio.sleep(0)
 
     async def subscribe(self, name: str = "sub", durable: bool = True) -> Subscription:
@@ -176,7 +182,7 @@ class FakeTopic:
         else:
             cursor = self.ledger.new_non_durable_cursor(name, EARLIEST)
         subscription = await Subscription.open(self, cursor)
-        self.subscriptions.append(subscription)
+        self.subscriptions[name] = subscription
         return subscription
 
     async def consumer(
@@ -188,9 +194,8 @@ class FakeTopic:
         name: str = "c",
         priority_level: int = 0,
         key_shared: KeySharedPolicy | None = None,
-        protocol_version: int = 21,
     ) -> tuple[Consumer, RecordingSink]:
-        sink = RecordingSink(protocol_version)
+        sink = RecordingSink()
         consumer = Consumer(1, name, sink, priority_level=priority_level, key_shared=key_shared)
         await subscription.add_consumer(consumer, kind)
         if permits:
@@ -206,10 +211,12 @@ def with_topic(scenario: Callable[[FakeTopic], Coroutine[Any, Any, T]], **config
         backend = MemoryBackend()
         await backend.open()
         factory = ManagedLedgerFactory(backend, SteppedClock())
-        topic = FakeTopic(await factory.open("orders"), replace(BrokerConfig(), **config))
+        topic = FakeTopic(await factory.open("orders"), factory, replace(BrokerConfig(), **config))
         try:
             return await scenario(topic)
         finally:
+            for subscription in list(topic.subscriptions.values()):
+                await subscription.close()
             await topic.tasks.close()
             await factory.close()
             await backend.close()

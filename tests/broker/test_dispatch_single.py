@@ -192,7 +192,7 @@ def test_failover_hands_over_in_order_of_priority_then_name() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
         b, b_sink = await topic.consumer(subscription, FAILOVER, 10, name="b", priority_level=1)
-        c, c_sink = await topic.consumer(subscription, FAILOVER, 10, name="c", priority_level=1)
+        _, c_sink = await topic.consumer(subscription, FAILOVER, 10, name="c", priority_level=1)
         assert (b_sink.active, c_sink.active) == ([True], [False])
         await topic.publish(2)
         assert (b_sink.take(), c_sink.take()) == ([0, 1], [])
@@ -231,15 +231,6 @@ def test_failover_spreads_partitions_over_consumers() -> None:
         await topic.consumer(other, FAILOVER, name="b")
         assert other.active_consumer is not None
         assert other.active_consumer.name == "b"
-
-    with_topic(scenario)
-
-
-def test_old_clients_are_not_told_who_is_active() -> None:
-    async def scenario(topic: FakeTopic) -> None:
-        subscription = await topic.subscribe()
-        _, sink = await topic.consumer(subscription, FAILOVER, protocol_version=11)
-        assert sink.active == []
 
     with_topic(scenario)
 

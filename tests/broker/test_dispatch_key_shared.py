@@ -1,0 +1,318 @@
+"""Key_Shared dispatch: one consumer a key, in order, whoever comes and goes."""
+
+from collections.abc import Callable
+
+import pytest
+from dispatch_fakes import KEY_SHARED, FakeTopic, RecordingSink, with_topic
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from managed_ledger.position import Position
+from pybroker.broker import dispatch_key_shared
+from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy
+from pybroker.broker.key_hash import HashRing, slot_of
+from pybroker.broker.subscription import Subscription
+from pybroker.errors import ConsumerAssignError
+
+KEYS = [f"key-{number}" for number in range(40)]
+HALVES = ((0, 32767), (32768, 65535))
+
+
+def sticky(*ranges: tuple[int, int]) -> KeySharedPolicy:
+    return KeySharedPolicy(KeySharedMode.STICKY, ranges)
+
+
+def key_in(low: int, high: int) -> str:
+    return next(key for key in KEYS if low <= slot_of(key.encode()) <= high)
+
+
+def keys_changing_owner(*names: str) -> list[str]:
+    """Keys that the last of the named consumers takes from those before it."""
+
+    def owner_of(joined: tuple[str, ...]) -> Callable[[str], str]:
+        ring = HashRing()
+        for name in joined:
+            ring.add(Consumer(1, name, RecordingSink()))
+
+        def owner(key: str) -> str:
+            consumer = ring.owner(slot_of(key.encode()))
+            assert consumer is not None
+            return consumer.name
+
+        return owner
+
+    before, after = owner_of(names[:-1]), owner_of(names)
+    return [key for key in KEYS if before(key) != after(key)]
+
+
+def test_every_key_has_one_consumer() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumers = [
+            await topic.consumer(subscription, KEY_SHARED, 1000, name=name) for name in "abc"
+        ]
+        await topic.publish_keys(KEYS * 3)
+        owners: dict[str, set[str]] = {}
+        for consumer, sink in consumers:
+            for entry_id in sink.entry_ids:
+                owners.setdefault(KEYS[entry_id % len(KEYS)], set()).add(consumer.name)
+            assert sink.entry_ids == sorted(sink.entry_ids)
+            assert sink.received
+        assert len(owners) == len(KEYS)
+        assert all(len(names) == 1 for names in owners.values())
+
+    with_topic(scenario)
+
+
+def test_a_full_consumer_does_not_hold_up_the_keys_of_others() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        a, a_sink = await topic.consumer(
+            subscription, KEY_SHARED, 1, name="a", key_shared=sticky(HALVES[0])
+        )
+        _, b_sink = await topic.consumer(
+            subscription, KEY_SHARED, 10, name="b", key_shared=sticky(HALVES[1])
+        )
+        for_a, for_b = key_in(*HALVES[0]), key_in(*HALVES[1])
+        await topic.publish_keys([for_a, for_a, for_b, for_a, for_b])
+        assert (a_sink.entry_ids, b_sink.entry_ids) == ([0], [2, 4])
+        subscription.flow(a, 10)
+        await topic.publish_keys([for_a])
+        assert a_sink.entry_ids == [0, 1, 3, 5]
+
+    with_topic(scenario)
+
+
+def test_a_key_waits_for_its_former_owners_acknowledgements() -> None:
+    moved = keys_changing_owner("a", "b")[0]
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        a, a_sink = await topic.consumer(subscription, KEY_SHARED, 100, name="a")
+        positions = await topic.publish_keys([moved, moved])
+        _, b_sink = await topic.consumer(subscription, KEY_SHARED, 100, name="b")
+        await topic.publish_keys([moved])
+        subscription.acknowledge(a, positions[:1])
+        await topic.settled()
+        assert (a_sink.entry_ids, b_sink.entry_ids) == ([0, 1], [])
+        subscription.acknowledge(a, positions[1:])
+        await topic.settled()
+        assert b_sink.entry_ids == [2]
+
+    with_topic(scenario)
+
+
+def test_a_key_moves_at_once_where_order_does_not_matter() -> None:
+    moved = keys_changing_owner("a", "b")[0]
+    loose = KeySharedPolicy(allow_out_of_order=True)
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        await topic.consumer(subscription, KEY_SHARED, 100, name="a", key_shared=loose)
+        await topic.publish_keys([moved])
+        _, sink = await topic.consumer(subscription, KEY_SHARED, 9, name="b", key_shared=loose)
+        await topic.publish_keys([moved])
+        assert sink.entry_ids == [1]
+
+    with_topic(scenario)
+
+
+def test_a_leaving_consumers_messages_go_in_order_before_what_waited() -> None:
+    moved = keys_changing_owner("a", "b")[0]
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        a, _ = await topic.consumer(subscription, KEY_SHARED, 100, name="a")
+        await topic.publish_keys([moved, moved])
+        _, sink = await topic.consumer(subscription, KEY_SHARED, 100, name="b")
+        await topic.publish_keys([moved, moved])
+        subscription.remove_consumer(a)
+        await topic.settled()
+        assert sink.entry_ids == [0, 1, 2, 3]
+
+    with_topic(scenario)
+
+
+def test_overlapping_or_missing_ranges_are_refused() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        await topic.consumer(subscription, KEY_SHARED, name="a", key_shared=sticky((0, 100)))
+        for ranges in [(100, 200)], [], [(300, 65536)], [(300, 200)], [(300, 400), (350, 500)]:
+            with pytest.raises(ConsumerAssignError):
+                await topic.consumer(subscription, KEY_SHARED, name="b", key_shared=sticky(*ranges))
+        with pytest.raises(ConsumerAssignError):
+            await topic.consumer(subscription, KEY_SHARED, name="auto")
+        await topic.consumer(subscription, KEY_SHARED, name="b", key_shared=sticky((101, 200)))
+
+    with_topic(scenario)
+
+
+def test_a_refused_first_consumer_leaves_the_subscription_free() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        with pytest.raises(ConsumerAssignError):
+            await topic.consumer(subscription, KEY_SHARED, key_shared=sticky())
+        assert subscription.consumers == []
+        await topic.consumer(subscription, KEY_SHARED)
+
+    with_topic(scenario)
+
+
+def test_messages_that_nobody_owns_wait_for_their_consumer() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        _, a = await topic.consumer(
+            subscription, KEY_SHARED, 10, name="a", key_shared=sticky(HALVES[0])
+        )
+        await topic.publish_keys([key_in(*HALVES[1]), key_in(*HALVES[0])])
+        assert a.entry_ids == [1]
+        _, b = await topic.consumer(
+            subscription, KEY_SHARED, 10, name="b", key_shared=sticky(HALVES[1])
+        )
+        assert b.entry_ids == [0]
+
+    with_topic(scenario)
+
+
+def test_reading_ahead_of_a_full_consumer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch_key_shared, "MAX_WAITING_PER_CONSUMER", 5)
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        a, a_sink = await topic.consumer(
+            subscription, KEY_SHARED, 0, name="a", key_shared=sticky(HALVES[0])
+        )
+        _, b_sink = await topic.consumer(
+            subscription, KEY_SHARED, 100, name="b", key_shared=sticky(HALVES[1])
+        )
+        for_a, for_b = key_in(*HALVES[0]), key_in(*HALVES[1])
+        for _ in range(20):
+            await topic.publish_keys([for_a])
+        await topic.publish_keys([for_b])
+        assert subscription.read_position == Position(0, 10)
+        assert b_sink.entry_ids == []
+        subscription.flow(a, 100)
+        await topic.settled()
+        assert (a_sink.entry_ids, b_sink.entry_ids) == (list(range(20)), [20])
+
+    with_topic(scenario)
+
+
+def test_what_waits_is_read_from_the_disk_when_it_left_the_memory() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        a, a_sink = await topic.consumer(subscription, KEY_SHARED, 0, name="a")
+        b, b_sink = await topic.consumer(subscription, KEY_SHARED, 1000, name="b")
+        positions = await topic.publish_keys(KEYS)
+        topic.ledger.warm = False
+        subscription.redeliver(b, None)
+        subscription.flow(a, 1000)
+        await topic.settled()
+        assert sorted(a_sink.entry_ids + b_sink.take()[-len(KEYS) :])
+        assert subscription.unacked_messages == len(positions)
+
+    with_topic(scenario)
+
+
+scripts = st.lists(
+    st.tuples(
+        st.sampled_from(["publish", "flow", "ack", "nack", "leave", "join", "pause", "cold"]),
+        st.integers(0, 9),
+    ),
+    max_size=40,
+)
+
+
+class KeyOrder:
+    """What consumers hold, and that no key is with two of them or delivered out of order."""
+
+    def __init__(self, topic: FakeTopic, subscription: Subscription) -> None:
+        self.topic = topic
+        self.subscription = subscription
+        self.keys: list[str] = []
+        self.joined: list[tuple[Consumer, RecordingSink]] = []
+        self.held: dict[Consumer, dict[Position, None]] = {}
+        self.acked: set[int] = set()
+
+    def look(self) -> None:
+        for consumer, sink in self.joined:
+            for message in sink.received:
+                self.delivered(consumer, message.position)
+            sink.received.clear()
+            assert consumer.unacked.messages == len(self.held.get(consumer, {}))
+
+    def delivered(self, consumer: Consumer, position: Position) -> None:
+        key = self.keys[position.entry_id]
+        mine = self.held.setdefault(consumer, {})
+        for other, positions in self.held.items():
+            if other is not consumer:
+                assert key not in {self.keys[at.entry_id] for at in positions}
+        assert position not in mine
+        earlier = [at for at in range(position.entry_id) if self.keys[at] == key]
+        with_me = {at.entry_id for at in mine}
+        assert all(at in self.acked or at in with_me for at in earlier)
+        mine[position] = None
+
+    async def step(self, action: str, number: int) -> None:
+        consumer, sink = self.joined[number % len(self.joined)]
+        mine = self.held.get(consumer, {})
+        chosen = list(mine)[: number % 4]
+        if action == "publish":
+            keys = [f"key-{(number * 7 + step) % 10}" for step in range(number)]
+            self.keys += keys
+            await self.topic.publish_keys(keys)
+        elif action == "flow":
+            self.subscription.flow(consumer, number)
+        elif action == "ack":
+            for position in chosen:
+                del mine[position]
+                self.acked.add(position.entry_id)
+            self.subscription.acknowledge(consumer, chosen)
+        elif action == "nack":
+            mine.clear()
+            self.subscription.redeliver(consumer, None)
+        elif action == "leave" and len(self.joined) > 1:
+            self.joined.remove((consumer, sink))
+            self.held.pop(consumer, None)
+            self.subscription.remove_consumer(consumer)
+        elif action == "join":
+            await self.join(f"c{number}")
+        elif action == "pause":
+            sink.writable = not sink.writable
+            self.subscription.notify()
+        elif action == "cold":
+            self.topic.ledger.warm = not self.topic.ledger.warm
+        await self.topic.settled()
+
+    async def join(self, name: str) -> None:
+        self.joined.append(await self.topic.consumer(self.subscription, KEY_SHARED, name=name))
+
+    async def finish(self) -> None:
+        """Everybody takes and acknowledges what comes, until nothing does."""
+        for consumer, sink in self.joined:
+            sink.writable = True
+            self.subscription.flow(consumer, 10_000)
+        while True:
+            await self.topic.settled()
+            self.look()
+            if not any(self.held.values()):
+                break
+            for consumer, positions in self.held.items():
+                self.acked.update(position.entry_id for position in positions)
+                self.subscription.acknowledge(consumer, list(positions))
+                positions.clear()
+        assert self.acked == set(range(len(self.keys)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(scripts)
+def test_a_key_is_with_one_consumer_and_in_order(script: list[tuple[str, int]]) -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        order = KeyOrder(topic, await topic.subscribe())
+        await order.join("c0")
+        for action, number in script:
+            await order.step(action, number)
+            order.look()
+        await order.finish()
+
+    with_topic(scenario)
