@@ -1,0 +1,292 @@
+"""A broker's transactions without a broker: coordinators, topics' buffers, subscriptions' acks.
+
+Time is virtual: waiting takes none. `World.crashed()` is what the next process finds after a kill:
+everything durable by then and nothing else.
+"""
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from managed_ledger.cursor import ManagedCursor
+from managed_ledger.errors import StorageFull
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import Position
+from managed_ledger.storage.group_commit import Group
+from managed_ledger.storage.memory import MemoryBackend
+from managed_ledger.storage.operations import Operation
+from pybroker.config import BrokerConfig
+from pybroker.names import TopicName, TxnId
+from pybroker.transaction.coordinators import Coordinators
+from pybroker.transaction.pending_ack import PendingAcks, log_name
+from pybroker.transaction.transaction_buffer import TransactionBuffer
+from pybroker.transaction.txn_status import TxnAction
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.message_metadata import build_entry, payload_of
+
+T = TypeVar("T")
+COMMIT, ABORT = TxnAction.COMMIT, TxnAction.ABORT
+ORDERS = "persistent://public/default/orders"
+COPIES = "persistent://public/default/copies"
+
+
+class VirtualSelector(selectors.SelectSelector):
+    """Instead of waiting for the network it moves the loop's time."""
+
+    now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        assert timeout is not None, "everybody waits for ever"
+        self.now_s += max(0.0, timeout)
+        return super().select(0)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.virtual = VirtualSelector()
+        super().__init__(self.virtual)
+
+    def time(self) -> float:
+        return self.virtual.now_s
+
+
+class LoopClock:
+    """The wall clock may be set; the monotonic one is the loop's."""
+
+    wall_offset_ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.wall_offset_ms + int(self.monotonic_s() * 1000)
+
+    def monotonic_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(work)
+
+
+class StorageToBreak(MemoryBackend):
+    """`full`: writes fail. `holding`: they stay in flight until `release`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+        self.holding = False
+        self._held: list[tuple[Group, asyncio.Future[None]]] = []
+        self._durable: list[Operation] = []
+
+    def _write(self, group: Group) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.holding:
+            self._held.append((group, done))
+        else:
+            self._finish(group, done)
+        return done
+
+    def _finish(self, group: Group, done: asyncio.Future[None]) -> None:
+        if self.full:
+            done.set_exception(StorageFull("no space left on device"))
+        else:
+            self._durable += group.operations
+            done.set_result(None)
+
+    def release(self) -> None:
+        self.holding = False
+        held, self._held = self._held, []
+        for group, done in held:
+            self._finish(group, done)
+
+    def durable_copy(self) -> "StorageToBreak":
+        copy = StorageToBreak()
+        for operation in self._durable:
+            copy._state.apply(operation)
+            copy._state.withdraw(operation)  # nothing is queued
+        copy._state.next_ledger_id = self._state.next_ledger_id
+        copy._durable = list(self._durable)
+        return copy
+
+    def forget_keys(self, part: str) -> None:
+        table = self._state.table
+        table.load(item for item in table.items() if part not in item[0])
+
+
+def message(payload: str) -> bytes:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
+    return build_entry(metadata, payload.encode())
+
+
+class World:
+    def __init__(self, storage: StorageToBreak | None = None, **settings: Any) -> None:
+        self.storage = storage or StorageToBreak()
+        self.settings = settings
+        self.config = replace(BrokerConfig(), **settings)
+        self.clock = LoopClock()
+        self.factory = ManagedLedgerFactory(self.storage, self.clock)
+        self.coordinators = Coordinators(
+            self.factory, self.storage.metadata, self.clock, self.config
+        )
+        self.buffers: dict[str, TransactionBuffer] = {}
+        self.pending: dict[tuple[str, str], PendingAcks] = {}
+        self.stable_moves: list[str] = []
+        # Called before a participant ends a transaction; may raise or wait.
+        self.before_end: Callable[[str], Coroutine[Any, Any, None]] = nothing
+
+    async def start(self) -> "World":
+        await self.coordinators.recover_all(self)
+        return self
+
+    async def crashed(self) -> "World":
+        return await World(self.storage.durable_copy(), **self.settings).start()
+
+    async def restarted(self) -> "World":
+        await self.coordinators.close()
+        for buffer in self.buffers.values():
+            await buffer.close()
+        for pending in self.pending.values():
+            await pending.close()
+        await self.factory.close()
+        return await self.crashed()
+
+    # topics and subscriptions
+
+    async def ledger(self, topic: str) -> ManagedLedger:
+        return await self.factory.open(TopicName.parse(topic).ledger_name)
+
+    async def buffer(self, topic: str = ORDERS) -> TransactionBuffer:
+        if topic not in self.buffers:
+            self.buffers[topic] = await TransactionBuffer.recover(
+                await self.ledger(topic),
+                self.storage.metadata,
+                self.coordinators,
+                self.clock,
+                self.config,
+                lambda: self.stable_moves.append(topic),
+            )
+        return self.buffers[topic]
+
+    async def cursor(self, subscription: str, topic: str = ORDERS) -> ManagedCursor:
+        ledger = await self.ledger(topic)
+        return await ledger.open_cursor(subscription, ledger.first_position.before)
+
+    async def acks(self, subscription: str = "sub", topic: str = ORDERS) -> PendingAcks:
+        if (topic, subscription) not in self.pending:
+            self.pending[topic, subscription] = await PendingAcks.open(
+                self.factory,
+                TopicName.parse(topic),
+                await self.cursor(subscription, topic),
+                self.coordinators,
+                self.config,
+            )
+        return self.pending[topic, subscription]
+
+    # Participants
+
+    async def end_on_partition(
+        self, txn_id: TxnId, topic: str, action: TxnAction, low_watermark: int
+    ) -> None:
+        await self.before_end(topic)
+        if self.factory.exists(TopicName.parse(topic).ledger_name):
+            await (await self.buffer(topic)).end(txn_id, action, low_watermark)
+
+    async def end_on_subscription(
+        self, txn_id: TxnId, topic: str, subscription: str, action: TxnAction, low_watermark: int
+    ) -> None:
+        await self.before_end(f"{topic}/{subscription}")
+        if self.factory.exists(log_name(TopicName.parse(topic), subscription)):
+            await (await self.acks(subscription, topic)).end(txn_id, action)
+
+    # what clients do
+
+    async def begin(self, timeout_ms: int = 60_000) -> TxnId:
+        return await (await self.coordinators.get(0)).new_transaction(timeout_ms, None)
+
+    async def begin_on(self, *topics: str) -> TxnId:
+        txn_id = await self.begin()
+        await self.add(txn_id, *topics)
+        return txn_id
+
+    async def begin_acking(self, subscription: str = "sub") -> TxnId:
+        txn_id = await self.begin()
+        await self.add_subscription(txn_id, subscription)
+        return txn_id
+
+    async def add(self, txn_id: TxnId, *topics: str) -> None:
+        await (await self.coordinators.get(0)).add_partitions(txn_id, list(topics), None)
+
+    async def add_subscription(self, txn_id: TxnId, subscription: str = "sub") -> None:
+        coordinator = await self.coordinators.get(0)
+        await coordinator.add_subscriptions(txn_id, [(ORDERS, subscription)], None)
+
+    async def end(self, txn_id: TxnId, action: TxnAction) -> None:
+        await (await self.coordinators.get(txn_id.most)).end(txn_id, action, None)
+
+    async def send(self, txn_id: TxnId | None, *payloads: str, topic: str = ORDERS) -> Position:
+        """Raises what the append was refused with."""
+        return await self.start_send(await self.buffer(topic), txn_id, *payloads)
+
+    def start_send(
+        self, buffer: TransactionBuffer, txn_id: TxnId | None, *payloads: str
+    ) -> asyncio.Future[Position]:
+        sent: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+
+        def done(position: Position | None, error: Exception | None) -> None:
+            if position is not None:
+                sent.set_result(position)
+            else:
+                sent.set_exception(error or AssertionError("neither position nor error"))
+
+        entries, counts = [message(text) for text in payloads], [1] * len(payloads)
+        if txn_id is None:
+            buffer._ledger.append(entries, counts, done)
+        else:
+            buffer.append(txn_id, entries, counts, done)
+        return sent
+
+    async def read(self, topic: str = ORDERS) -> list[str]:
+        """What a new consumer gets from the beginning."""
+        buffer, ledger = await self.buffer(topic), await self.ledger(topic)
+        found: list[str] = []
+        position, end = ledger.first_position, buffer.max_read_position
+        while run_ := await ledger.read(position, end, 100, 1 << 20):
+            last = run_.first_entry_id + len(run_.entries) - 1
+            for low, high in buffer.hidden.visible_runs(run_.ledger_id, run_.first_entry_id, last):
+                for entry_id in range(low, high + 1):
+                    entry = run_.entries[entry_id - run_.first_entry_id]
+                    found.append(payload_of(entry).decode())
+            position = Position(run_.ledger_id, last + 1)
+        return found
+
+
+async def nothing(participant: str) -> None:
+    """The participant is well."""
+
+
+async def soon() -> None:
+    """Let everything that can go on without waiting go on."""
+    await asyncio.sleep(0.001)
+
+
+Test = Callable[[World], Coroutine[Any, Any, None]]
+
+
+def in_world(test: Test) -> Callable[[], None]:
+    return in_world_with()(test)
+
+
+def in_world_with(**settings: Any) -> Callable[[Test], Callable[[], None]]:
+    def decorate(test: Test) -> Callable[[], None]:
+        async def life() -> None:
+            await test(await World(**settings).start())
+
+        def wrapped() -> None:
+            run(life())
+
+        wrapped.__name__ = test.__name__
+        return wrapped
+
+    return decorate
