@@ -157,17 +157,14 @@ class Subscription:
 
     def acknowledge(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
         """Whole entries, each by itself; what an open transaction acknowledged is left alone."""
-        positions = self._transactional.not_pending(positions)
+        acknowledged = self._transactional.not_pending(positions)
         delete = self.cursor.delete
-        for ledger_id, entry_id in positions:
+        for ledger_id, entry_id in acknowledged:
             delete(ledger_id, entry_id)
-        self._forget(consumer, positions)
-
-    def _forget(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
         if self._dispatcher is not None:
             self._dispatcher.release(consumer, positions)
         if self._redelivery_counts:
-            self._redelivery_counts.forget(positions)
+            self._redelivery_counts.forget(acknowledged)
 
     def acknowledge_indexes(
         self, consumer: Consumer, position: Position, still_unacked: int, batch_size: int
@@ -181,14 +178,17 @@ class Subscription:
         if unacked is None:
             return
         if self.cursor.delete_batch_indexes(position, unacked, batch_size):
-            self._forget(consumer, [position])
-        else:
-            self._recount(consumer, position, batch_size)
+            self._redelivery_counts.forget([position])
+        self._recount(consumer, position, batch_size)
 
     def _recount(self, consumer: Consumer, position: Position, batch_size: int) -> None:
-        if self._dispatcher is not None and not self.cursor.is_deleted(position):
+        """What is still unacknowledged of this batch."""
+        if self._dispatcher is None:
+            return
+        unacked = 0
+        if self._reader.wants(position):
             unacked = self._reader.unacked_bits(position, batch_size).bit_count()
-            self._dispatcher.keep(consumer, position, unacked)
+        self._dispatcher.keep(consumer, position, unacked)
 
     def acknowledge_cumulative(
         self,

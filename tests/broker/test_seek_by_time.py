@@ -1,0 +1,49 @@
+"""Finding the first message published at or after a time."""
+
+from dispatch_fakes import EXCLUSIVE, FakeTopic, with_topic
+
+from managed_ledger.position import Position
+from pybroker.broker.publish_time import first_published_at
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.message_metadata import build_entry
+
+
+async def publish_at(topic: FakeTopic, *times_ms: int) -> list[Position]:
+    return [
+        await topic.ledger.append_one(
+            build_entry(
+                pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=time_ms), b""
+            )
+        )
+        for time_ms in times_ms
+    ]
+
+
+def test_the_first_message_of_a_time_is_found_across_ledgers() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        positions = await publish_at(topic, 10, 20, 20)
+        await topic.ledger.roll_over()
+        positions += await publish_at(topic, 30, 40)
+        for time_ms, index in (0, 0), (10, 0), (11, 1), (20, 1), (21, 3), (35, 4), (40, 4):
+            assert await first_published_at(topic.ledger, time_ms) == positions[index]
+        assert await first_published_at(topic.ledger, 41) == positions[-1].after
+
+    with_topic(scenario)
+
+
+def test_an_empty_topic_is_read_from_its_beginning() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        assert await first_published_at(topic.ledger, 5) == topic.ledger.first_position
+
+    with_topic(scenario)
+
+
+def test_a_seek_to_a_time_includes_that_time() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        await publish_at(topic, 10, 20, 30)
+        await subscription.seek_to_time(20)
+        _, sink = await topic.consumer(subscription, EXCLUSIVE, 10)
+        assert sink.entry_ids == [1, 2]
+
+    with_topic(scenario)
