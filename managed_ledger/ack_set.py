@@ -77,10 +77,10 @@ class AckSet:
                 return (key << SHIFT) + index
             key, index = key + 1, 0
 
-    def discard(self, first: int, below: int) -> None:
-        """Forget the entries from `first` up to, but without, `below`."""
-        for key in self._keys_between(first, below - 1):
-            rest = self._chunks[key] & ~window(key, first, below - 1)
+    def discard_up_to(self, entry_id: int) -> None:
+        """Forget the entries up to `entry_id`."""
+        for key in self._keys_between(0, entry_id):
+            rest = self._chunks[key] & ~window(key, 0, entry_id)
             if rest:
                 self._chunks[key] = rest
             else:
@@ -90,8 +90,9 @@ class AckSet:
         """Closed ranges of acknowledged entries within `first` to `last`, in order."""
         found: list[tuple[int, int]] = []
         for key in self._keys_between(first, last):
-            bits = self._chunks[key] & window(key, first, last)
-            for start, end in runs_of_ones(bits, key << SHIFT):
+            low = max(0, first - (key << SHIFT))
+            bits = (self._chunks[key] & window(key, first, last)) >> low
+            for start, end in runs_of_ones(bits, (key << SHIFT) + low):
                 if found and found[-1][1] == start - 1:
                     found[-1] = (found[-1][0], end)
                 else:

@@ -1,14 +1,15 @@
 """A cursor: what one subscription has acknowledged.
 
 Everything up to the mark-delete position is acknowledged; behind it there are individually
-acknowledged entries (an AckSet per ledger; the entry right behind the mark-delete position is never
-among them) and partly acknowledged batches (a bitset of the indexes still unacknowledged, per
-entry). Acknowledgements take effect at once and make the cursor dirty; dirty cursors are written
-once a second and at close, so a crash may deliver again, and never loses.
+acknowledged entries (an AckSet per ledger; never the entry right behind) and partly acknowledged
+batches (a bitset of the indexes still unacknowledged, per entry). Acknowledgements take effect at
+once and make the cursor dirty; dirty cursors are written once a second and at close, so a crash may
+deliver again, and never loses.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from managed_ledger.ack_set import AckSet
 from managed_ledger.errors import ManagedLedgerError
@@ -18,6 +19,7 @@ from managed_ledger.position import Position
 
 # Queues the write of a cursor's record.
 Store = Callable[[bytes], "asyncio.Future[int]"]
+FORGET_EVERY: Final = 512  # entries
 OnDirty = Callable[["ManagedCursor"], object]
 
 
@@ -46,16 +48,14 @@ class ManagedCursor:
         self._on_dirty = on_dirty
         self._dirty = False
         self._last_write: asyncio.Future[int] | None = None
-        self._acked: dict[int, AckSet] = {}
+        self._acked: dict[int, AckSet] = {}  # may still hold some that the mark has passed
+        self._forgotten_up_to = -1
         self._batches: dict[tuple[int, int], int] = {}
 
     # what is acknowledged
 
     def is_deleted(self, position: tuple[int, int]) -> bool:
-        if position <= self.mark_delete_position:
-            return True
-        acks = self._acked.get(position[0])
-        return acks is not None and position[1] in acks
+        return position <= self.mark_delete_position or self._is_acked(position)
 
     def deleted_within(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
         """Closed ranges of acknowledged entries among `first` to `last`, in order."""
@@ -79,6 +79,7 @@ class ManagedCursor:
 
     def backlog(self, up_to: Position) -> int:
         """How many entries behind the mark-delete position, up to `up_to`, are unacknowledged."""
+        self._forget_acks()
         acked = 0
         for ledger_id, acks in self._acked.items():
             if ledger_id < up_to.ledger_id:
@@ -89,30 +90,32 @@ class ManagedCursor:
 
     @property
     def individually_deleted_count(self) -> int:
+        self._forget_acks()
         return sum(map(len, self._acked.values()))
 
     @property
     def unacked_ranges_count(self) -> int:
         """How many separate acknowledged ranges lie behind the mark-delete position."""
+        self._forget_acks()
         return sum(acks.range_count() for acks in self._acked.values())
 
     # acknowledging
 
     def delete(self, ledger_id: int, entry_id: int) -> bool:
         """Acknowledge one entry; False if it already was, or is not there."""
-        position = Position(ledger_id, entry_id)
+        position = (ledger_id, entry_id)
         mark = self.mark_delete_position
         if position <= mark or position not in self._index:
             return False
         if entry_id == mark.entry_id + 1 and ledger_id == mark.ledger_id:
-            self._move_mark(position)
+            self._move_mark(Position(ledger_id, entry_id))
             return True
         if not self._acks(ledger_id).add(entry_id):
             return False
         if self._batches:
             self._batches.pop(position, None)
         if entry_id == 0:  # it may be the first behind a mark at the end of the ledger before
-            self._skip_acked()
+            self._move_mark(mark)
         self._touch()
         return True
 
@@ -125,8 +128,7 @@ class ManagedCursor:
         _, first, last = span
         self._forget_batches(Position(ledger_id, first - 1), Position(ledger_id, last))
         self._acks(ledger_id).add_range(first, last)
-        self._skip_acked()
-        self._touch()
+        self._move_mark(self.mark_delete_position)
 
     def delete_batch_indexes(
         self, position: tuple[int, int], still_unacked: int, batch_size: int
@@ -176,6 +178,7 @@ class ManagedCursor:
         limit = min(position, self._index.last_confirmed.after)
         self.mark_delete_position = self._index.previous_position(limit)
         self._acked.clear()
+        self._forgotten_up_to = -1
         self._batches.clear()
         self._touch()
 
@@ -216,6 +219,7 @@ class ManagedCursor:
         self.skip_removed()
 
     def _record(self) -> CursorRecord:
+        self._forget_acks()
         acked = {ledger_id: acks.encode() for ledger_id, acks in self._acked.items()}
         return CursorRecord(self.mark_delete_position, self.properties, acked, self._batches)
 
@@ -237,37 +241,44 @@ class ManagedCursor:
         return acks
 
     def _move_mark(self, position: Position) -> None:
-        """Everything up to `position` is acknowledged, and what touches it from behind."""
+        """Everything up to `position` is acknowledged: the mark-delete position goes there, and on
+        over the acknowledged entries right behind.
+        """
+        while self._acked:
+            if (acks := self._acked.get(position.ledger_id)) is not None:
+                end = acks.first_missing(position.entry_id + 1) - 1
+                position = Position(position.ledger_id, end)
+            following = self._index.next_position(position)
+            if following.ledger_id == position.ledger_id or not self._is_acked(following):
+                break
+            position = following
         self._pass(position)
-        self._skip_acked()
         self._touch()
 
-    def _skip_acked(self) -> None:
-        """Move the mark-delete position over the acknowledged entries right behind it."""
-        while self._acked:
-            following = self._index.next_position(self.mark_delete_position)
-            acks = self._acked.get(following.ledger_id)
-            if acks is None or following.entry_id not in acks:
-                return
-            end = acks.first_missing(following.entry_id) - 1
-            self._pass(Position(following.ledger_id, end))
+    def _is_acked(self, position: tuple[int, int]) -> bool:
+        acks = self._acked.get(position[0])
+        return acks is not None and position[1] in acks
 
     def _pass(self, position: Position) -> None:
         before, self.mark_delete_position = self.mark_delete_position, position
-        if self._acked:
-            self._forget_acks(before, position)
+        if self._acked and (
+            before.ledger_id != position.ledger_id
+            or position.entry_id - self._forgotten_up_to > FORGET_EVERY
+        ):
+            self._forget_acks()
         if self._batches:
             self._forget_batches(before, position)
 
-    def _forget_acks(self, after: Position, up_to: Position) -> None:
-        for ledger_id in [known for known in self._acked if known < up_to.ledger_id]:
+    def _forget_acks(self) -> None:
+        """Drop what the mark-delete position has passed; not worth doing for every step."""
+        mark = self.mark_delete_position
+        self._forgotten_up_to = mark.entry_id
+        for ledger_id in [known for known in self._acked if known < mark.ledger_id]:
             del self._acked[ledger_id]
-        acks = self._acked.get(up_to.ledger_id)
-        if acks is not None:
-            first = after.entry_id + 1 if after.ledger_id == up_to.ledger_id else 0
-            acks.discard(first, up_to.entry_id + 1)
+        if (acks := self._acked.get(mark.ledger_id)) is not None:
+            acks.discard_up_to(mark.entry_id)
             if not acks:
-                del self._acked[up_to.ledger_id]
+                del self._acked[mark.ledger_id]
 
     def _forget_batches(self, after: Position, up_to: Position) -> None:
         """Walks the entries or the bitsets, whichever are fewer."""

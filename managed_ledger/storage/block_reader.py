@@ -20,8 +20,8 @@ from managed_ledger.storage.ledger_files import (
     read_blocks,
 )
 
-READ_AHEAD_BYTES: Final = 4 * BLOCK_BYTES
-MAX_CACHED_BLOCKS: Final = 128
+READ_AHEAD_BYTES: Final = 8 * BLOCK_BYTES
+MAX_CACHED_BLOCKS: Final = 256
 T = TypeVar("T")
 
 

@@ -24,7 +24,7 @@ MAGIC: Final = b"PBL1"
 HEADER: Final = Struct("<4sQQIII")  # magic, ledger id, first entry id, count, body bytes, body crc
 CRC: Final = Struct("<I")
 HEADER_BYTES: Final = HEADER.size + CRC.size
-BLOCK_BYTES: Final = 128 * 1024
+BLOCK_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
