@@ -86,6 +86,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop accepting, write out what is known, let go of the storage. Idempotent."""
+        await self.server.stop_listening()
         await self._running.aclose()
 
     async def abandon(self) -> None:
@@ -204,9 +205,11 @@ def embedded_backend(
     from managed_ledger.storage.journal import EmbeddedBackend
     from managed_ledger.storage.os_disk import OsDisk
 
-    durability = "fsync" if config.journal_sync_data else "relaxed"
     return EmbeddedBackend(
-        OsDisk(data_dir), SystemClock(), durability=durability, on_fatal=on_disk_failure
+        OsDisk(data_dir),
+        SystemClock(),
+        durability="fsync" if config.journal_sync_data else "relaxed",
+        on_fatal=on_disk_failure,
     )
 
 

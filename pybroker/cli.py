@@ -28,6 +28,8 @@ EXIT_SECOND_SIGNAL: Final = 130
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _LOOPBACK: Final = ("localhost", "::1")
 
+log = logging.getLogger("pybroker")
+
 
 class UsageError(Exception):
     """The command line asks for what cannot be; the message is for the user."""
@@ -90,6 +92,8 @@ def _standalone(options: argparse.Namespace) -> int:
         config = _configuration(options)
     except (UsageError, ValueError) as error:
         return _refuse(error)
+    if not config.journal_sync_data:
+        log.warning("durability is relaxed: a power cut may lose messages that were acknowledged")
     return asyncio.run(_serve(config, options.data_dir, http=not options.no_http))
 
 

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY_BYTES: Final = 1024 * 1024
+MAX_HEADERS: Final = 100
 BODY_TIMEOUT_S: Final = 10.0
 _READING_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 
@@ -40,6 +41,8 @@ class Guard:
         await self._app(scope, _bounded(receive), send)
 
     def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
+        if len(headers.raw) > MAX_HEADERS:
+            return 431, f"The request has more than {MAX_HEADERS} headers"
         if not self._knows_host(headers.get("host")):
             return 403, "The Host header names another machine"
         if method not in _READING_METHODS and not _same_origin(headers):

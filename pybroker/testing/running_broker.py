@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 
 class RunningBroker:
+    """What `pybroker.testing.broker()` gives; its clients reach it at `service_url`."""
+
     def __init__(self, config: BrokerConfig, data_dir: Path | None, http: bool) -> None:
         self.service_url = ""
         self.admin_url = ""

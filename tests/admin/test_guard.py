@@ -79,3 +79,8 @@ def test_two_lengths_of_one_body_are_refused() -> None:
 
 def test_routes_see_the_path_as_it_was_sent() -> None:
     assert request(path="/a%2Fb/c").text == "/a%2Fb/c 0"
+
+
+def test_ten_thousand_headers_are_refused() -> None:
+    headers = {f"X-{number}": "y" for number in range(10_000)}
+    assert request(headers=headers).status_code == 431

@@ -125,6 +125,68 @@ def test_what_was_answered_is_back_after_a_kill(tmp_path: Path, started: list[St
     assert topics(again.ready()[1]) == ["persistent://public/default/kept"]
 
 
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_a_second_signal_does_not_wait_for_the_drain(
+    tmp_path: Path, started: list[Standalone]
+) -> None:
+    broker = start(started, tmp_path / "data")
+    port, admin_url = broker.ready()
+    address = ("127.0.0.1", int(admin_url.rpartition(":")[2]))
+    with socket.create_connection(address) as unfinished:
+        head = "PUT /admin/v2/tenants/t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+        unfinished.sendall(head.encode())
+        assert httpx.get(f"{admin_url}/admin/v2/brokers/health").text == "ok"
+        broker.process.terminate()
+        while accepts(port):
+            pass
+        assert broker.end() == 130
+
+
+FAILING_DISK = """
+import errno, os, sys
+from pathlib import Path
+from pybroker.cli import main
+
+fdatasync, trigger = os.fdatasync, Path(sys.argv.pop())
+
+def failing(descriptor):
+    if trigger.exists():
+        raise OSError(errno.EIO, "Input/output error")
+    fdatasync(descriptor)
+
+os.fdatasync = failing
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_failed_fsync_ends_the_process_before_anything_is_acknowledged(tmp_path: Path) -> None:
+    trigger = tmp_path / "the-disk-fails"
+    command = [sys.executable, "-c", FAILING_DISK, "standalone", *FREE_PORTS]
+    with subprocess.Popen(
+        [*command, "--data-dir", str(tmp_path / "data"), str(trigger)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        ready = READY.fullmatch(process.stdout.readline())
+        assert ready is not None
+        trigger.touch()
+        with pytest.raises(httpx.TransportError):
+            create_topic(ready[2], "lost")
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 70
+    assert said.startswith("pybroker: stopped, because the disk did not keep")
+    assert said.count("\n") == 1
+
+
 @pytest.mark.parametrize("option", ["--port", "--http-port"])
 def test_a_taken_port_is_named_and_the_data_directory_untouched(
     tmp_path: Path, option: str
