@@ -1,4 +1,4 @@
-"""Fixtures of the behaviours in tests named after facts; each talks to a broker through a client."""
+"""Fixtures of the transactions' behaviours: each test is a fact, seen through a client."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -9,6 +9,7 @@ from raw_client import RawClient
 
 import pybroker.testing
 from pybroker.client import Client, Consumer, InitialPosition, Timeout
+from pybroker.names import TopicName
 
 _numbers = itertools.count(1)
 # Long enough for what must come, short for what must not: a receive that returns nothing is only
@@ -70,3 +71,26 @@ def assert_nothing_more(consumer: Consumer) -> None:
     with pytest.raises(Timeout):
         message = consumer.receive(timeout_millis=NOTHING_MS)
         pytest.fail(f"received {message.data()!r}")
+
+
+# -- what an administrator does, and what only the broker knows
+
+
+def create_partitioned_topic(broker: Any, topic: str, partitions: int) -> None:
+    name = TopicName.parse(topic)
+    broker.call(lambda running: running.topics.create_partitioned(name, partitions))
+
+
+def delete_topic(broker: Any, topic: str) -> None:
+    broker.call(lambda running: running.topics.delete(TopicName.parse(topic), force=True))
+
+
+def is_consumed_to_the_end(broker: Any, topic: str, subscription: str) -> bool:
+    """Whether the mark-delete position stands on the topic's very last entry."""
+
+    async def look(running: Any) -> bool:
+        found = await running.topics.get(topic)
+        cursor = found.subscriptions[subscription].cursor
+        return bool(cursor.mark_delete_position == found.ledger.last_confirmed)
+
+    return bool(broker.call(look))

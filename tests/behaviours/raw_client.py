@@ -20,6 +20,7 @@ class RawClient:
         self._decoder = FrameDecoder(5 * 1024 * 1024)
         self._received: list[pb.BaseCommand] = []
         self._request_ids = itertools.count(1)
+        self.entry = b""  # behind the last command that came
         connect = pb.CommandConnect(client_version="raw", protocol_version=21)
         self.send(_T.CONNECT, "connect", connect)
         self.receive(_T.CONNECTED)
@@ -47,6 +48,7 @@ class RawClient:
             for event in self._decoder.receive(data):
                 assert isinstance(event, CommandFrame)
                 self._received.append(event.command)
+                self.entry = event.entry
 
     # -- transactions, each returning the whole response, error or not
 
@@ -95,17 +97,43 @@ class RawClient:
         return self.receive(_T.PRODUCER_SUCCESS).producer_name
 
     def publish(
-        self, payload: bytes, sequence_id: int, txn_id: TxnId | None = None, producer_id: int = 1
+        self,
+        payload: bytes,
+        sequence_id: int,
+        txn_id: TxnId | None = None,
+        producer_id: int = 1,
+        **metadata_fields: Any,
     ) -> Any:
         """A receipt or a send error."""
         metadata = pb.MessageMetadata(
-            producer_name="raw", sequence_id=sequence_id, publish_time=1_700_000_000_000
+            producer_name="raw",
+            sequence_id=sequence_id,
+            publish_time=1_700_000_000_000,
+            **metadata_fields,
         )
         send = pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id)
         for message in (metadata, send) if txn_id is not None else ():
             message.txnid_most_bits, message.txnid_least_bits = txn_id
         self.send(_T.SEND, "send", send, build_entry(metadata, payload))
         return self.receive(_T.SEND_RECEIPT, _T.SEND_ERROR)
+
+    # -- consuming
+
+    def receive_entry(self, topic: str) -> bytes:
+        """The first entry of the topic, as MESSAGE carries it."""
+        subscribe = pb.CommandSubscribe(
+            topic=topic,
+            subscription="raw",
+            subType=pb.CommandSubscribe.Exclusive,
+            consumer_id=1,
+            request_id=next(self._request_ids),
+            initialPosition=pb.CommandSubscribe.Earliest,
+        )
+        self.send(_T.SUBSCRIBE, "subscribe", subscribe)
+        self.receive(_T.SUCCESS)
+        self.send(_T.FLOW, "flow", pb.CommandFlow(consumer_id=1, messagePermits=1))
+        self.receive(_T.MESSAGE)
+        return self.entry
 
 
 def _body(command: pb.BaseCommand) -> Any:

@@ -4,10 +4,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import SOON_MS, assert_nothing_more, drain, subscribe
+from conftest import (
+    SOON_MS,
+    assert_nothing_more,
+    create_partitioned_topic,
+    drain,
+    is_consumed_to_the_end,
+    subscribe,
+)
 from raw_client import RawClient
 
 from pybroker.client import Client, CompressionType, MessageId, Timeout
+from pybroker.wire.message_metadata import parse_metadata, payload_of
 
 
 def test_nothing_is_visible_before_the_commit_and_everything_after_it(
@@ -30,7 +38,7 @@ def test_nothing_is_visible_before_the_commit_and_everything_after_it(
 def test_a_commit_over_the_partitions_of_a_topic_shows_them_all(
     client: Client, shared_broker: Any, topic: str
 ) -> None:
-    shared_broker.create_partitioned_topic(topic, 3)
+    create_partitioned_topic(shared_broker, topic, 3)
     consumer = subscribe(client, topic)
     producer = client.create_producer(topic)
     with client.new_transaction() as txn:
@@ -142,11 +150,7 @@ def test_markers_are_never_delivered_and_the_mark_delete_position_reaches_the_en
             producer.send(b"in", txn=txn)
     assert drain(consumer, 5) == [b"in"] * 5
     assert_nothing_more(consumer)
-    shared_broker.wait_until(
-        lambda: (
-            shared_broker.mark_delete_position(topic, "sub") == shared_broker.last_confirmed(topic)
-        )
-    )
+    shared_broker.wait_until(lambda: is_consumed_to_the_end(shared_broker, topic, "sub"))
 
 
 def test_key_properties_and_compression_survive_a_transaction(client: Client, topic: str) -> None:
@@ -161,6 +165,28 @@ def test_key_properties_and_compression_survive_a_transaction(client: Client, to
     assert message.partition_key() == "key"
     assert message.properties() == {"a": "1"}
     assert message.event_timestamp() == 7
+
+
+def test_schema_version_and_every_other_field_survive_a_transaction(
+    raw: RawClient, topic: str
+) -> None:
+    fields = {
+        "schema_version": (3).to_bytes(8, "big"),
+        "ordering_key": b"order",
+        "uuid": "chunked",
+        "num_chunks_from_msg": 2,
+        "chunk_id": 0,
+        "null_value": True,
+    }
+    raw.create_producer(topic)
+    txn_id = raw.new_txn()
+    raw.add_partition(txn_id, topic)
+    raw.publish(b"payload", 0, txn_id, **fields)
+    raw.end(txn_id, commit=True)
+    entry = raw.receive_entry(topic)
+    metadata = parse_metadata(entry)
+    assert {name: getattr(metadata, name) for name in fields} == fields
+    assert payload_of(entry) == b"payload"
 
 
 def test_a_late_send_after_the_commit_is_refused_and_hides_nothing(
