@@ -18,7 +18,7 @@ from pybroker.names import TxnId
 _FORMAT: Final = 1
 
 
-def no_ranges() -> array[int]:
+def no_ranges() -> "array[int]":
     return array("q")
 
 
@@ -29,7 +29,7 @@ class TransactionRanges:
     Flat, because a long transaction among others may have a range per entry.
     """
 
-    flat: array[int] = field(default_factory=no_ranges)
+    flat: "array[int]" = field(default_factory=no_ranges)
 
     def __len__(self) -> int:
         return len(self.flat) // 3

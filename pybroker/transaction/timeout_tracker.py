@@ -9,7 +9,7 @@ import heapq
 import math
 from typing import Final
 
-_BUCKET_S: Final = 0.1
+_BUCKETS_PER_S: Final = 10
 
 
 class TimeoutTracker:
@@ -24,7 +24,7 @@ class TimeoutTracker:
         return len(self._bucket_of)
 
     def add(self, local_id: int, deadline_s: float) -> None:
-        bucket = math.ceil(deadline_s / _BUCKET_S)
+        bucket = math.ceil(deadline_s * _BUCKETS_PER_S)
         self._bucket_of[local_id] = bucket
         members = self._buckets.get(bucket)
         if members is None:
@@ -41,7 +41,7 @@ class TimeoutTracker:
     def expired(self, now_s: float) -> list[int]:
         """Take out what is due, earliest first."""
         due: list[int] = []
-        while self._order and self._order[0] * _BUCKET_S <= now_s:
+        while self._order and self._order[0] / _BUCKETS_PER_S <= now_s:
             due.extend(self._buckets.pop(heapq.heappop(self._order)))
         for local_id in due:
             del self._bucket_of[local_id]
@@ -50,4 +50,4 @@ class TimeoutTracker:
     @property
     def next_deadline_s(self) -> float | None:
         """When to call `expired` next; nothing may be due by then, if it ended in between."""
-        return self._order[0] * _BUCKET_S if self._bucket_of else None
+        return self._order[0] / _BUCKETS_PER_S if self._bucket_of else None

@@ -1,0 +1,132 @@
+"""Decisions and their records: what is refused, and that replay says what live memory said."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pybroker.errors import InvalidTxnStatus, PulsarError, TransactionNotFound
+from pybroker.transaction.metadata_store import (
+    CoordinatorLimits,
+    Record,
+    TransactionMetadataStore,
+)
+from pybroker.transaction.transaction_log import decode_entry, encode_entry
+from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnAction, TxnStatus
+
+LIMITS = CoordinatorLimits(
+    max_active=6, max_timeout_ms=60_000, outcome_retention_ms=3_600_000, snapshot_entries=100
+)
+
+
+def new_store() -> TransactionMetadataStore:
+    return TransactionMetadataStore(3, LIMITS)
+
+
+def contents(store: TransactionMetadataStore) -> object:
+    ids = range(-1, 40)
+    live = [
+        (t.txn_id, t.status, t.timeout_ms, t.owner, list(t.partitions), list(t.subscriptions))
+        for t in store.live()
+    ]
+    return live, [store.status(local_id) for local_id in ids], store.low_watermark
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["new", "add", "subscribe", "commit", "abort", "ended"]),
+        st.integers(0, 12),
+    ),
+    max_size=60,
+)
+
+
+def decide(store: TransactionMetadataStore, step: str, local_id: int, now_ms: int) -> Record | None:
+    if step == "new":
+        return store.decide_new(1000 + local_id, ["", "é", None][local_id % 3], now_ms)
+    if step == "add":
+        return store.decide_add_partitions(local_id, [f"t{local_id}", "u"], None)
+    if step == "subscribe":
+        return store.decide_add_subscriptions(local_id, [("t", f"s{local_id}")], None)
+    if step == "ended":
+        status = store.status(local_id)
+        if status not in (TxnStatus.COMMITTING, TxnStatus.ABORTING):
+            return None
+        return store.decide_ended(local_id, ACTION_OF_STATUS[status], now_ms)
+    return store.decide_end(local_id, TxnAction[step.upper()], None, now_ms)
+
+
+def live_through(script: list[tuple[str, int]]) -> tuple[TransactionMetadataStore, list[Record]]:
+    store, records = new_store(), []
+    for now_ms, (step, local_id) in enumerate(script, 1000):
+        before = contents(store)
+        try:
+            record = decide(store, step, local_id, now_ms)
+        except PulsarError:
+            record = None
+        assert contents(store) == before, "a decision changed something"
+        if record is not None:
+            records.append(record)
+            store.apply(record)
+    return store, records
+
+
+@given(steps)
+def test_replay_says_what_live_memory_said(script: list[tuple[str, int]]) -> None:
+    store, records = live_through(script)
+    replayed = new_store()
+    for record in decode_entry(encode_entry(records), "test"):
+        replayed.apply(record)
+    assert contents(replayed) == contents(store)
+
+
+@given(steps, steps)
+def test_a_snapshot_and_what_follows_replace_history(
+    before: list[tuple[str, int]], after: list[tuple[str, int]]
+) -> None:
+    store, _ = live_through(before)
+    restored = new_store()
+    for number, chunk in store.outcomes.take_changes()[0].items():
+        restored.outcomes.restore_chunk(number, chunk)
+    for record in decode_entry(encode_entry(list(store.snapshot())), "test"):
+        restored.apply(record)
+    assert contents(restored) == contents(store)
+    for step, local_id in after:
+        for each in (store, restored):
+            try:
+                record = decide(each, step, local_id, 5000)
+            except PulsarError:
+                continue
+            if record is not None:
+                each.apply(record)
+        assert contents(restored) == contents(store)
+
+
+@given(steps, st.data())
+def test_a_snapshot_cut_short_changes_nothing(
+    script: list[tuple[str, int]], data: st.DataObject
+) -> None:
+    store, records = live_through(script)
+    snapshot = list(store.snapshot())
+    replayed = new_store()
+    for record in records + snapshot[: data.draw(st.integers(0, len(snapshot)))]:
+        replayed.apply(record)
+    assert contents(replayed) == contents(store)
+
+
+@given(steps)
+def test_an_outcome_never_changes(script: list[tuple[str, int]]) -> None:
+    store = new_store()
+    ended: dict[int, TxnStatus] = {}
+    for now_ms, (step, local_id) in enumerate(script):
+        try:
+            record = decide(store, step, local_id, now_ms)
+        except (InvalidTxnStatus, TransactionNotFound):
+            continue
+        except PulsarError:
+            continue
+        if record is not None:
+            store.apply(record)
+        for each in range(12):
+            status = store.status(each)
+            if status in (TxnStatus.COMMITTED, TxnStatus.ABORTED):
+                assert ended.setdefault(each, status) is status
+    assert all(store.status(each) is status for each, status in ended.items())

@@ -1,0 +1,79 @@
+"""Outcomes: kept for as long as promised, then dropped in chunks; deadlines in buckets."""
+
+from pybroker.transaction.outcome_window import CHUNK_IDS, OutcomeWindow
+from pybroker.transaction.timeout_tracker import TimeoutTracker
+from pybroker.transaction.txn_status import TxnStatus
+
+HOUR_MS = 3_600_000
+
+
+def test_an_outcome_is_kept_for_the_whole_retention() -> None:
+    window = OutcomeWindow(HOUR_MS)
+    for minute in range(600):
+        local_id = minute * 1000
+        window.record(local_id, TxnStatus.COMMITTED)
+        window.passed(minute * 60_000, local_id)
+        oldest_promised = max(0, minute - 60) * 1000
+        assert window.get(oldest_promised) is TxnStatus.COMMITTED
+    assert window.get(0) is None
+    assert len(window._chunks) < 10
+
+
+def test_a_live_transaction_keeps_the_chunks_behind_it() -> None:
+    window = OutcomeWindow(HOUR_MS)
+    window.record(5, TxnStatus.ABORTED)
+    for hour in range(10):
+        window.passed(hour * HOUR_MS, 4)  # 5 ended, and something before it did not
+    assert window.get(5) is TxnStatus.ABORTED
+
+
+def test_only_changed_chunks_are_written() -> None:
+    window = OutcomeWindow(HOUR_MS)
+    window.record(0, TxnStatus.COMMITTED)
+    window.record(CHUNK_IDS, TxnStatus.ABORTED)
+    changed, _ = window.take_changes()
+    assert sorted(changed) == [0, 1]
+    window.record(CHUNK_IDS + 1, TxnStatus.ABORTED)
+    changed, _ = window.take_changes()
+    assert sorted(changed) == [1]
+    restored = OutcomeWindow(HOUR_MS)
+    restored.restore_chunk(1, changed[1])
+    assert restored.get(CHUNK_IDS) is restored.get(CHUNK_IDS + 1) is TxnStatus.ABORTED
+    assert restored.get(CHUNK_IDS + 2) is None
+
+
+def test_expired_chunks_are_named_for_deletion() -> None:
+    window = OutcomeWindow(HOUR_MS)
+    window.record(1, TxnStatus.COMMITTED)
+    window.passed(0, CHUNK_IDS)
+    window.passed(HOUR_MS + 1, CHUNK_IDS + 1)
+    assert window.take_changes() == ({}, [0])
+
+
+def test_deadlines_come_in_order_and_once() -> None:
+    tracker = TimeoutTracker()
+    tracker.add(1, 20.0)
+    tracker.add(2, 10.0)
+    tracker.add(3, 10.02)
+    assert tracker.next_deadline_s == 10.0
+    assert tracker.expired(9.9) == []
+    assert tracker.expired(15) == [2, 3]
+    assert tracker.expired(25) == [1]
+    assert tracker.next_deadline_s is None
+
+
+def test_nobody_is_aborted_before_the_deadline() -> None:
+    tracker = TimeoutTracker()
+    tracker.add(1, 10.01)
+    assert tracker.expired(10.009) == []
+    assert tracker.expired(10.1) == [1]
+
+
+def test_a_removed_deadline_leaves_nothing_behind() -> None:
+    tracker = TimeoutTracker()
+    for local_id in range(1000):
+        tracker.add(local_id, 900.0)
+        tracker.remove(local_id)
+        tracker.remove(local_id)
+    assert len(tracker) == 0 and len(tracker._order) == 1
+    assert tracker.expired(1000) == []
