@@ -26,7 +26,6 @@ EXIT_CANNOT_START: Final = 1
 EXIT_DISK_FAILED: Final = 70
 EXIT_SECOND_SIGNAL: Final = 130
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_LOOPBACK: Final = ("localhost", "::1")
 
 log = logging.getLogger("pybroker")
 
@@ -47,8 +46,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="pybroker", description="A message broker for official Apache Pulsar clients."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    version = commands.add_parser("version", help="say which version this is")
-    version.set_defaults(run=_version)
+    say_version = commands.add_parser("version", help="say which version this is")
+    say_version.set_defaults(run=_version)
     _add_standalone(commands.add_parser("standalone", help="run a broker with its own storage"))
     return parser
 
@@ -111,16 +110,12 @@ def _configuration(options: argparse.Namespace) -> BrokerConfig:
         "journal_sync_data": options.durability and options.durability == "fsync",
     }
     config = replace(config, **{name: v for name, v in chosen.items() if v is not None})
-    if not options.insecure and not _is_loopback(config.bind_address):
+    if not options.insecure and not config.local_only:
         raise UsageError(
             f"listening on {config.bind_address} without authentication lets everybody in who "
             "reaches it; say --insecure if that is what you want, or --bind 127.0.0.1"
         )
     return config
-
-
-def _is_loopback(host: str) -> bool:
-    return host in _LOOPBACK or host.startswith("127.")
 
 
 async def _serve(config: BrokerConfig, data_dir: Path, http: bool) -> int:

@@ -49,3 +49,8 @@ class BrokerConfig:
     transaction_buffer_snapshot_max_transaction_count: int = 1000
     transaction_buffer_snapshot_min_time_in_millis: int = 5000
     transaction_pending_ack_log_entries: int = 10_000
+
+    @property
+    def local_only(self) -> bool:
+        """True when no other machine can connect."""
+        return self.bind_address in ("localhost", "::1") or self.bind_address.startswith("127.")

@@ -50,9 +50,7 @@ def create_app(services: AdminServices) -> ASGIApp:
 
 def _host_names(services: AdminServices) -> list[str] | None:
     config = services.config
-    if config.bind_address not in ("localhost", "::1") and not config.bind_address.startswith(
-        "127."
-    ):
+    if not config.local_only:
         return None
     return [name for name in ("localhost", config.advertised_address) if name]
 

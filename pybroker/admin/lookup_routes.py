@@ -1,6 +1,7 @@
 """Which broker serves a topic: for clients that were given an http:// service URL."""
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.routing import Route
@@ -21,9 +22,19 @@ class LookupRoutes:
     async def topic(self, request: Request) -> dict[str, Any]:
         services = self._services
         services.topics.tenants.check_namespace(topic_of(request).namespace_name)
+        broker_url = _as_reached(services.service_url, request)
         return {
-            "brokerUrl": services.service_url,
-            "httpUrl": services.admin_url,
-            "nativeUrl": services.service_url,
+            "brokerUrl": broker_url,
+            "httpUrl": _as_reached(services.admin_url, request),
+            "nativeUrl": broker_url,
             "brokerUrlSsl": "",
         }
+
+
+def _as_reached(url: str, request: Request) -> str:
+    """A broker that listens on every address is told to the client as it found it."""
+    parts = urlsplit(url)
+    if parts.hostname not in ("0.0.0.0", "::"):
+        return url
+    host = request.url.hostname or ""
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{parts.port}"

@@ -256,10 +256,19 @@ def test_an_open_address_needs_insecure(tmp_path: Path, host: str) -> None:
     assert not (tmp_path / "data").exists()
 
 
-def test_insecure_listens_everywhere(tmp_path: Path, started: list[Standalone]) -> None:
+def test_insecure_listens_everywhere_and_is_found_where_it_was_asked(
+    tmp_path: Path, started: list[Standalone]
+) -> None:
     broker = start(started, tmp_path / "data", "--bind", "0.0.0.0", "--insecure", *FREE_PORTS)
     assert broker.process.stdout is not None
-    assert broker.process.stdout.readline().startswith("pybroker ready pulsar://0.0.0.0:")
+    ready = re.fullmatch(
+        r"pybroker ready pulsar://0\.0\.0\.0:(\d+) http://0\.0\.0\.0:(\d+)\n",
+        broker.process.stdout.readline(),
+    )
+    assert ready is not None
+    lookup = "lookup/v2/topic/persistent/public/default/t"
+    found = httpx.get(f"http://127.0.0.1:{ready[2]}/{lookup}").json()
+    assert found["brokerUrl"] == f"pulsar://127.0.0.1:{ready[1]}"
 
 
 def test_the_command_line_overrides_the_file(tmp_path: Path, started: list[Standalone]) -> None:
