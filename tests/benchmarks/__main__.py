@@ -9,7 +9,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import latency
@@ -66,29 +67,39 @@ def run_row(name: str, bench: Bench) -> RowResult:
     return RowResult(name, figures, quantile(syncs, 0.5), quantile(syncs, 0.99))
 
 
+def run_rows(names: Iterable[str], bench: Bench) -> tuple[list[RowResult], list[str]]:
+    """Results, printed as they come, and the rows that broke."""
+    results, broken = [], []
+    for name in names:
+        try:
+            results.append(run_row(name, bench))
+        except Exception:
+            broken.append(name)
+            print(f"{name} broke:\n{traceback.format_exc()}", flush=True)
+        else:
+            print("\n".join(table_lines(results[-1])), flush=True)
+    return results, broken
+
+
 def main() -> int:
     options = parse_arguments()
-    results = []
     started = time.perf_counter()
     print(f"{os.cpu_count()} CPUs, Python {sys.version.split()[0]}, fsync before every receipt\n")
     print(HEADER, flush=True)
     if options.profile is not None:
         options.profile.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        for name in options.rows or ROWS:
-            bench = Bench(Path(folder), options.runs, options.scale, options.profile)
-            results.append(run_row(name, bench))
-            print("\n".join(table_lines(results[-1])), flush=True)
+        bench = Bench(Path(folder), options.runs, options.scale, options.profile)
+        results, broken = run_rows(options.rows or ROWS, bench)
     figures = [figure for result in results for figure in result.figures]
     missed = [figure.name for figure in figures if not figure.is_met]
-    print(
-        f"\n{len(figures)} figures in {time.perf_counter() - started:.0f} s; missed: {len(missed)}"
-    )
+    seconds = time.perf_counter() - started
+    print(f"\n{len(figures)} figures in {seconds:.0f} s; targets missed: {len(missed)}")
     for name in missed:
         print(f"  {name}")
     if options.json is not None:
         options.json.write_text(as_json(results) + "\n")
-    return 0
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

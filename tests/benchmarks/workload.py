@@ -1,6 +1,7 @@
 """What the rows share: a broker over a fresh data directory, floods with the broker's CPU."""
 
 import itertools
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,8 +53,7 @@ class Bench:
     profiles: Path | None = None
 
     def broker(self, name: str) -> MeasuredBroker:
-        data_dir = self.folder / name
-        data_dir.mkdir()
+        data_dir = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
         profile = self.profiles / f"{name}.pstats" if self.profiles else None
         return MeasuredBroker(data_dir, profile)
 
