@@ -4,7 +4,6 @@ A reading is kept until one at least a second younger replaces it, so whoever as
 rate of the last second, whoever asks rarely the average since he last asked.
 """
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,10 +23,10 @@ class _Reading:
 class Rates:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._readings: dict[Hashable, _Reading] = {}
+        self._readings: dict[tuple[str, str], _Reading] = {}
 
-    def of(self, counter: Hashable, count: int) -> float:
-        """Per second; 0 at a counter's first reading. A counter that went back began anew."""
+    def of(self, counter: tuple[str, str], count: int) -> float:
+        """Per second, of what is counted (whose, what); 0 at a counter's first reading. A counter that went back began anew."""
         now_s = self._clock.monotonic_s()
         last = self._readings.get(counter)
         if last is None or count < last.count:
@@ -38,7 +37,7 @@ class Rates:
             self._remember(counter, _Reading(now_s, count, (count - last.count) / passed_s))
         return self._readings[counter].rate
 
-    def _remember(self, counter: Hashable, reading: _Reading) -> None:
+    def _remember(self, counter: tuple[str, str], reading: _Reading) -> None:
         self._readings.pop(counter, None)
         self._readings[counter] = reading  # last read last
         if len(self._readings) > _MAX_COUNTERS:
