@@ -26,7 +26,9 @@ class Rates:
         self._readings: dict[tuple[str, str], _Reading] = {}
 
     def of(self, counter: tuple[str, str], count: int) -> float:
-        """Per second, of what is counted (whose, what); 0 at a counter's first reading. A counter that went back began anew."""
+        """Per second; `counter` is whose and of what. 0 at its first reading, and when it went
+        back, for then it began anew.
+        """
         now_s = self._clock.monotonic_s()
         last = self._readings.get(counter)
         if last is None or count < last.count:

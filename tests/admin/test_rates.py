@@ -2,7 +2,6 @@
 
 from pybroker.admin.rates import Rates
 
-
 A, B = ("a", "messages"), ("b", "messages")
 
 
