@@ -7,6 +7,7 @@ still holds entries is draining: its later entries wait until those are acknowle
 behind it, so a key's order holds. How much may wait is bounded; then reading stops.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -46,8 +47,8 @@ class KeySharedDispatcher(SharedDispatcher):
         self._policy = policy or KeySharedPolicy()
         self._ring = split_by(self._policy)
         self._in_flight = SlotsInFlight()
-        self._waiting: dict[Consumer | None, WaitingEntries] = {}
-        self._draining: dict[int, list[Position]] = {}
+        self._waiting: defaultdict[Consumer | None, WaitingEntries] = defaultdict(WaitingEntries)
+        self._draining: defaultdict[int, list[Position]] = defaultdict(list)
 
     # -- consumers
 
@@ -118,19 +119,28 @@ class KeySharedDispatcher(SharedDispatcher):
     def _serve(
         self, consumer: Consumer, entries: WaitingEntries, allowance: int, max_bytes: int
     ) -> int:
-        positions = entries.first(allowance, MAX_RUN_ENTRIES)
-        entries.remove(at for at in positions if not self._reader.wants(at))
-        wanted = {at.entry_id for at in positions if self._reader.wants(at)}
-        if not wanted:
-            return self._serve(consumer, entries, allowance, max_bytes) if entries else 0
-        ledger_id = positions[0].ledger_id
-        found = self._reader.reread(ledger_id, min(wanted), max(wanted), max_bytes)
+        positions = self._first_wanted(entries, allowance)
+        if not positions:
+            return 0
+        ledger_id, first = positions[0]
+        found = self._reader.reread(ledger_id, first, positions[-1].entry_id, max_bytes)
         if found is None:
             return 0
+        wanted = {at.entry_id for at in positions}
         part = found.pick([at for at, entry in enumerate(found.entry_ids) if entry in wanted])
         part = part.part(0, part.affordable(allowance))
         slots = entries.remove((ledger_id, entry_id) for entry_id in part.entry_ids)
         return self._deliver_slots(consumer, part, slots)
+
+    def _first_wanted(self, entries: WaitingEntries, limit: int) -> list[Position]:
+        """The first that are near one another; what is acknowledged by now no longer waits."""
+        while entries:
+            positions = entries.first(limit, MAX_RUN_ENTRIES)
+            wanted = [at for at in positions if self._reader.wants(at)]
+            if wanted:
+                return wanted
+            entries.remove(positions)
+        return []
 
     def _read_on(self, budget: dict[Consumer, int], max_bytes: int) -> int:
         return self._route_from(self._reader, budget, max_bytes) if self._may_wait() else 0
@@ -177,9 +187,9 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def _wait(self, position: Position, slot: int, owner: Consumer | None) -> None:
         if self._is_draining(slot, owner):
-            self._draining.setdefault(slot, []).append(position)
+            self._draining[slot].append(position)
         else:
-            self._waiting.setdefault(owner, WaitingEntries()).add(position, slot)
+            self._waiting[owner].add(position, slot)
 
     def _deliver_slots(self, consumer: Consumer, delivery: Delivery, slots: list[int]) -> int:
         for entry_id, slot in zip(delivery.entry_ids, slots, strict=True):

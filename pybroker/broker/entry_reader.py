@@ -25,6 +25,7 @@ from pybroker.runtime import Tasks
 log = logging.getLogger(__name__)
 
 READ_RETRY_S: Final = 1.0
+_MIN_WINDOW: Final = 64  # entries in which to look for visible ones
 Range = tuple[int, int]
 
 
@@ -142,10 +143,12 @@ class EntryReader:
         The last entry may be a batch that overdraws `max_messages`.
         """
         wanted = min(max_messages // self._messages_per_entry + 1, max_messages, MAX_RUN_ENTRIES)
-        while (visible := self._next_visible(wanted)) is not None:
+        window = min(max(4 * wanted, _MIN_WINDOW), MAX_RUN_ENTRIES)
+        while (visible := self._next_visible(window)) is not None:
             position, ranges = visible
-            up_to = Position(position.ledger_id, ranges[-1][1])
-            run = self._ahead.fetch(position, up_to, wanted, max_bytes)
+            up_to = Position(position.ledger_id, _end_of(ranges, wanted))
+            span = up_to.entry_id - position.entry_id + 1
+            run = self._ahead.fetch(position, up_to, span, max_bytes)
             if run is None:
                 return None
             delivery = self._delivery(run, ranges)
@@ -162,7 +165,7 @@ class EntryReader:
 
     def skip_invisible(self) -> None:
         """Settle what stands before the next visible entry, though nobody can take that one."""
-        self._next_visible(MAX_RUN_ENTRIES)
+        self._next_visible(_MIN_WINDOW)
 
     # -- reading again
 
@@ -224,6 +227,8 @@ class EntryReader:
         end = Position(ledger_id, last)
         if end <= self._settled_to:
             return
+        if self._settled_to.ledger_id == ledger_id:
+            first = max(first, self._settled_to.entry_id + 1)
         for start, stop in self._topic.hidden.ranges_within(ledger_id, first, last):
             self._cursor.delete_range(ledger_id, start, stop)
         self._settled_to = end
@@ -298,6 +303,15 @@ class EntryReader:
                 low, high, self._cursor.deleted_within(ledger_id, low, high)
             )
         )
+
+
+def _end_of(ranges: list[Range], wanted: int) -> int:
+    """The entry with which the ranges have `wanted` entries, or their last one."""
+    for first, last in ranges:
+        if last - first + 1 >= wanted:
+            return first + wanted - 1
+        wanted -= last - first + 1
+    return ranges[-1][1]
 
 
 def _between(first: int, last: int, holes: list[Range]) -> list[Range]:

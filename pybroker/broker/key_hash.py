@@ -4,8 +4,9 @@ AUTO_SPLIT: every consumer has 100 points on the ring and owns the slots up to e
 consumer that comes or goes moves only its own share. STICKY: consumers name their ranges.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
 from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy
@@ -13,6 +14,7 @@ from pybroker.errors import ConsumerAssignError
 
 RING_SIZE: Final = 65536
 POINTS_PER_CONSUMER: Final = 100
+MAX_HASHED_BYTES: Final = 4096
 _WORD: Final = 0xFFFF_FFFF
 
 
@@ -37,8 +39,13 @@ def murmur3_32(data: bytes, seed: int = 0) -> int:
     return state ^ state >> 16
 
 
-@lru_cache(maxsize=RING_SIZE)
 def slot_of(key: bytes) -> int:
+    """Of a very long key the beginning decides, so that hashing it does not hold up the broker."""
+    return _slot_of_short(key) if len(key) <= 64 else murmur3_32(key[:MAX_HASHED_BYTES]) % RING_SIZE
+
+
+@lru_cache(maxsize=RING_SIZE)
+def _slot_of_short(key: bytes) -> int:
     return murmur3_32(key) % RING_SIZE
 
 
@@ -81,42 +88,40 @@ class StickyRanges:
 
     def __init__(self) -> None:
         self._owned: list[tuple[int, int, Consumer]] = []  # closed ranges, in order
+        self._starts: list[int] = []
 
     def add(self, consumer: Consumer) -> None:
         """Raises ConsumerAssignError if the ranges are unusable or meet somebody else's."""
         ranges = consumer.key_shared.ranges if consumer.key_shared is not None else ()
         if not ranges:
             raise ConsumerAssignError(f"Consumer {consumer.name} is STICKY but names no hash range")
-        owned = list(self._owned)
         for start, end in ranges:
-            self._check(consumer, start, end, owned)
-            owned.append((start, end, consumer))
-        self._owned = sorted(owned, key=lambda item: item[0])
-
-    @staticmethod
-    def _check(
-        consumer: Consumer, start: int, end: int, owned: list[tuple[int, int, Consumer]]
-    ) -> None:
-        if not 0 <= start <= end < RING_SIZE:
-            raise ConsumerAssignError(
-                f"Consumer {consumer.name}: hash range {start}..{end} is not within "
-                f"0..{RING_SIZE - 1}"
-            )
-        for other_start, other_end, other in owned:
-            if start <= other_end and other_start <= end:
+            if not 0 <= start <= end < RING_SIZE:
                 raise ConsumerAssignError(
-                    f"Consumer {consumer.name}: hash range {start}..{end} overlaps "
-                    f"{other_start}..{other_end} of consumer {other.name}"
+                    f"Consumer {consumer.name}: hash range {start}..{end} is not within "
+                    f"0..{RING_SIZE - 1}"
                 )
+        self._own([*self._owned, *((start, end, consumer) for start, end in ranges)])
+
+    def _own(self, owned: list[tuple[int, int, Consumer]]) -> None:
+        owned.sort(key=lambda item: item[0])
+        for (_, end, consumer), (start, other_end, other) in pairwise(owned):
+            if start <= end:
+                raise ConsumerAssignError(
+                    f"Hash range {start}..{other_end} of consumer {other.name} overlaps one of "
+                    f"consumer {consumer.name} that ends at {end}: name ranges that do not meet"
+                )
+        self._owned = owned
+        self._starts = [start for start, _, _ in owned]
 
     def remove(self, consumer: Consumer) -> None:
-        self._owned = [item for item in self._owned if item[2] is not consumer]
+        self._own([item for item in self._owned if item[2] is not consumer])
 
     def owner(self, slot: int) -> Consumer | None:
-        for start, end, consumer in self._owned:
-            if start <= slot <= end:
-                return consumer
-        return None
+        at = bisect_right(self._starts, slot) - 1
+        if at < 0 or slot > self._owned[at][1]:
+            return None
+        return self._owned[at][2]
 
 
 def split_by(policy: KeySharedPolicy) -> HashRing | StickyRanges:

@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from managed_ledger.cursor import ManagedCursor
+from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
 from pybroker.config import BrokerConfig
+from pybroker.errors import PersistenceError
 from pybroker.names import TopicName
 from pybroker.runtime import Tasks
 from pybroker.transaction.pending_ack import PendingAcks, log_name
@@ -74,6 +76,12 @@ class TransactionalAcks:
             opened = await PendingAcks.open(
                 topic.factory, topic.name, self._cursor, topic.outcomes, topic.config
             )
+        except ManagedLedgerError as error:
+            raise PersistenceError(
+                f"The pending acknowledgements of subscription {self._cursor.name}, "
+                f"{self._topic.name}, could not be read; try again: {error}"
+            ) from error
+        else:
             opened.on_restored = self._restored
             self.opened = opened
             return opened

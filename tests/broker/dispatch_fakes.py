@@ -43,6 +43,7 @@ class ColdLedger:
         self._ledger = ledger
         self.warm = True
         self.reads = 0
+        self.failures = 0  # of the next reads
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
@@ -53,6 +54,9 @@ class ColdLedger:
     async def read(self, *args: Any) -> EntryRun | None:
         self.reads += 1
         await asyncio.sleep(0)
+        if self.failures:
+            self.failures -= 1
+            raise OSError("the disk does not answer")
         return await self._ledger.read(*args)
 
 

@@ -4,6 +4,7 @@ import pytest
 from dispatch_fakes import EXCLUSIVE, FAILOVER, SHARED, FakeTopic, with_topic
 
 from managed_ledger.position import LATEST, Position
+from pybroker.broker import entry_reader
 from pybroker.errors import ConsumerBusy
 from pybroker.names import TopicName
 
@@ -87,6 +88,21 @@ def test_entries_that_are_not_in_memory_are_read_once_and_in_order() -> None:
         await topic.settled()
         assert sink.take() == list(range(10, 30))
         assert topic.ledger.reads == 2
+
+    with_topic(scenario)
+
+
+def test_a_failed_read_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry_reader, "READ_RETRY_S", 0)
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        await topic.publish(3)
+        topic.ledger.warm = False
+        topic.ledger.failures = 2
+        _, sink = await topic.consumer(subscription, EXCLUSIVE, permits=10)
+        assert sink.take() == [0, 1, 2]
+        assert topic.ledger.reads == 3
 
     with_topic(scenario)
 

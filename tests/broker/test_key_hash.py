@@ -4,7 +4,13 @@ import pytest
 from dispatch_fakes import RecordingSink
 
 from pybroker.broker.consumer import Consumer
-from pybroker.broker.key_hash import RING_SIZE, HashRing, murmur3_32
+from pybroker.broker.key_hash import (
+    MAX_HASHED_BYTES,
+    RING_SIZE,
+    HashRing,
+    murmur3_32,
+    slot_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,6 +25,10 @@ from pybroker.broker.key_hash import RING_SIZE, HashRing, murmur3_32
 )
 def test_murmur3_agrees_with_its_published_vectors(data: bytes, expected: int) -> None:
     assert murmur3_32(data) == expected
+
+
+def test_a_very_long_key_is_hashed_by_its_beginning() -> None:
+    assert slot_of(b"k" * 5_000_000) == murmur3_32(b"k" * MAX_HASHED_BYTES) % RING_SIZE
 
 
 def test_a_joining_consumer_takes_only_its_own_share() -> None:
