@@ -80,14 +80,15 @@ class Subscription:
         """Idempotent. What it has not acknowledged goes to the others; a reader's subscription
         goes with its last consumer.
         """
+        if consumer not in self.consumers:
+            return
         self._remove(consumer)
-        if not self.durable and not self.consumers and self._closed is None:
+        if not self.durable and not self.consumers:
             self._topic.subscriptions.pop(self.name, None)
             self._topic.tasks.start(self.delete(), f"end of reader {self.name}")
 
     def _remove(self, consumer: Consumer) -> None:
-        if consumer not in self.consumers or self._dispatcher is None:
-            return
+        assert self._dispatcher is not None
         self.consumers.remove(consumer)
         self._dispatcher.remove(consumer)
         if not self.consumers:
