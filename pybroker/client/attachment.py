@@ -6,12 +6,14 @@ told, and registered again, with bounded backoff, until it works or cannot work 
 """
 
 import asyncio
-from typing import Protocol
+from typing import Final, Protocol
 
 from pybroker.client.cluster import Cluster
 from pybroker.client.connection import Connection
 from pybroker.client.errors import AlreadyClosed, ConnectError
 from pybroker.client.retry import FIRST_DELAY_S, not_final, retrying
+
+BRIEF_S: Final = 1.0
 
 
 class Member(Protocol):
@@ -36,6 +38,7 @@ class Attachment:
         self._member = member
         self._lost = False
         self._closed = False
+        self._attached_at_s = 0.0
 
     async def open(self) -> None:
         await self._cluster.patiently(self._attach, f"Opening {self._topic}")
@@ -49,6 +52,7 @@ class Attachment:
         if self._closed:
             raise AlreadyClosed(f"{self._topic} was closed while it was opened")
         self.connection = connection
+        self._attached_at_s = asyncio.get_running_loop().time()
 
     def lost(self, pause: bool = False) -> None:
         """Registers again; at once, or after a `pause` if the broker asked for patience.
@@ -60,6 +64,8 @@ class Attachment:
             return
         self.connection = None
         self._member.interrupted()
+        # A broker that drops every new registration must not be asked without pause.
+        pause = pause or asyncio.get_running_loop().time() - self._attached_at_s < BRIEF_S
         self._cluster.tasks.start(self._reattach(pause), f"reopen {self._topic}")
 
     async def _reattach(self, pause: bool) -> None:

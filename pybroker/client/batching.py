@@ -8,6 +8,7 @@ executor, say) what another publishes with `send_batch`.
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from pybroker.client.compression import codec
@@ -55,10 +56,15 @@ def append_message(parts: list[bytes], message: Outgoing, sequence_id: int | Non
     if properties or partition_key is not None or ordering_key is not None or event_timestamp:
         single = _single_metadata(message, sequence_id).SerializeToString()
     else:
-        single = _PAYLOAD_SIZE + varint(len(content))
+        single = _plain_metadata(len(content))
         if sequence_id is not None:
             single += _SEQUENCE_ID + varint(sequence_id)
     parts += (_U32.pack(len(single)), single, content)
+
+
+@lru_cache(maxsize=4096)
+def _plain_metadata(size: int) -> bytes:
+    return _PAYLOAD_SIZE + varint(size)
 
 
 def _single_metadata(message: Outgoing, sequence_id: int | None) -> pb.SingleMessageMetadata:

@@ -16,7 +16,7 @@ from pybroker.client.batching import EncodedBatch
 from pybroker.client.consumer import Acknowledgeable
 from pybroker.client.errors import PulsarException
 from pybroker.client.loop_thread import LoopThread, Space
-from pybroker.client.messages import Done, Message, MessageId
+from pybroker.client.messages import Message, MessageId
 from pybroker.client.producer import SendCallback, as_done, outgoing
 from pybroker.client.transaction import TxnState
 from pybroker.names import TxnId
@@ -81,6 +81,8 @@ class Producer:
         self._core = core
         self._clock = clock
         self._space = space
+        if space is not None:
+            core.room_freed = space.give_back
 
     def topic(self) -> str:
         return self._core.topic()
@@ -101,7 +103,9 @@ class Producer:
         `details`: properties, partition_key, ordering_key, sequence_id, event_timestamp (ms),
         deliver_at (ms), deliver_after (timedelta).
         """
-        return self._thread.call(self._core.send(content, txn=_core(txn), **details))
+        message = outgoing(content, self._clock, **details)
+        self._take_room(1)
+        return self._thread.call(self._core.send_message(message, _core(txn)))
 
     def send_async(
         self,
@@ -112,16 +116,9 @@ class Producer:
         **details: Any,
     ) -> None:
         """Like `send`; the callback gets (Result.Ok, message_id) or (error, None)."""
-        message = outgoing(content, self._clock.now_ms(), **details)
-        done = self._when_there_is_space(1, callback)
-        self._thread.post(self._core.submit, message, _core(txn), done)
-
-    def _when_there_is_space(self, count: int, callback: SendCallback | None) -> Done:
-        done = as_done(callback)
-        if self._space is None:
-            return done
-        self._space.take(count)
-        return _giving_back(self._space, count, done)
+        message = outgoing(content, self._clock, **details)
+        self._take_room(1)
+        self._thread.post(self._core.submit, message, _core(txn), as_done(callback))
 
     def send_batch(
         self,
@@ -131,6 +128,7 @@ class Producer:
         partition: int | None = None,
     ) -> MessageId:
         """Publishes what `encode_batch` made as one entry; the id is that of its first message."""
+        self._take_room(batch.message_count)
         return self._thread.call(self._core.send_batch(batch, txn=_core(txn), partition=partition))
 
     def send_batch_async(
@@ -142,8 +140,13 @@ class Producer:
         partition: int | None = None,
     ) -> None:
         """Like `send_batch`; the callback gets (Result.Ok, message_id) or (error, None), once."""
-        done = self._when_there_is_space(batch.message_count, callback)
-        self._thread.post(self._core.submit_batch, batch, _core(txn), done, partition)
+        self._take_room(batch.message_count)
+        self._thread.post(self._core.submit_batch, batch, _core(txn), as_done(callback), partition)
+
+    def _take_room(self, count: int) -> None:
+        """Waits for it with block_if_queue_full; else the core refuses what is too much."""
+        if self._space is not None:
+            self._space.take(count)
 
     def flush(self) -> None:
         """Returns when everything sent so far is answered; raises the first failure."""
@@ -158,14 +161,6 @@ class Producer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _giving_back(space: Space, count: int, done: Done) -> Done:
-    def given_back(message_id: MessageId | None, error: Exception | None) -> None:
-        space.give_back(count)
-        done(message_id, error)
-
-    return given_back
 
 
 class Consumer:

@@ -17,7 +17,11 @@ T = TypeVar("T")
 
 
 class Space:
-    """Room for so many messages on their way; threads wait for it."""
+    """Room for so many messages on their way; threads wait for it.
+
+    They wait until half of it is free: a thread woken for each single message would cost more than
+    the message.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -27,14 +31,18 @@ class Space:
     def take(self, count: int) -> None:
         """Waits. More than the limit passes alone."""
         with self._changed:
-            while self._used and self._used + count > self._limit:
-                self._changed.wait()
+            if self._used + count > self._limit:
+                self._changed.wait_for(lambda: self._half_is_free(count))
             self._used += count
+
+    def _half_is_free(self, count: int) -> bool:
+        return self._used <= max(0, min(self._limit // 2, self._limit - count))
 
     def give_back(self, count: int) -> None:
         with self._changed:
-            self._used -= count
-            self._changed.notify_all()
+            before, self._used = self._used, self._used - count
+            if self._used <= self._limit // 2 < before or self._used == 0:
+                self._changed.notify_all()
 
 
 class LoopThread:

@@ -12,13 +12,14 @@ from pybroker.client.options import ProducerOptions, Result
 from pybroker.client.routing import Router
 from pybroker.client.topic_producer import TopicProducer
 from pybroker.client.transaction import Transaction
+from pybroker.runtime import Clock
 
 SendCallback = Callable[[Any, MessageId | None], object]
 
 
 def outgoing(
     content: bytes,
-    now_ms: int,
+    clock: Clock,
     properties: dict[str, str] | None = None,
     partition_key: str | None = None,
     ordering_key: str | bytes | None = None,
@@ -31,7 +32,7 @@ def outgoing(
     if not isinstance(content, bytes):
         raise TypeError(f"Message content must be bytes, not {type(content).__name__}: encode it")
     if deliver_after is not None:
-        deliver_at = now_ms + int(deliver_after.total_seconds() * 1000)
+        deliver_at = clock.now_ms() + int(deliver_after.total_seconds() * 1000)
     if isinstance(ordering_key, str):
         ordering_key = ordering_key.encode()
     return Outgoing(
@@ -47,12 +48,17 @@ def outgoing(
 
 def as_done(callback: SendCallback | None) -> Done:
     """`callback(Result.Ok, message_id)` or `callback(error, None)`."""
+    if callback is None:
+        return _ignore
 
     def done(message_id: MessageId | None, error: Exception | None) -> None:
-        if callback is not None:
-            callback(Result.Ok if error is None else error, message_id)
+        callback(Result.Ok if error is None else error, message_id)
 
     return done
+
+
+def _ignore(*_: object) -> None:
+    """Nobody waits for this."""
 
 
 class Producer:
@@ -64,7 +70,12 @@ class Producer:
         self._topic = topic
         self._cluster = cluster
         self._options = options
-        self._parts = [TopicProducer(cluster, name, options) for name in partitions]
+        # Who counts the messages on their way, if somebody does: the blocking front.
+        self.room_freed: Callable[[int], None] = _ignore
+        self._parts = [
+            TopicProducer(cluster, name, options, lambda count: self.room_freed(count))
+            for name in partitions
+        ]
         self._router = Router(
             self._parts, options.message_routing_mode, options.hashing_scheme, cluster.rng
         )
@@ -105,7 +116,10 @@ class Producer:
         `details`: properties, partition_key, ordering_key, sequence_id, event_timestamp (ms),
         deliver_at (ms), deliver_after (timedelta).
         """
-        message = outgoing(content, self._cluster.clock.now_ms(), **details)
+        return await self.send_message(outgoing(content, self._cluster.clock, **details), txn)
+
+    async def send_message(self, message: Outgoing, txn: Transaction | None = None) -> MessageId:
+        """What `send` is made of."""
         part = await self._part_with_space(self._router.choose(message))
         answer: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
         part.submit(message, txn, _resolving(answer))
@@ -123,7 +137,7 @@ class Producer:
 
         It cannot wait: with block_if_queue_full it takes messages without limit.
         """
-        message = outgoing(content, self._cluster.clock.now_ms(), **details)
+        message = outgoing(content, self._cluster.clock, **details)
         self.submit(message, txn, as_done(callback))
 
     def submit(self, message: Outgoing, txn: Transaction | None, done: Done) -> None:

@@ -6,6 +6,7 @@ writes them again, in order and with the same sequence ids.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pybroker.client.connection import Connection
@@ -26,20 +27,28 @@ class PendingEntry:
     written: bool = False
     deadline_s: float = 0.0
 
+    @property
+    def message_count(self) -> int:
+        return self.batch_size or 1
+
     def finish(self, stored: MessageId | None, error: Exception | None) -> None:
         for index, done in enumerate(self.done):
-            done(stored and self._id_of(stored, index), error)
-
-    def _id_of(self, stored: MessageId, index: int) -> MessageId:
-        return stored.in_batch(index, self.batch_size) if self.batch_size else stored
+            if stored is not None and self.batch_size:
+                done(stored.in_batch(index, self.batch_size), error)
+            else:
+                done(stored, error)
 
 
 class SendQueue:
-    def __init__(self, topic: str, send_timeout_ms: int) -> None:
+    def __init__(
+        self, topic: str, send_timeout_ms: int, finished: Callable[[PendingEntry], None]
+    ) -> None:
+        """`finished` is called behind each entry's answer."""
         self._topic = topic
         self._send_timeout_ms = send_timeout_ms
         self._loop = asyncio.get_running_loop()
         self._entries: deque[PendingEntry] = deque()
+        self._finished = finished
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -75,6 +84,12 @@ class SendQueue:
                 return entry
         return None
 
+    def finish(
+        self, entry: PendingEntry, stored: MessageId | None, error: Exception | None
+    ) -> None:
+        entry.finish(stored, error)
+        self._finished(entry)
+
     def fail_unsure(self) -> None:
         """Transactional entries that were on their way: see topic_producer.py for the reason."""
         unsure = [entry for entry in self._entries if entry.written and entry.txn_id is not None]
@@ -85,12 +100,12 @@ class SendQueue:
         )
         error = ConnectError(f"The connection for {self._topic} broke before the receipt came")
         for entry in unsure:
-            entry.finish(None, error)
+            self.finish(entry, None, error)
 
     def fail_all(self, error: Exception) -> None:
         entries, self._entries = self._entries, deque()
         for entry in entries:
-            entry.finish(None, error)
+            self.finish(entry, None, error)
 
     def close(self, error: Exception) -> None:
         if self._timer is not None:

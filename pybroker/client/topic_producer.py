@@ -11,6 +11,7 @@ sending them twice would publish them twice wherever deduplication is off.
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -59,7 +60,14 @@ class OpenBatch:
 
 
 class TopicProducer:
-    def __init__(self, cluster: Cluster, topic: str, options: ProducerOptions) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        options: ProducerOptions,
+        room_freed: Callable[[int], None],
+    ) -> None:
+        """`room_freed` hears of every message that is answered, a count at a time."""
         self.topic = topic
         self.last_sequence_id = -1
         self._cluster = cluster
@@ -71,14 +79,20 @@ class TopicProducer:
         self._writer = EntryWriter(
             self._id, options.producer_name or "", options.compression_type, cluster.clock
         )
-        self._queue = SendQueue(topic, options.send_timeout_millis)
+        self._queue = SendQueue(
+            topic,
+            options.send_timeout_millis,
+            finished=lambda entry: self._free_room(entry.message_count),
+        )
         self._next_sequence_id: int | None = None
         if options.initial_sequence_id is not None:
             self._next_sequence_id = options.initial_sequence_id + 1
         self._max_message_bytes = DEFAULT_MAX_MESSAGE_BYTES
         self._batch: OpenBatch | None = None
         self._batch_timer: asyncio.TimerHandle | None = None
+        self._limit = options.max_pending_messages
         self._outstanding = 0
+        self._room_freed = room_freed
         self._space_waiters: deque[asyncio.Future[None]] = deque()
         self._failure: Exception | None = None
 
@@ -102,31 +116,43 @@ class TopicProducer:
 
     def submit(self, message: Outgoing, txn: Transaction | None, done: Done) -> None:
         """Takes the message; `done` is called once, now if it is refused."""
-        if (refusal := self._admit(1)) is not None:
-            done(None, refusal)
-            return
-        done = self._counted(done, 1)
-        if txn is None:
+        refusal = self._take_room(1)
+        if refusal is not None:
+            self._refuse(1, refusal, done)
+        elif txn is None:
             self._accept(message, None, done)
         else:
             txn_id = txn.txn_id
-            txn.publish(self, done, lambda done: self._accept(message, txn_id, done))
+
+            def joined(error: Exception | None, done: Done) -> None:
+                if error is None:
+                    self._accept(message, txn_id, done)
+                else:
+                    self._refuse(1, error, done)
+
+            txn.publish(self, done, joined)
 
     def submit_batch(self, batch: EncodedBatch, txn: Transaction | None, done: Done) -> None:
         """Like `submit`, for a batch that is encoded already; it stays one entry."""
-        if (refusal := self._admit(batch.message_count)) is not None:
-            done(None, refusal)
-            return
-        done = self._counted(done, batch.message_count)
-        if txn is None:
+        refusal = self._take_room(batch.message_count)
+        if refusal is not None:
+            self._refuse(batch.message_count, refusal, done)
+        elif txn is None:
             self._accept_batch(batch, None, done)
         else:
             txn_id = txn.txn_id
-            txn.publish(self, done, lambda done: self._accept_batch(batch, txn_id, done))
+
+            def joined(error: Exception | None, done: Done) -> None:
+                if error is None:
+                    self._accept_batch(batch, txn_id, done)
+                else:
+                    self._refuse(batch.message_count, error, done)
+
+            txn.publish(self, done, joined)
 
     async def space(self) -> None:
         """Returns when there is room for another message."""
-        while self._outstanding >= self._options.max_pending_messages and self._failure is None:
+        while self._outstanding >= self._limit and self._failure is None:
             waiter = asyncio.get_running_loop().create_future()
             self._space_waiters.append(waiter)
             await waiter
@@ -208,29 +234,29 @@ class TopicProducer:
 
     # --- taking messages --------------------------------------------------------------------
 
-    def _admit(self, count: int) -> Exception | None:
+    def _take_room(self, count: int) -> Exception | None:
+        """Counts the messages, and says why they are not taken; `_free_room` must follow once."""
+        before = self._outstanding
+        self._outstanding += count
         if self._failure is not None:
             return self._failure
         # With block_if_queue_full callers wait for space instead. Without, a batch larger than
         # the limit must still pass, alone.
-        limit = self._options.max_pending_messages
-        blocks = self._options.block_if_queue_full
-        if self._outstanding and self._outstanding + count > limit and not blocks:
+        if before and self._outstanding > self._limit and not self._options.block_if_queue_full:
             return ProducerQueueIsFull(
-                f"{self._outstanding} messages to {self.topic} are waiting for their receipts"
+                f"{before} messages to {self.topic} are waiting for their receipts"
             )
         return None
 
-    def _counted(self, done: Done, count: int) -> Done:
-        self._outstanding += count
+    def _refuse(self, count: int, error: Exception, done: Done) -> None:
+        done(None, error)
+        self._free_room(count)
 
-        def counted(message_id: MessageId | None, error: Exception | None) -> None:
-            self._outstanding -= count
-            if self._space_waiters:
-                self._wake_space_waiters()
-            done(message_id, error)
-
-        return counted
+    def _free_room(self, count: int) -> None:
+        self._outstanding -= count
+        self._room_freed(count)
+        if self._space_waiters:
+            self._wake_space_waiters()
 
     def _wake_space_waiters(self) -> None:
         while self._space_waiters:
@@ -240,9 +266,11 @@ class TopicProducer:
 
     def _take_sequence_id(self, wanted: int | None = None) -> int:
         following = self._next_sequence_id or 0
-        chosen = following if wanted is None else wanted
-        self._next_sequence_id = max(following, chosen + 1)
-        return chosen
+        if wanted is None:
+            self._next_sequence_id = following + 1
+            return following
+        self._next_sequence_id = max(following, wanted + 1)
+        return wanted
 
     def _accept(self, message: Outgoing, txn_id: TxnId | None, done: Done) -> None:
         # A delayed message is delivered on its own, so it travels on its own.
@@ -316,10 +344,11 @@ class TopicProducer:
         size = metadata.num_messages_in_batch if batched else 0
         entry = PendingEntry(metadata.sequence_id, b"", txn_id, size, done)
         if self._failure is not None:
-            entry.finish(None, self._failure)
+            self._queue.finish(entry, None, self._failure)
         elif len(payload) > self._max_message_bytes:
             limit = f"{self.topic} accepts {self._max_message_bytes} bytes in one entry"
-            entry.finish(None, MessageTooBig(f"{limit}, not {len(payload)}"))
+            error = MessageTooBig(f"{limit}, not {len(payload)}")
+            self._queue.finish(entry, None, error)
         else:
             entry.frame = self._writer.frame(metadata, payload)
             self._queue.push(entry, self._attachment.connection)
@@ -333,7 +362,8 @@ class TopicProducer:
         self.last_sequence_id = max(
             self.last_sequence_id, receipt.sequence_id, receipt.highest_sequence_id
         )
-        entry.finish(MessageId.from_wire(receipt.message_id, self.topic, self._partition), None)
+        stored = MessageId.from_wire(receipt.message_id, self.topic, self._partition)
+        self._queue.finish(entry, stored, None)
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
         refusal = from_wire(error.error, error.message)
@@ -343,7 +373,7 @@ class TopicProducer:
             return
         entry = self._queue.take(error.sequence_id)
         if entry is not None:
-            entry.finish(None, refusal)
+            self._queue.finish(entry, None, refusal)
         if isinstance(refusal, errors.ProducerFenced | errors.TopicTerminated):
             self._attachment.close()
             self._end(refusal)

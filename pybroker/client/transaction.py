@@ -181,10 +181,15 @@ class Transaction:
 
     # --- operations -------------------------------------------------------------------------
 
-    def publish(self, publisher: Publisher, done: Done, accept: Callable[[Done], None]) -> None:
-        """Calls `accept` once the topic has joined the transaction; `done` gets the answer."""
+    def publish(
+        self, publisher: Publisher, done: Done, joined: Callable[[Exception | None, Done], None]
+    ) -> None:
+        """Calls `joined` once the topic is part of the transaction, or cannot be.
+
+        It gets the `done` to call then: the transaction wants to know the answer too.
+        """
         if self.state is not TxnState.OPEN:
-            done(None, self._refusal())
+            joined(self._refusal(), done)
             return
         self._publishers[publisher] = None
         self._operations += 1
@@ -193,8 +198,7 @@ class Transaction:
             done(message_id, error)
             self._operation_ended(error)
 
-        joining = self._join(publisher.topic, None)
-        joining.then(lambda error: finished(None, error) if error else accept(finished))
+        self._join(publisher.topic, None).then(lambda error: joined(error, finished))
 
     async def acknowledge(
         self, topic: str, subscription: str, send: Callable[[], Awaitable[None]]

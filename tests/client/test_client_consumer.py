@@ -394,7 +394,7 @@ class TestSeeking:
         async def work() -> None:
             consumer = await client.subscribe("t", "s")
             await consumer.seek(MessageId.earliest)
-            await turns()
+            await asyncio.sleep(1)
             broker.peer.deliver(1, 0, b"x")
             assert (await consumer.receive(1000)).data() == b"x"
 
