@@ -1,8 +1,9 @@
 """What a data directory holds: the snapshot, and on top of it the journals since.
 
-Nothing on the disk is changed before all of it has been read and found good. Then the torn end of
-the last journal is cut off, files that nothing refers to are removed, and the journal is synced:
-what a crashed process had written, but not yet synced, is about to be served.
+Nothing on the disk is changed before all of it has been read and found good. Then what was read is
+made to last, for a crashed process may have written it, or created or renamed its file, without
+having come to the sync; only then the torn end of the last journal is cut off and files that
+nothing refers to are removed.
 """
 
 import logging
@@ -53,8 +54,11 @@ class Recovery:
         generations = self._journals(found)
         size, torn = self._replay(generations)
         self._check_deleted_later()
+        if found is not None:
+            self._disk.sync_folder(snapshot.FOLDER)
+        writer = self._reopen(generations, size, torn)
         self._remove_leftovers()
-        return self._reopen(generations, size, torn)
+        return writer
 
     def _load(self, found: Snapshot) -> None:
         self.first_generation = found.first_generation
@@ -160,6 +164,7 @@ class Recovery:
             size = torn.offset
             file.truncate(size)
         file.fdatasync()
+        self._disk.sync_folder(FOLDER)
         return JournalWriter(self._disk, generations[-1], file, size)
 
 
