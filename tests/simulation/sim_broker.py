@@ -1,10 +1,15 @@
 """The broker process of a simulation: the whole product on a simulated disk, through crashes."""
 
+from sim_clients import PORT
 from sim_disk import SimulatedDisk
 from sim_history import History
 from sim_loop import SimulatedClock, World
 from sim_node import Node
-from sim_scenario import Fault, Scenario
+from sim_scenario import PARTITIONED, PARTITIONS, Fault, Scenario
+
+from managed_ledger.storage.journal import EmbeddedBackend
+from pybroker.app import Broker
+from pybroker.names import TopicName
 
 
 class BrokerProcess:
@@ -13,28 +18,45 @@ class BrokerProcess:
     def __init__(self, world: World, history: History, scenario: Scenario) -> None:
         self.world = world
         self.history = history
+        self.scenario = scenario
         self.disk = SimulatedDisk(world)
         self.clock = SimulatedClock(world)
         self.incarnation = 0
         self.node: Node | None = None
-        self.broker = None
-        self._config = scenario.broker_config()
-        self._restarts = True
-
-    @property
-    def serving(self) -> bool:
-        return self.broker is not None and self.node is not None and not self.node.dead
+        self.broker: Broker | None = None
+        self.serving = False
+        self._faults_end = False
 
     def start(self) -> None:
         self.incarnation += 1
-        self.broker = None
         self.node = self.world.node(f"broker.{self.incarnation}")
-        self.node.start(self._run())
+        self.node.start(self._run(), f"broker.{self.incarnation}")
 
-    async def _run(self) -> None: ...
+    async def _run(self) -> None:
+        backend = EmbeddedBackend(
+            self.disk.mount(), self.clock, on_fatal=self._disk_failed, **self.scenario.storage
+        )
+        rng = self.world.stream(f"broker {self.incarnation}")
+        self.broker = Broker(self.scenario.broker_config(), backend, self.clock, rng)
+        await self.broker.start(("127.0.0.1", PORT))
+        name = TopicName.parse(PARTITIONED)
+        if not self.broker.topics.tenants.partitions(name):
+            await self.broker.topics.create_partitioned(name, PARTITIONS)
+        self.serving = True
+        self._note("serves")
+
+    def _disk_failed(self, error: Exception) -> None:
+        self.history.failures.append(f"DISK FAILED without a fault: {error!r}")
+
+    def _note(self, what: str) -> None:
+        self.history.notes.append(f"{self.world.now:9.4f} broker.{self.incarnation} {what}")
+
+    # --- faults
 
     def crash(self, fault: Fault) -> None:
         """Stop at once or at a disk operation to come; start again after a while."""
+        if self._faults_end or self.node is None or self.node.dead:
+            return
         if fault.disk_operation:
             self.disk.crash_after(fault.disk_operation, lambda: self._die(fault))
         else:
@@ -42,11 +64,35 @@ class BrokerProcess:
 
     def _die(self, fault: Fault) -> None:
         assert self.node is not None
-        if self.node.dead:
-            return
+        self.serving = False
         self.node.crash(silently=fault.silent)
         self.disk.unmount()
         if fault.power_cut:
             self.disk.lose_power()
-        self.history.notes.append(f"{self.world.now:9.4f} broker crashed {fault}")
+        self._note(f"crashed: {fault}")
         self.world.after(fault.down_s, self.start)
+
+    def heal(self) -> None:
+        """No more crashes, not even those that wait for their disk operation."""
+        self._faults_end = True
+        self.disk.spare()
+
+    # --- what an administrator would see
+
+    def open_transactions(self) -> list[str]:
+        assert self.broker is not None
+        return [
+            str(transaction.txn_id)
+            for coordinator in self.broker.coordinators.served()
+            for transaction in coordinator.live()
+        ]
+
+    def unsettled(self) -> list[str]:
+        """Topics that still hide something though no transaction is open."""
+        assert self.broker is not None
+        return [
+            f"PINNED: {topic.name} is readable up to {topic.max_read_position}, "
+            f"not to {topic.ledger.last_confirmed}"
+            for topic in self.broker.topics.loaded()
+            if topic.max_read_position != topic.ledger.last_confirmed
+        ]

@@ -164,6 +164,10 @@ class SimulatedDisk:
         self._crash_at = self.operations + operations
         self._on_crash = crash
 
+    def spare(self) -> None:
+        """Forget a crash that has not come yet."""
+        self._crash_at = None
+
     def lose_power(self) -> None:
         """The machine goes off: unsynced changes are settled one by one."""
         self.unmount()

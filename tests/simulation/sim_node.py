@@ -1,8 +1,8 @@
 """One simulated process: an asyncio loop whose timers, threads and sockets belong to a world.
 
 Executors: a job runs in one piece some time after it was submitted, and its result arrives some
-time after that; jobs of one executor run in order, one by one (the default executor's run in
-any order). A crash may fall in between, or inside the job at a disk operation.
+time after that; an executor begins jobs in order and has as many under way as it has threads. A
+crash may fall in between, or inside the job at a disk operation.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _numbers = itertools.count()
 Callback = Callable[..., object]
+Job = tuple[asyncio.Future[Any], Callback, tuple[Any, ...]]
 
 
 class SimulatedCrash(BaseException):
@@ -62,7 +63,7 @@ class Node(asyncio.AbstractEventLoop):
         self._tasks: list[SimulatedTask] = []
         self._kept: list[object] = []
         self._tasks_to_prune = 64
-        self._jobs: dict[object, deque[tuple[Any, ...]]] = {}
+        self._pools: dict[object, _Pool] = {}
         self._exception_handler: Callable[..., object] | None = None
 
     def __repr__(self) -> str:
@@ -95,7 +96,7 @@ class Node(asyncio.AbstractEventLoop):
         self._tasks.clear()
         self._kept.clear()
         self._ready.clear()
-        self._jobs.clear()
+        self._pools.clear()
 
     def keep(self, thing: object) -> None:
         """Hold on to something whose collection would run code."""
@@ -183,20 +184,20 @@ class Node(asyncio.AbstractEventLoop):
 
     def run_in_executor(self, executor: Any, func: Callback, *args: Any) -> Awaitable[Any]:
         future = self.create_future()
-        job = (future, func, args)
-        if executor is None:
-            self.world.after(self._job_delay(), self._run_job, job, None)
-            return future
-        queue = self._jobs.setdefault(executor, deque())
-        queue.append(job)
-        if len(queue) == 1:
-            self.world.after(self._job_delay(), self._run_job, job, queue)
+        pool = self._pools.setdefault(executor, _Pool(executor))
+        pool.waiting.append((future, func, args))
+        self._start_jobs(pool)
         return future
+
+    def _start_jobs(self, pool: "_Pool") -> None:
+        while pool.waiting and pool.running < pool.threads:
+            pool.running += 1
+            self.world.after(self._job_delay(), self._run_job, pool.waiting.popleft(), pool)
 
     def _job_delay(self) -> float:
         return self.world.weather.job_delay_s * self._rng.random()
 
-    def _run_job(self, job: tuple[Any, ...], queue: deque[tuple[Any, ...]] | None) -> None:
+    def _run_job(self, job: Job, pool: "_Pool") -> None:
         if self.dead:
             return
         future, func, args = job
@@ -207,19 +208,18 @@ class Node(asyncio.AbstractEventLoop):
                 result = func(*args)
             except BaseException as raised:
                 error = raised
-        self.world.after(
-            self.world.job_cost_s + self._job_delay(), self._job_ended, future, result, error, queue
-        )
+        end_s = self.world.job_cost_s + self._job_delay()
+        self.world.after(end_s, self._job_ended, future, result, error, pool)
 
-    def _job_ended(self, future: asyncio.Future[Any], result: Any, error: Any, queue: Any) -> None:
+    def _job_ended(
+        self, future: asyncio.Future[Any], result: Any, error: Any, pool: "_Pool"
+    ) -> None:
         if self.dead:
             self._kept.append((future, result, error))
             return
         self.call_soon(_settle, future, result, error)
-        if queue is not None:
-            queue.popleft()
-            if queue:
-                self.world.after(self._job_delay(), self._run_job, queue[0], queue)
+        pool.running -= 1
+        self._start_jobs(pool)
 
     def set_default_executor(self, executor: Any) -> None:
         """All executors are alike here."""
@@ -286,6 +286,15 @@ class Node(asyncio.AbstractEventLoop):
             f"{self.name} at {self.world.now:.3f} s: {context.get('message')}: {error!r}"
         )
         self.keep(error)
+
+
+class _Pool:
+    """The jobs of one executor, which itself is never used."""
+
+    def __init__(self, executor: Any) -> None:
+        self.threads: int = getattr(executor, "_max_workers", 8)
+        self.waiting: deque[Job] = deque()
+        self.running = 0
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from pybroker.config import BrokerConfig
 
+PARTITIONED = "partitioned"
+PARTITIONS = 2
 ACTIVE_S = 12.0  # faults come within it; producers are usually done by then
 
 
@@ -31,7 +33,8 @@ class Scenario:
     max_entries_per_ledger: int
     snapshot_transactions: int
     batching: bool
-    topics: tuple[str, ...]  # the inputs; "partitioned" has two partitions
+    storage: dict[str, int]  # options of the embedded engine
+    topics: tuple[str, ...]  # the inputs
     plain_producers: int
     plain_messages: int
     txn_producers: int
@@ -43,7 +46,7 @@ class Scenario:
 
     @classmethod
     def draw(cls, rng: random.Random) -> "Scenario":
-        topics = rng.choice((("one",), ("one", "two"), ("one", "partitioned")))
+        topics = rng.choice((("one",), ("one", "two"), ("one", PARTITIONED)))
         kinds = ("Exclusive", "Failover", "Shared", "KeyShared")
         return cls(
             deduplication=rng.random() < 0.6,
@@ -51,6 +54,7 @@ class Scenario:
             max_entries_per_ledger=rng.choice((8, 30, 50_000)),
             snapshot_transactions=rng.choice((1, 3, 1000)),
             batching=rng.random() < 0.4,
+            storage=draw_storage(rng),
             topics=topics,
             plain_producers=rng.randint(1, 2),
             plain_messages=rng.choice((5, 15, 30)),
@@ -69,10 +73,20 @@ class Scenario:
             transaction_coordinators=self.coordinators,
             managed_ledger_max_entries_per_ledger=self.max_entries_per_ledger,
             managed_ledger_min_ledger_rollover_time_minutes=0,
+            default_retention_time_in_minutes=-1,  # the account reads everything from its start
+            default_retention_size_in_mb=-1,
             transaction_buffer_snapshot_max_transaction_count=self.snapshot_transactions,
             transaction_metadata_snapshot_entries=5 * self.snapshot_transactions,
             transaction_pending_ack_log_entries=5 * self.snapshot_transactions,
         )
+
+
+def draw_storage(rng: random.Random) -> dict[str, int]:
+    """Small journals make for many checkpoints."""
+    return {
+        "journal_max_bytes": rng.choice((1000, 10_000, 64 * 1024 * 1024)),
+        "max_old_journals": rng.choice((1, 2)),
+    }
 
 
 def _draw_faults(rng: random.Random) -> list[Fault]:

@@ -17,13 +17,12 @@ from sim_checker import Logs, never_consumed, violations, was_committed
 from sim_clients import LiveReader, PlainConsumer, PlainProducer, Process, new_client, read_of
 from sim_history import History, Outcome
 from sim_loop import OutOfSteps, World
-from sim_scenario import ACTIVE_S, Fault, Scenario
+from sim_scenario import ACTIVE_S, PARTITIONED, PARTITIONS, Fault, Scenario
 from sim_transacting import Transformer, TxnProducer
 
 from pybroker import errors
 from pybroker.client import aio
 
-PARTITIONS = 2
 REST_S = 300.0  # more than any timeout that a transaction or a retry may have
 
 
@@ -97,7 +96,7 @@ class Simulation:
             self.producers.append(
                 PlainProducer(
                     *common, f"plain-{number}", topic=topic, count=scenario.plain_messages,
-                    dedup=scenario.deduplication and topic != "partitioned",
+                    dedup=scenario.deduplication and topic != PARTITIONED,
                     batching=scenario.batching,
                 )
             )  # fmt: skip
@@ -143,7 +142,7 @@ class Simulation:
         names = []
         for topic in topics:
             full = f"persistent://public/default/{topic}"
-            if topic == "partitioned":
+            if topic == PARTITIONED:
                 names += [f"{full}-partition-{index}" for index in range(PARTITIONS)]
             else:
                 names.append(full)

@@ -8,14 +8,15 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from managed_ledger.storage.journal import EmbeddedBackend
 from sim_disk import SimulatedDisk
 from sim_loop import SimulatedClock, World
 from sim_node import Node
+from sim_scenario import draw_storage
 
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, Position
+from managed_ledger.storage.journal import EmbeddedBackend
 
 LIVES = 4
 CURSOR = "cursor"
@@ -46,11 +47,8 @@ class StorageSimulation:
         self.config = ManagedLedgerConfig(
             max_entries_per_ledger=self.rng.choice((5, 20, 1000)), min_rollover_time_ms=0
         )
-        self.options = self._backend_options()
+        self.options = draw_storage(self.rng)
         self._number = 0
-
-    def _backend_options(self) -> dict[str, Any]:
-        return {}
 
     def run(self) -> list[str]:
         for life in range(LIVES):
@@ -92,6 +90,9 @@ class StorageSimulation:
             await factory.close()
             await backend.close()
             return
+        if self.rng.random() < 0.3:  # what was just read was promised again; was it durable?
+            node = asyncio.get_running_loop()
+            self.disk.crash_after(self.rng.randint(1, 4), node.crash)
         await asyncio.gather(*(self._work(ledger) for ledger in ledgers))
         if self.rng.random() < 0.5:
             await factory.close()

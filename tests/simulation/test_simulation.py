@@ -1,0 +1,62 @@
+"""The whole broker and its clients in one process, from seeds: every promise is kept.
+
+PYBROKER_SIM_SEEDS says how many fresh seeds to try; a failing one is replayed by
+`python -m tests.simulation --seed N`.
+"""
+
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deliberate_bugs import BUGS
+from sim_seed import Simulation
+
+ROOT = Path(__file__).parents[2]
+SEEDS = int(os.environ.get("PYBROKER_SIM_SEEDS", "100"))
+WITHIN_SEEDS = 500
+ONCE_FAILED: tuple[int, ...] = ()
+
+
+def replay(seed: int) -> str:
+    return f"python -m tests.simulation --seed {seed}"
+
+
+@pytest.mark.timeout(600)
+def test_fresh_seeds_keep_every_promise():
+    start = secrets.randbelow(10**9)
+    print(f"seeds {start} to {start + SEEDS - 1}")
+    for seed in range(start, start + SEEDS):
+        assert Simulation(seed).run().violations == [], replay(seed)
+
+
+@pytest.mark.parametrize("seed", ONCE_FAILED)
+def test_seeds_that_once_failed_stay_repaired(seed):
+    assert Simulation(seed).run().violations == []
+
+
+def test_one_seed_runs_the_same_way_in_every_process():
+    """Otherwise a failing seed could not be replayed: no order of sets or addresses counts."""
+    command = [sys.executable, "-m", "tests.simulation", "--seed", "7"]
+    outputs = [
+        subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in (1, 2)
+    ]
+    assert outputs[0] == outputs[1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("bug", sorted(BUGS))
+def test_a_deliberate_bug_is_caught_within_500_seeds(bug):
+    with BUGS[bug]():
+        assert any(Simulation(seed).run().violations for seed in range(WITHIN_SEEDS))

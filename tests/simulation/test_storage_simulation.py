@@ -1,0 +1,22 @@
+"""Managed ledgers over a disk that keeps only what was synced lose nothing they acknowledged."""
+
+import os
+import secrets
+
+import pytest
+from sim_storage import StorageSimulation
+
+SEEDS = int(os.environ.get("PYBROKER_SIM_STORAGE_SEEDS", "150"))
+ONCE_FAILED: tuple[int, ...] = ()
+
+
+def test_fresh_seeds_keep_every_storage_promise():
+    start = secrets.randbelow(10**9)
+    print(f"storage seeds {start} to {start + SEEDS - 1}")
+    for seed in range(start, start + SEEDS):
+        assert StorageSimulation(seed).run() == [], f"StorageSimulation({seed}).run()"
+
+
+@pytest.mark.parametrize("seed", ONCE_FAILED)
+def test_seeds_that_once_failed_stay_repaired(seed):
+    assert StorageSimulation(seed).run() == []
