@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerError
@@ -32,6 +32,9 @@ from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.services import Services
 from pybroker.server.transport import BrokerServer, Endpoint
 from pybroker.transaction.coordinators import Coordinators
+
+if TYPE_CHECKING:
+    from pybroker.admin.http_server import HttpServer
 
 _LONGEST_CURSOR_FLUSH_MS: Final = 60_000
 
@@ -52,6 +55,7 @@ class Broker:
         self.service_url = ""  # pulsar://host:port, once it serves
         self.admin_url = ""  # http://host:port, once it serves HTTP
         self._running = AsyncExitStack()
+        self._http: HttpServer | None = None
         metadata = backend.metadata
         self.ledgers = ledgers = _ledger_factory(backend, clock, config)
         self.coordinators = Coordinators(ledgers, metadata, clock, config)
@@ -93,6 +97,8 @@ class Broker:
         """Let go of sockets and storage without writing out what only memory knows: what a killed
         process leaves behind.
         """
+        if self._http is not None:
+            await self._http.stop()
         await self.server.stop()
         await self._backend.close()
 
@@ -113,9 +119,9 @@ class Broker:
             admin_url=url,
             connections=lambda: len(self.server.sessions),
         )
-        server = HttpServer(create_app(services))
-        parts.push_async_callback(server.stop)
-        await server.start(listener)
+        self._http = HttpServer(create_app(services))
+        parts.push_async_callback(self._http.stop)
+        await self._http.start(listener)
         self.admin_url = url
 
     def _url(self, scheme: str, address: tuple[str, int]) -> str:
@@ -216,7 +222,8 @@ def embedded_backend(
 def _bind(host: str, port: int, option: str) -> socket.socket:
     """A bound socket that does not listen yet. Raises StartFailed."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol named, asyncio switches Nagle's delay off on accepted connections.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
