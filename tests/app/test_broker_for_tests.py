@@ -1,0 +1,75 @@
+"""`pybroker.testing.broker()`: what tests of other people's programs rely on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pybroker.testing
+from pybroker.client import Client, InitialPosition
+from pybroker.testing import RunningBroker
+
+TOPIC = "persistent://public/default/t"
+
+
+def publish(broker: RunningBroker, payload: bytes) -> None:
+    client = Client(broker.service_url)
+    client.create_producer(TOPIC).send(payload)
+    client.close()
+
+
+def read_one(broker: RunningBroker) -> bytes:
+    client = Client(broker.service_url)
+    consumer = client.subscribe(TOPIC, "s", initial_position=InitialPosition.Earliest)
+    payload: bytes = consumer.receive(timeout_millis=5000).data()
+    client.close()
+    return payload
+
+
+def test_there_is_no_http_unless_asked_for() -> None:
+    with pybroker.testing.broker() as broker:
+        assert broker.service_url.startswith("pulsar://127.0.0.1:")
+        assert broker.admin_url == ""
+
+
+@pytest.mark.parametrize("how", ["restart", "kill_and_restart"])
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "data_dir"])
+def test_a_restart_keeps_addresses_and_messages(tmp_path: Path, how: str, on_disk: bool) -> None:
+    data_dir = tmp_path / "data" if on_disk else None
+    with pybroker.testing.broker(data_dir=data_dir, http=True) as broker:
+        addresses = (broker.service_url, broker.admin_url)
+        publish(broker, b"kept")
+        getattr(broker, how)()
+        assert (broker.service_url, broker.admin_url) == addresses
+        assert read_one(broker) == b"kept"
+
+
+def test_a_data_directory_outlives_its_broker(tmp_path: Path) -> None:
+    with pybroker.testing.broker(data_dir=tmp_path / "data") as broker:
+        publish(broker, b"kept")
+    with pybroker.testing.broker(data_dir=tmp_path / "data") as broker:
+        assert read_one(broker) == b"kept"
+
+
+def test_two_brokers_know_nothing_of_each_other() -> None:
+    with pybroker.testing.broker() as one, pybroker.testing.broker() as other:
+        publish(one, b"one")
+        publish(other, b"other")
+        assert (read_one(one), read_one(other)) == (b"one", b"other")
+
+
+def test_settings_are_fields_of_the_configuration() -> None:
+    with pybroker.testing.broker(cluster_name="east") as broker:
+
+        async def cluster(running: Any) -> str:
+            name: str = running.topics.tenants.tenant("public")["allowedClusters"][0]
+            return name
+
+        assert broker.call(cluster) == "east"
+
+
+def test_a_stopped_broker_cannot_be_looked_into() -> None:
+    with pybroker.testing.broker() as broker:
+        broker.stop()
+        with pytest.raises(RuntimeError, match="call start"):
+            broker.backlog(TOPIC, "s")
