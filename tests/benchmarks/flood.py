@@ -20,10 +20,13 @@ STALLED_AFTER_S = 20.0
 _FIRST_SEQUENCE_ID = 1 << 14
 
 
-def build_batch(messages: int, payload_bytes: int) -> bytes:
+def build_batch(messages: int, payload_bytes: int, txn_id: TxnId | None = None) -> bytes:
     """An entry of `messages` messages; 1 is a message that is not batched."""
     payload = bytes(index % 251 for index in range(payload_bytes))
     metadata = pb.MessageMetadata(producer_name="bench", sequence_id=0, publish_time=1)
+    if txn_id is not None:
+        # As the Java client and ours do; the Go client names it in the SEND only.
+        metadata.txnid_most_bits, metadata.txnid_least_bits = txn_id
     if messages == 1:
         return build_entry(metadata, payload)
     metadata.num_messages_in_batch = messages

@@ -97,8 +97,8 @@ def _write_one_message_each(stage: Stage) -> tuple[RawConnection, list[TxnId]]:
     txn_ids = [open_transaction(control, stage.topic) for _ in range(BURDEN)]
     producer = RawConnection(stage.broker.port)
     producer.create_producer(stage.topic, in_txn=True)
-    entry = build_batch(1, 100)
     for txn_id in txn_ids:
+        entry = build_batch(1, 100, txn_id)
         producer.socket.sendall(send_frames(entry, 1, 1, txn_id))
     for _ in txn_ids:
         producer.wait_for(Type.SEND_RECEIPT)

@@ -90,8 +90,9 @@ def _publish_in_transactions(broker: MeasuredBroker, txns: int) -> Spent:
     while (first := open_transaction(control, topic)).least < 128:
         pass
     txn_ids = [first, *(open_transaction(control, topic) for _ in range(txns - 1))]
-    entry = build_batch(1, 100)
-    frames = b"".join(send_frames(entry, 1, MESSAGES_PER_TXN, txn_id) for txn_id in txn_ids)
+    frames = b"".join(
+        send_frames(build_batch(1, 100, txn_id), 1, MESSAGES_PER_TXN, txn_id) for txn_id in txn_ids
+    )
     count = txns * MESSAGES_PER_TXN
     connection = RawConnection(broker.port)
     connection.create_producer(topic, in_txn=True)

@@ -40,7 +40,6 @@ class Transform:
         self._missing: dict[int, int] = {}  # answers that a transaction's present step lacks
         self._txn_ids: dict[int, TxnId] = {}
         self._ended_at: dict[int, float] = {}
-        self._entry = build_batch(1, 100)
         self._rest = b""
         self._outgoing = bytearray()
         self._steps: dict[int, Callable[[int], None]] = {}
@@ -132,7 +131,8 @@ class Transform:
             request_id=number,
         )
         ack.message_id.add(ledgerId=self._source.ledger_id, entryId=self._source.take())
-        self._write(pb.BaseCommand(type=Type.SEND, send=send), self._entry)
+        entry = build_batch(1, 100, self._txn_ids[number])
+        self._write(pb.BaseCommand(type=Type.SEND, send=send), entry)
         self._write(pb.BaseCommand(type=Type.ACK, ack=ack))
 
     def _end(self, number: int) -> None:
