@@ -84,8 +84,6 @@ class TransactionBuffer:
         self.on_ended: Callable[[TxnId, TxnAction], None] = lambda txn_id, action: None
         self.hidden = HiddenEntries()
         self._open = OpenTransactions()
-        self._in_flight = 0  # appends and markers not answered yet
-        self._answered_up_to = ledger.last_confirmed
         self._marked = _SINCE in ledger.properties
         # snapshots
         self._snapshots = BufferSnapshots(metadata, ledger.name)
@@ -119,7 +117,6 @@ class TransactionBuffer:
             self._drop_if_empty(txn_id)
             done(None, refusal)
             return
-        self._in_flight += 1
         transaction.in_flight += 1
         answered = partial(self._appended, txn_id, transaction, len(entries), done)
         self._ledger.append(entries, message_counts, answered)
@@ -160,14 +157,12 @@ class TransactionBuffer:
         first: Position | None,
         error: Exception | None,
     ) -> None:
-        self._in_flight -= 1
         transaction.in_flight -= 1
         if first is None:
             transaction.answered = True
             self._drop_if_empty(txn_id)
         else:
             self._changes += 1
-            self._answered_up_to = Position(first.ledger_id, first.entry_id + count - 1)
             if self._open.appended(transaction, first, count):
                 self._stable_moved()
         done(first, error)
@@ -199,7 +194,6 @@ class TransactionBuffer:
         assert transaction is not None
         ending = transaction.ending = asyncio.get_running_loop().create_future()
         entry = marker(txn_id, action, self._clock.now_ms())
-        self._in_flight += 1
         appended = partial(self._marker_appended, txn_id, transaction, action)
         self._ledger.append([entry], [0], appended)
         return ending
@@ -212,14 +206,12 @@ class TransactionBuffer:
         position: Position | None,
         error: Exception | None,
     ) -> None:
-        self._in_flight -= 1
         ending, transaction.ending = transaction.ending, None
         assert ending is not None
         if position is None:
             ending.set_exception(error or RuntimeError("The marker was not written"))
             ending.exception()  # retrieved: nobody may be waiting any more
             return
-        self._answered_up_to = position
         self._over(txn_id, transaction, action, position)
         ending.set_result(None)
         self.on_ended(txn_id, action)
@@ -358,9 +350,10 @@ class TransactionBuffer:
             self._tasks.start(self._snapshot(), "snapshot")
 
     async def _snapshot(self) -> None:
-        """Capture in one step, then write. What is in flight belongs to the next scan."""
-        quiet = self._in_flight == 0
-        position = self._ledger.last_confirmed if quiet else self._answered_up_to
+        """Capture in one step, then write. Never from a completion: `last_confirmed` must be
+        what the completions so far have told. What is in flight belongs to the next scan.
+        """
+        position = self._ledger.last_confirmed
         head = BufferHead(position, self._open.records()).encode()
         hidden, trimmed = self.hidden.take_changes(), self._trimmed
         self._trimmed = []

@@ -260,9 +260,16 @@ async def test_a_crash_between_marker_and_final_record_writes_no_second_marker(
 async def test_a_decision_that_is_not_durable_is_not_acted_on(world: World) -> None:
     txn_id = await world.begin_on(ORDERS)
     await world.send(txn_id, "a")
+    told: list[str] = []
+
+    async def note(participant: str) -> None:
+        told.append(participant)
+
+    world.before_end = note
     world.storage.holding = True
     undecided = asyncio.ensure_future(world.end(txn_id, COMMIT))
     await soon()
+    assert told == []
     crashed = await world.crashed()
     assert crashed.coordinators.status(txn_id) is TxnStatus.OPEN
     await crashed.end(txn_id, ABORT)

@@ -15,6 +15,7 @@ from pybroker.errors import (
 )
 from pybroker.names import TopicName, TxnId
 from pybroker.transaction.pending_ack import PendingAck, PendingAcks, log_name
+from pybroker.transaction.pending_ack_store import EndRecord
 
 
 async def ten_messages(world: World) -> tuple[PendingAcks, ManagedCursor, list[Position]]:
@@ -276,8 +277,20 @@ async def test_a_checkpoint_keeps_an_end_that_is_on_its_way(world: World) -> Non
     await soon()
     checkpoint = asyncio.ensure_future(acks.checkpoint())
     await soon()
+    assert EndRecord(txn_id, COMMIT) in acks._state.records()[0]
     world.storage.release()
     await asyncio.gather(ended, checkpoint)
+    _, cursor = await durable_cursor(await world.crashed())
+    assert cursor.is_deleted(at[3])
+
+
+@in_world
+async def test_a_checkpoint_forgets_no_commit(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    txn_id = await world.begin_acking()
+    await acks.acknowledge(txn_id, whole(at[3]))
+    await world.end(txn_id, COMMIT)
+    await acks.checkpoint()
     _, cursor = await durable_cursor(await world.crashed())
     assert cursor.is_deleted(at[3])
 
