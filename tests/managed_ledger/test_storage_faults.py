@@ -1,0 +1,249 @@
+"""A disk that is full, fails, or belongs to somebody else; and files that rot."""
+
+import asyncio
+import errno
+import subprocess
+import sys
+
+import pytest
+from faulty_disk import FaultyDisk, failing
+from managed_ledger.errors import CorruptStorage, DirectoryInUse, StorageFailed, StorageFull
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.storage.journal import EmbeddedBackend
+from managed_ledger.storage.os_disk import OsDisk
+
+
+async def opened(disk, clock, **options) -> EmbeddedBackend:
+    backend = EmbeddedBackend(disk, clock, **options)
+    await backend.open()
+    return backend
+
+
+async def read_all(ledger) -> list[bytes]:
+    found: list[bytes] = []
+    position = EARLIEST
+    while (run := await ledger.read(position, LATEST, 100, 1 << 20)) is not None:
+        found += run.entries
+        position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
+    return found
+
+
+def test_a_full_disk_fails_appends_and_lets_later_ones_succeed(run, clock):
+    async def scenario():
+        disk = FaultyDisk()
+        backend = await opened(disk, clock)
+        ledger = await ManagedLedgerFactory(backend, clock).open("log")
+        await ledger.append_one(b"before")
+        disk.fault = failing(errno.ENOSPC, ("write", "journal/"))
+        outcomes = await asyncio.gather(
+            *[ledger.append_one(b"%d" % n) for n in range(5)], return_exceptions=True
+        )
+        assert all(isinstance(outcome, StorageFull) for outcome in outcomes)
+        disk.fault = lambda operation, name: None
+        position = await ledger.append_one(b"after")
+        assert position.entry_id == 1
+        restarted = await opened(FaultyDisk(disk.contents()), clock)
+        again = await ManagedLedgerFactory(restarted, clock).open("log")
+        assert await read_all(again) == [b"before", b"after"]
+
+    run(scenario())
+
+
+def test_appends_queued_behind_a_failed_one_fail_with_it(run, clock):
+    """They were numbered on top of it; an append made by a failure's callback is not among them."""
+
+    async def scenario():
+        disk = FaultyDisk()
+        backend = await opened(disk, clock)
+        ledger = await ManagedLedgerFactory(backend, clock).open("log")
+        disk.fault = failing(errno.ENOSPC, ("write", "journal/"))
+        outcomes: list[str] = []
+        retried = asyncio.get_running_loop().create_future()
+
+        def retry(first, error):
+            outcomes.append("a failed")
+            disk.fault = lambda operation, name: None
+            ledger.append([b"again"], [1], lambda first, error: retried.set_result((first, error)))
+
+        ledger.append([b"a"], [1], retry)
+        await asyncio.sleep(0)
+        ledger.append([b"b"], [1], lambda first, error: outcomes.append(f"b {type(error)}"))
+        first, error = await retried
+        assert error is None
+        assert first.entry_id == 0
+        assert outcomes == ["a failed", f"b {StorageFull}"]
+        assert await read_all(ledger) == [b"again"]
+
+    run(scenario())
+
+
+def test_a_put_refused_for_lack_of_space_leaves_no_trace(run, clock):
+    async def scenario():
+        disk = FaultyDisk()
+        backend = await opened(disk, clock)
+        await backend.metadata.put("key", b"old")
+        disk.fault = failing(errno.ENOSPC, ("write", "journal/"))
+        with pytest.raises(StorageFull):
+            await backend.metadata.put("key", b"new", expected_version=0)
+        disk.fault = lambda operation, name: None
+        assert backend.metadata.get("key").value == b"old"
+        assert await backend.metadata.put("key", b"newer", expected_version=0) == 1
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("operation", ["fdatasync", "write"])
+def test_after_an_io_error_nothing_is_acknowledged_any_more(run, clock, operation):
+    async def scenario():
+        disk = FaultyDisk()
+        fatal: list[Exception] = []
+        backend = await opened(disk, clock, on_fatal=fatal.append)
+        ledger = await ManagedLedgerFactory(backend, clock).open("log")
+        disk.fault = failing(errno.EIO, (operation, "journal/"))
+        with pytest.raises(StorageFailed):
+            await ledger.append_one(b"a")
+        disk.fault = lambda operation, name: None
+        with pytest.raises(StorageFailed):
+            await ledger.append_one(b"b")
+        with pytest.raises(StorageFailed):
+            await backend.metadata.put("key", b"value")
+        assert len(fatal) == 1
+        assert "after a restart" in str(fatal[0])
+        await backend.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_failed_sync_is_fatal_whatever_the_reason(run, clock, number):
+    async def scenario():
+        disk = FaultyDisk()
+        fatal: list[Exception] = []
+        backend = await opened(disk, clock, on_fatal=fatal.append)
+        disk.fault = failing(number, ("fdatasync", "journal/"))
+        with pytest.raises(StorageFailed):
+            await backend.metadata.put("key", b"value")
+        assert len(fatal) == 1
+
+    run(scenario())
+
+
+def test_an_io_error_in_the_background_is_fatal_too(run, clock):
+    async def scenario():
+        disk = FaultyDisk()
+        fatal = asyncio.Event()
+        backend = await opened(
+            disk, clock, on_fatal=lambda error: fatal.set(), journal_max_bytes=100
+        )
+        disk.fault = failing(errno.EIO, ("fdatasync", "metadata/"))
+        await backend.metadata.put("key", b"x" * 200)
+        await backend.metadata.put("key", b"x")
+        await fatal.wait()
+        with pytest.raises(StorageFailed):
+            await backend.metadata.put("key", b"value")
+
+    run(scenario())
+
+
+def test_commits_fail_for_lack_of_space_when_the_background_work_has_none(run, clock):
+    """Memory is bounded: the journal does not run ahead of the ledger files for ever."""
+
+    async def scenario():
+        disk = FaultyDisk()
+        backend = await opened(disk, clock, journal_max_bytes=100, max_old_journals=2)
+        disk.fault = failing(errno.ENOSPC, ("write", "metadata/"))
+        with pytest.raises(StorageFull):
+            for _ in range(10):
+                await backend.metadata.put("key", b"x" * 200)
+        assert len(disk.names("journal")) == 3
+        disk.fault = lambda operation, name: None
+        backend._checkpoints.wake()
+        while len(disk.names("journal")) > 1:
+            await asyncio.sleep(0)
+        await backend.metadata.put("key", b"again")
+        await backend.close()
+
+    run(scenario())
+
+
+def test_a_bit_flipped_anywhere_in_a_ledger_file_is_noticed(run, clock):
+    async def scenario():
+        disk = FaultyDisk()
+        backend = await opened(disk, clock)
+        ledger = await backend.create_ledger()
+        for first, size in enumerate((3, 300, 0, 20)):
+            done = asyncio.get_running_loop().create_future()
+            backend.append(ledger, first, [b"x" * size], [1], done.set_result)
+            await done
+        await backend.close()
+        files = disk.contents()
+        name = f"ledgers/{ledger}"
+        for at in range(len(files[name])):
+            flipped = bytearray(files[name])
+            flipped[at] ^= 1 << at % 8
+            damaged = await opened(FaultyDisk({**files, name: bytes(flipped)}), clock)
+            with pytest.raises(CorruptStorage, match=f"{name} does not read back"):
+                await damaged.read(ledger, 0, 3, 100, 1 << 20)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("damage", ["missing", "short"])
+def test_a_ledger_file_that_lacks_something_is_corrupt(run, clock, damage):
+    async def scenario():
+        disk = FaultyDisk()
+        backend = await opened(disk, clock)
+        ledger = await ManagedLedgerFactory(backend, clock).open("log")
+        await ledger.append_one(b"x" * 100)
+        await backend.close()
+        files = disk.contents()
+        (name,) = disk.names("ledgers")
+        data = files.pop(name)
+        if damage == "short":
+            files[name] = data[:-1]
+        restarted = await opened(FaultyDisk(files), clock)
+        again = await ManagedLedgerFactory(restarted, clock).open("log")
+        with pytest.raises(CorruptStorage, match=name):
+            await read_all(again)
+
+    run(scenario())
+
+
+def test_a_flipped_bit_in_the_snapshot_refuses_the_start(run, clock):
+    async def scenario():
+        disk = FaultyDisk()
+        backend = await opened(disk, clock)
+        await backend.metadata.put("key", b"value")
+        await backend.close()
+        files = disk.contents()
+        for at in range(len(files["metadata/snapshot"])):
+            flipped = bytearray(files["metadata/snapshot"])
+            flipped[at] ^= 1 << at % 8
+            damaged = FaultyDisk({**files, "metadata/snapshot": bytes(flipped)})
+            with pytest.raises(CorruptStorage, match="metadata/snapshot"):
+                await opened(damaged, clock)
+
+    run(scenario())
+
+
+def test_a_data_directory_serves_one_process_at_a_time(tmp_path, run, clock):
+    async def scenario():
+        backend = await opened(OsDisk(tmp_path), clock)
+        code = (
+            "import sys; from managed_ledger.storage.os_disk import OsDisk; "
+            "from managed_ledger.errors import DirectoryInUse\n"
+            "try: OsDisk(sys.argv[1]).lock()\n"
+            "except DirectoryInUse as error: print(error)"
+        )
+        command = [sys.executable, "-c", code, str(tmp_path)]
+        refusal = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert str(tmp_path) in refusal
+        with pytest.raises(DirectoryInUse):
+            await opened(OsDisk(tmp_path), clock)
+        await backend.close()
+        assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == ""
+        backend = await opened(OsDisk(tmp_path), clock)
+        await backend.close()
+
+    run(scenario())
