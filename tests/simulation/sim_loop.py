@@ -125,7 +125,7 @@ class World:
 
     def call(self, node: Node, work: Coroutine[Any, Any, T], within_s: float = 600.0) -> T:
         """Run a coroutine on a node to its end and return its result; raises TimeoutError."""
-        task = node.start(work)
+        task = node.create_task(work, name=f"{node.name}: {work.__qualname__}")
         if not self.run(task.done, within_s):
             raise TimeoutError(f"{task.get_name()} did not end within {within_s} virtual seconds")
         return task.result()

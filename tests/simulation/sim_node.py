@@ -72,8 +72,15 @@ class Node(asyncio.AbstractEventLoop):
     # --- life and death
 
     def start(self, work: Coroutine[Any, Any, Any], name: str | None = None) -> SimulatedTask:
-        """Create a task on this node from outside of it."""
-        return self.create_task(work, name=name or f"{self.name}: {work.__qualname__}")
+        """Create a task on this node from outside of it; the world hears of its failure."""
+        task = self.create_task(work, name=name or f"{self.name}: {work.__qualname__}")
+        task.add_done_callback(self._main_ended)
+        return task
+
+    def _main_ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            context = {"message": f"{task.get_name()} failed", "exception": task.exception()}
+            self.call_exception_handler(context)
 
     def crash(self, silently: bool = False) -> None:
         """Stop at once. Peers see a reset, or nothing at all if it is silent (power, cable)."""

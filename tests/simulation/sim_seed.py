@@ -9,6 +9,7 @@
 Whatever does not come to an end within a bounded virtual time is a violation too.
 """
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from sim_transacting import Transformer, TxnProducer
 
 from pybroker import errors
 from pybroker.client import aio
+from pybroker.client.errors import Timeout
 
 REST_S = 300.0  # more than any timeout that a transaction or a retry may have
 
@@ -110,16 +112,19 @@ class Simulation:
         for kind, output in zip(scenario.transformers, self.outputs, strict=True):
             self._create_transformers(kind, output)
         for kind in scenario.plain_consumers:
-            for number in range(scenario.members if kind != "Exclusive" else 1):
-                self.consumers.append(
-                    PlainConsumer(
-                        *common, f"consumer-{kind}-{number}",
-                        topic=self.rng.choice(scenario.topics),
-                        subscription=f"plain-{kind}", kind=kind,
-                    )
-                )  # fmt: skip
+            self._create_consumers(kind)
         for topic in self._partitions_of(scenario.topics):
             self.readers.append(LiveReader(*common, f"reader-{topic}", topic=topic))
+
+    def _create_consumers(self, kind: str) -> None:
+        topic = self.rng.choice(self.scenario.topics)
+        for number in range(1 if kind == "Exclusive" else self.scenario.members):
+            self.consumers.append(
+                PlainConsumer(
+                    self.world, self.history, f"consumer-{kind}-{number}", topic=topic,
+                    subscription=f"plain-{kind}", kind=kind,
+                )
+            )  # fmt: skip
 
     def _create_transformers(self, kind: str, output: str) -> None:
         # One that acknowledges cumulatively owns its subscription alone: sim_transacting says why.
@@ -177,6 +182,11 @@ class Simulation:
                 lambda transformer=transformer: not self._unprocessed(transformer, inputs),
                 f"{transformer.name}, which has not processed everything",
             )
+        for consumer in self.consumers:
+            self._wait(
+                lambda consumer=consumer: not self._undelivered(consumer, inputs),
+                f"{consumer.name}, which was not handed everything",
+            )
         for process in self._processes():
             process.stopping = True
         for process in self._processes():
@@ -205,15 +215,16 @@ class Simulation:
         }
         return [value for value in self._inputs_of(transformer, inputs) if value not in done]
 
+    def _undelivered(self, consumer: PlainConsumer, inputs: Logs) -> list[str]:
+        topics = self._partitions_of([consumer.topic])
+        return never_consumed(self.history, consumer.subscription, [inputs[t] for t in topics])
+
     # --- 3. account
 
     def _account(self) -> list[str]:
         logs = self._read_all(self._partitions_of([*self.scenario.topics, *self.outputs]))
         visible = {read.value for log in logs.values() for read in log}
         found = violations(self.history, logs)
-        for consumer in self.consumers[:1]:
-            topics = self._partitions_of([consumer.topic])
-            found += never_consumed(self.history, consumer.subscription, map(logs.get, topics))
         for transformer in {t.subscription: t for t in self.transformers}.values():
             found += self._not_exactly_once(transformer, logs, visible)
         return found + self.broker.unsettled()
@@ -274,18 +285,25 @@ class Simulation:
 
     async def _left_on_subscription(self, transformer: Transformer) -> list[str]:
         client = self._auditor()
-        consumer = await client.subscribe(
-            transformer.topic,
-            transformer.subscription,
-            consumer_type=getattr(aio.ConsumerType, transformer.kind),
-        )
+        consumer = await self._take_over(client, transformer)
         left = []
         while True:
             try:
                 left.append(read_of(await consumer.receive(timeout_millis=3000)).value)
-            except aio.Timeout:
+            except Timeout:
                 await client.close()
                 return left
+
+    async def _take_over(self, client: Any, transformer: Transformer) -> Any:
+        """The broker may not have noticed yet that the last consumer's connection is dead."""
+        kind = getattr(aio.ConsumerType, transformer.kind)
+        while True:
+            try:
+                return await client.subscribe(
+                    transformer.topic, transformer.subscription, consumer_type=kind
+                )
+            except errors.ConsumerBusy:
+                await asyncio.sleep(1.0)
 
     def _auditor(self) -> Any:
         return new_client(self.world, self.rng)

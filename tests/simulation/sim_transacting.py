@@ -195,4 +195,4 @@ class Transformer(Transacting):
         await self.pause(0.5)
         if self.cumulative:
             await self.settle_the_last(client)
-        await consumer.redeliver_unacknowledged_messages()
+        consumer.redeliver_unacknowledged_messages()
