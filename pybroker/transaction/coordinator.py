@@ -160,9 +160,14 @@ class TransactionCoordinator:
         transaction = self._store.get(local_id)
         assert transaction is not None
         await self._participants.end_everywhere(transaction, action, self._store.low_watermark)
-        await self._log_and_apply(self._store.decide_ended(local_id, action, self._clock.now_ms()))
+        # The decision and all that followed from it are durable: nobody has to wait for the entry
+        # that closes the books. Lost in a crash, it is written again by the recovered end.
+        closed = self._log_and_apply(
+            self._store.decide_ended(local_id, action, self._clock.now_ms())
+        )
         self._ended[action] += 1
         self._ends.pop(local_id).set_result(None)
+        await closed
 
     # Timeouts
 

@@ -17,6 +17,7 @@ from pybroker.wire.message_metadata import (
     MARKER_TXN_COMMIT,
     BadEntry,
     marker_entry,
+    names_transaction,
     parse_metadata,
     transaction_of,
     with_transaction,
@@ -24,7 +25,6 @@ from pybroker.wire.message_metadata import (
 
 _MARKER_TYPES: Final = {TxnAction.COMMIT: MARKER_TXN_COMMIT, TxnAction.ABORT: MARKER_TXN_ABORT}
 _ACTIONS: Final = {marker_type: action for action, marker_type in _MARKER_TYPES.items()}
-_METADATA_BYTES: Final = 512  # metadata names the transaction within these, usually
 
 
 class TransactionalEntry(NamedTuple):
@@ -46,9 +46,7 @@ def naming_transaction(entries: Sequence[bytes], txn_id: TxnId, fields: bytes) -
     """
     try:
         return [
-            entry
-            if entry.find(fields, 0, _METADATA_BYTES) >= 0
-            else with_transaction(entry, txn_id)
+            entry if names_transaction(entry, fields) else with_transaction(entry, fields)
             for entry in entries
         ]
     except BadEntry as error:

@@ -30,13 +30,14 @@ class BadEntry(ValueError):
 
 
 def _metadata_bounds(entry: bytes) -> tuple[int, int]:
-    start = 6 if entry[:2] == b"\x0e\x01" else 0
-    if len(entry) < start + 4:
-        raise BadEntry(f"An entry of {len(entry)} bytes has no metadata")
-    end = start + 4 + _U32.unpack_from(entry, start)[0]
+    start = 10 if entry.startswith(b"\x0e\x01") else 4
+    try:
+        end = start + _U32.unpack_from(entry, start - 4)[0]
+    except struct.error:
+        raise BadEntry(f"An entry of {len(entry)} bytes has no metadata") from None
     if end > len(entry):
         raise BadEntry(f"An entry of {len(entry)} bytes claims {end} bytes of metadata")
-    return start + 4, end
+    return start, end
 
 
 def parse_metadata(entry: bytes) -> pb.MessageMetadata:
@@ -86,17 +87,22 @@ def transaction_fields(txn_id: TxnId) -> bytes:
     ).SerializePartialToString()
 
 
-def with_transaction(entry: bytes, txn_id: TxnId) -> bytes:
-    """The entry with metadata that names its transaction. Raises BadEntry.
+def names_transaction(entry: bytes, fields: bytes) -> bool:
+    """Whether the metadata spells `fields`; nothing in the payload can pass for them."""
+    start, end = _metadata_bounds(entry)
+    return entry.find(fields, start, end) >= 0
 
-    Some clients name it in the SEND command only (the Go client does), and a log is all that
-    recovery has.
+
+def with_transaction(entry: bytes, fields: bytes) -> bytes:
+    """The entry with `fields` behind the rest of its metadata: the last one counts in protobuf.
+
+    Some clients name the transaction in the SEND command only (the Go client does), and a log is
+    all that recovery has. Raises BadEntry.
     """
-    metadata = parse_metadata(entry)
-    if transaction_of(metadata) == txn_id:
-        return entry
-    metadata.txnid_least_bits, metadata.txnid_most_bits = txn_id.least, txn_id.most
-    return build_entry(metadata, payload_of(entry))
+    start, end = _metadata_bounds(entry)
+    size = _U32.pack(end - start + len(fields))
+    body = b"".join((size, entry[start:end], fields, entry[end:]))
+    return _CHECKSUM.pack(CHECKSUM_MAGIC, crc32c(body)) + body
 
 
 def sticky_key(metadata: pb.MessageMetadata) -> bytes:

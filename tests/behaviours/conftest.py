@@ -8,14 +8,9 @@ import pytest
 from raw_client import RawClient
 
 import pybroker.testing
-from pybroker.client import Client, Consumer, InitialPosition, Timeout
-from pybroker.names import TopicName
+from pybroker.client import Client
 
 _numbers = itertools.count(1)
-# Long enough for what must come, short for what must not: a receive that returns nothing is only
-# ever checked behind something that was received later, or after the end of a transaction.
-SOON_MS = 5_000
-NOTHING_MS = 150
 
 
 @pytest.fixture(scope="session")
@@ -49,48 +44,3 @@ def topics() -> Callable[[int], list[str]]:
         return [f"persistent://public/default/topic-{next(_numbers)}" for _ in range(count)]
 
     return make
-
-
-def subscribe(client: Client, topic: str, name: str = "sub", **options: Any) -> Consumer:
-    """From the beginning of the topic."""
-    return client.subscribe(topic, name, initial_position=InitialPosition.Earliest, **options)
-
-
-def drain(consumer: Consumer, count: int, acknowledge: bool = True) -> list[bytes]:
-    """The next `count` payloads, acknowledged."""
-    payloads = []
-    for _ in range(count):
-        message = consumer.receive(timeout_millis=SOON_MS)
-        payloads.append(message.data())
-        if acknowledge:
-            consumer.acknowledge(message)
-    return payloads
-
-
-def assert_nothing_more(consumer: Consumer) -> None:
-    with pytest.raises(Timeout):
-        message = consumer.receive(timeout_millis=NOTHING_MS)
-        pytest.fail(f"received {message.data()!r}")
-
-
-# -- what an administrator does, and what only the broker knows
-
-
-def create_partitioned_topic(broker: Any, topic: str, partitions: int) -> None:
-    name = TopicName.parse(topic)
-    broker.call(lambda running: running.topics.create_partitioned(name, partitions))
-
-
-def delete_topic(broker: Any, topic: str) -> None:
-    broker.call(lambda running: running.topics.delete(TopicName.parse(topic), force=True))
-
-
-def is_consumed_to_the_end(broker: Any, topic: str, subscription: str) -> bool:
-    """Whether the mark-delete position stands on the topic's very last entry."""
-
-    async def look(running: Any) -> bool:
-        found = await running.topics.get(topic)
-        cursor = found.subscriptions[subscription].cursor
-        return bool(cursor.mark_delete_position == found.ledger.last_confirmed)
-
-    return bool(broker.call(look))

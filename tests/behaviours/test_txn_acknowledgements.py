@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import SOON_MS, assert_nothing_more, drain, subscribe
+from scenario import SOON_MS, assert_nothing_more, drain, subscribe
 
 import pybroker.testing
 from pybroker.client import Client, ConsumerType, TransactionConflict

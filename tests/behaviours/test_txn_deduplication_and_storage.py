@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from conftest import assert_nothing_more, drain, subscribe
+from scenario import assert_nothing_more, drain, subscribe
 
 import pybroker.testing
 from pybroker.client import Client

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import assert_nothing_more, delete_topic, drain, subscribe
 from raw_client import RawClient
+from scenario import assert_nothing_more, delete_topic, drain, subscribe
 
 import pybroker.testing
 from pybroker import errors

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import (
+from raw_client import RawClient
+from scenario import (
     SOON_MS,
     assert_nothing_more,
     create_partitioned_topic,
@@ -12,7 +13,6 @@ from conftest import (
     is_consumed_to_the_end,
     subscribe,
 )
-from raw_client import RawClient
 
 from pybroker.client import Client, CompressionType, MessageId, Timeout
 from pybroker.wire.message_metadata import parse_metadata, payload_of
