@@ -107,21 +107,29 @@ class Client:
         self._coordinators = Coordinators(self._cluster) if enable_transaction else None
         self._closed = False
 
-    async def create_producer(self, topic: str, **options: Any) -> Producer:
+    async def create_producer(
+        self, topic: str, producer_name: str | None = None, **options: Any
+    ) -> Producer:
         """`options` are the fields of ProducerOptions, as in the official client."""
         partitions = await self._partitions(topic)
-        producer = Producer(self._cluster, topic, partitions, ProducerOptions(**options))
+        producer = Producer(
+            self._cluster, topic, partitions, ProducerOptions(producer_name, **options)
+        )
         await producer.open()
         return producer
 
     async def subscribe(
-        self, topic: str | Sequence[str], subscription_name: str, **options: Any
+        self,
+        topic: str | Sequence[str],
+        subscription_name: str,
+        consumer_type: ConsumerType = ConsumerType.Exclusive,
+        **options: Any,
     ) -> Consumer:
         """To a topic, or to all of a list. `options` are the fields of ConsumerOptions."""
         topics = [topic] if isinstance(topic, str) else list(topic)
         if not topics:
             raise InvalidConfiguration("The list of topics to subscribe to is empty")
-        spec = SubscriptionSpec(subscription_name, ConsumerOptions(**options))
+        spec = SubscriptionSpec(subscription_name, ConsumerOptions(consumer_type, **options))
         return await self._consume(topics, spec)
 
     async def create_reader(

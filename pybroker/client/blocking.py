@@ -17,6 +17,7 @@ from pybroker.client.consumer import Acknowledgeable
 from pybroker.client.errors import PulsarException
 from pybroker.client.loop_thread import LoopThread, Space
 from pybroker.client.messages import Message, MessageId
+from pybroker.client.options import ConsumerType
 from pybroker.client.producer import SendCallback, as_done, outgoing
 from pybroker.client.transaction import TxnState
 from pybroker.names import TxnId
@@ -97,13 +98,21 @@ class Producer:
     def is_connected(self) -> bool:
         return self._core.is_connected()
 
-    def send(self, content: bytes, *, txn: Transaction | None = None, **details: Any) -> MessageId:
+    def send(
+        self,
+        content: bytes,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        *,
+        txn: Transaction | None = None,
+        **details: Any,
+    ) -> MessageId:
         """Returns when the broker has stored the message: durable, or in `txn` until that ends.
 
-        `details`: properties, partition_key, ordering_key, sequence_id, event_timestamp (ms),
+        `details`: ordering_key, sequence_id, event_timestamp (ms),
         deliver_at (ms), deliver_after (timedelta).
         """
-        message = outgoing(content, self._clock, **details)
+        message = outgoing(content, self._clock, properties, partition_key, **details)
         self._take_room(1)
         return self._thread.call(self._core.send_message(message, _core(txn)))
 
@@ -320,19 +329,27 @@ class Client:
             self._thread.stop()
             raise
 
-    def create_producer(self, topic: str, **options: Any) -> Producer:
+    def create_producer(
+        self, topic: str, producer_name: str | None = None, **options: Any
+    ) -> Producer:
         """`options` are the fields of ProducerOptions, as in the official client."""
-        core = self._thread.call(self._core.create_producer(topic, **options))
+        core = self._thread.call(self._core.create_producer(topic, producer_name, **options))
         space = None
         if options.get("block_if_queue_full"):
             space = Space(core.max_pending_messages)
         return Producer(self._thread, core, self._clock, space)
 
     def subscribe(
-        self, topic: str | Sequence[str], subscription_name: str, **options: Any
+        self,
+        topic: str | Sequence[str],
+        subscription_name: str,
+        consumer_type: ConsumerType = ConsumerType.Exclusive,
+        **options: Any,
     ) -> Consumer:
         """To a topic, or to all of a list. `options` are the fields of ConsumerOptions."""
-        core = self._thread.call(self._core.subscribe(topic, subscription_name, **options))
+        core = self._thread.call(
+            self._core.subscribe(topic, subscription_name, consumer_type, **options)
+        )
         return Consumer(self._thread, core)
 
     def create_reader(self, topic: str, start_message_id: MessageId, **options: Any) -> Reader:

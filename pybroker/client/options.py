@@ -30,7 +30,11 @@ class PartitionsRoutingMode(IntEnum):
 
 
 class HashingScheme(IntEnum):
-    """How a partition key becomes a number; JavaStringHash is the Java client's default."""
+    """How a partition key becomes a number.
+
+    JavaStringHash is the Java client's default. The official Python client hashes with the Boost
+    library it was built with, and cannot be told otherwise: it may choose other partitions.
+    """
 
     Murmur3_32Hash = 0
     JavaStringHash = 2

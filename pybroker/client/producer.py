@@ -109,14 +109,22 @@ class Producer:
         return all(part.is_connected for part in self._parts)
 
     async def send(
-        self, content: bytes, *, txn: Transaction | None = None, **details: Any
+        self,
+        content: bytes,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        *,
+        txn: Transaction | None = None,
+        **details: Any,
     ) -> MessageId:
         """Returns when the broker has stored the message: durable, or in `txn` until that ends.
 
-        `details`: properties, partition_key, ordering_key, sequence_id, event_timestamp (ms),
+        `details`: ordering_key, sequence_id, event_timestamp (ms),
         deliver_at (ms), deliver_after (timedelta).
         """
-        return await self.send_message(outgoing(content, self._cluster.clock, **details), txn)
+        clock = self._cluster.clock
+        message = outgoing(content, clock, properties, partition_key, **details)
+        return await self.send_message(message, txn)
 
     async def send_message(self, message: Outgoing, txn: Transaction | None = None) -> MessageId:
         """What `send` is made of."""
