@@ -27,7 +27,7 @@ from pybroker.broker.topics import Topics
 from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.config import BrokerConfig
 from pybroker.names import COORDINATOR_ASSIGN
-from pybroker.runtime import Clock, SystemClock, Tasks
+from pybroker.runtime import Clock, SystemClock
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.services import Services
 from pybroker.server.transport import BrokerServer, Endpoint
@@ -67,7 +67,8 @@ class Broker:
         self.server = BrokerServer(services)
 
     async def start(self, listen: Endpoint, http: socket.socket | None = None) -> None:
-        """Serve. Recovery of transactions goes on in the background; who needs one waits for it.
+        """Serve. Transactions are recovered before anybody is let in, so that no client of an open
+        one is told to come back later; decided ones complete in the background.
 
         `http` is a bound socket for the admin REST. Raises CorruptStorage, DirectoryInUse, OSError.
         """
@@ -78,10 +79,7 @@ class Broker:
             parts.push_async_callback(self.topics.close)
             parts.push_async_callback(self.coordinators.close)
             self.coordinators.count = self.topics.tenants.partitions(COORDINATOR_ASSIGN)
-            recovery = Tasks("broker")
-            parts.push_async_callback(recovery.close)
-            participants = LocalParticipants(self.topics)
-            recovery.start(self.coordinators.recover_all(participants), "recovery of transactions")
+            await self.coordinators.recover_all(LocalParticipants(self.topics))
             parts.push_async_callback(self.server.stop)
             self.service_url = self._url("pulsar", await self.server.start(listen))
             if http is not None:

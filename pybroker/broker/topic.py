@@ -7,10 +7,9 @@ Everything here runs on the event loop; the ledger calls back when entries are d
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
-from managed_ledger.cursor import ManagedCursor
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
@@ -30,8 +29,6 @@ from pybroker.errors import (
 from pybroker.names import TopicName, TxnId
 from pybroker.runtime import Clock, Tasks
 from pybroker.transaction.aborted_txns import HiddenEntries
-from pybroker.transaction.pending_ack import PendingAcks
-from pybroker.transaction.pending_ack_store import log_name
 from pybroker.transaction.transaction_buffer import TransactionBuffer
 from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction
 from pybroker.wire.message_metadata import parse_metadata
@@ -287,18 +284,6 @@ class Topic:
         if self.deduplication is not None:
             self.deduplication.ended(txn_id, action is TxnAction.ABORT)
 
-    # -- pending acknowledgements of its subscriptions
-
-    def has_pending_acks(self, subscription: str) -> bool:
-        """Whether there is a log of them to replay."""
-        return self.factory.exists(log_name(self.name, subscription))
-
-    async def open_pending_acks(self, subscription: str, cursor: ManagedCursor) -> PendingAcks:
-        return await PendingAcks.open(self.factory, self.name, cursor, self.outcomes, self.config)
-
-    async def delete_pending_acks(self, subscription: str) -> None:
-        await self.factory.delete(log_name(self.name, subscription))
-
     # -- life
 
     @property
@@ -343,17 +328,3 @@ class Topic:
 
     async def _store_epoch(self, epoch: int) -> None:
         await self.ledger.set_property(_EPOCH, str(epoch))
-
-    def describe_producers(self) -> Sequence[dict[str, Any]]:
-        """For the admin API: what stats say of each producer."""
-        return [
-            {
-                "producerId": producer.producer_id,
-                "producerName": producer.name,
-                "accessMode": producer.access_mode.name.title().replace("_", ""),
-                "address": producer.address,
-                "clientVersion": producer.client_version,
-                "connectedSince": producer.connected_since_ms,
-            }
-            for producer in self.producers.all()
-        ]
