@@ -9,7 +9,6 @@ payload is a sequence of [metadata size u32][SingleMessageMetadata][payload], co
 import base64
 import binascii
 import struct
-from collections.abc import Iterable
 from typing import Final
 
 from crc32c import crc32c
@@ -23,8 +22,6 @@ MARKER_TXN_COMMIT: Final = 21
 MARKER_TXN_ABORT: Final = 22
 _MARKER_PRODUCER: Final = "pulsar.txn.marker"
 _U32: Final = struct.Struct(">I")
-_MAGIC: Final = b"\x0e\x01"
-_METADATA_SIZE: Final = _U32.unpack_from  # at byte 6 of an entry with a checksum
 _CHECKSUM: Final = struct.Struct(">HI")
 
 
@@ -90,18 +87,10 @@ def transaction_fields(txn_id: TxnId) -> bytes:
     ).SerializePartialToString()
 
 
-def all_name(entries: Iterable[bytes], fields: bytes) -> bool:
-    """Whether the metadata of each spells `fields`; nothing in a payload can pass for them.
-
-    Written out, for it runs on every transactional message. An entry without a checksum, which no
-    official client sends, is not looked into: False. Raises struct.error for a stump.
-    """
-    for entry in entries:
-        if entry[:2] != _MAGIC:
-            return False
-        if entry.find(fields, 10, 10 + _METADATA_SIZE(entry, 6)[0]) < 0:
-            return False
-    return True
+def names_transaction(entry: bytes, fields: bytes) -> bool:
+    """Whether the metadata spells `fields`; nothing in the payload can pass for them."""
+    start, end = _metadata_bounds(entry)
+    return entry.find(fields, start, end) >= 0
 
 
 def with_transaction(entry: bytes, fields: bytes) -> bytes:
