@@ -160,6 +160,11 @@ class Client:
 
     async def _consume(self, topics: Sequence[str], spec: SubscriptionSpec) -> Consumer:
         partitions = [name for topic in topics for name in await self._partitions(topic)]
+        if spec.start is not None and spec.start.left_out is not None and len(partitions) > 1:
+            raise InvalidConfiguration(
+                f"{topics[0]} has {len(partitions)} partitions: a message id is a place in one of "
+                "them, so make a reader for that one"
+            )
         consumer = Consumer(self._cluster, ",".join(topics), partitions, spec)
         await consumer.open()
         return consumer

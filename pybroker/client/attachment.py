@@ -1,6 +1,6 @@
 """Keeps a producer or a consumer registered at its topic's broker.
 
-`open` looks the broker up and registers the member, within the operation timeout. Whenever the
+`open` looks the broker up and registers the member. Whenever the
 registration is lost (the connection broke, the broker closed it to move the topic) the member is
 told, and registered again, with bounded backoff, until it works or cannot work any more.
 """
@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from pybroker.client.cluster import Cluster
 from pybroker.client.connection import Connection
 from pybroker.client.errors import AlreadyClosed, ConnectError
-from pybroker.client.retry import FIRST_DELAY_S, not_final, retrying
+from pybroker.client.retry import FIRST_DELAY_S, not_final, passing, retrying
 
 BRIEF_S: Final = 1.0
 
@@ -40,8 +40,15 @@ class Attachment:
         self._closed = False
         self._attached_at_s = 0.0
 
-    async def open(self) -> None:
-        await self._cluster.patiently(self._attach, f"Opening {self._topic}")
+    async def open(self, timeout_s: float | None) -> None:
+        """Tries again through passing troubles; None: for as long as they last."""
+        await retrying(
+            self._attach,
+            self._cluster.rng,
+            passes=passing,
+            timeout_s=timeout_s,
+            what=f"Opening {self._topic}",
+        )
 
     async def _attach(self) -> None:
         connection = await self._cluster.connection_for(self._topic)

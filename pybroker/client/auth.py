@@ -19,6 +19,7 @@ def AuthenticationToken(token: str | Callable[[], str]) -> Authentication:
 
 
 def AuthenticationBasic(username: str, password: str) -> Authentication:
+    """A user name and a password, as in the broker's .htpasswd."""
     return Authentication("basic", lambda: f"{username}:{password}".encode())
 
 

@@ -65,6 +65,7 @@ _HASHES: Final[dict[HashingScheme, Callable[[str], int]]] = {
 def partition_for_key(
     key: str, partitions: int, scheme: HashingScheme = HashingScheme.JavaStringHash
 ) -> int:
+    """Where producers send a key; from 0."""
     return _HASHES[scheme](key) % partitions
 
 

@@ -73,7 +73,7 @@ class TopicConsumer:
         self._failure: Exception | None = None
 
     async def open(self) -> None:
-        await self._attachment.open()
+        await self._attachment.open(self._cluster.timeout_s)
 
     @property
     def is_connected(self) -> bool:
@@ -150,6 +150,7 @@ class TopicConsumer:
             self._give_up(message, corruption)
             return
         except UnsupportedCompression as error:
+            self._leave()
             self.failed(error)
             return
         self._owe_permits(max(received.batch_size, 1) - len(wanted))
@@ -184,6 +185,13 @@ class TopicConsumer:
                 if message.order_key <= left_out:
                     self._acks.add(message.message_id())
         return [message for message in messages if message.order_key > left_out]
+
+    def _leave(self) -> None:
+        """So that the broker gives the messages to a consumer that can read them."""
+        connection = self._attachment.close()
+        if connection is not None and not connection.closed:
+            connection.consumers.pop(self._id, None)
+            connection.post(pb.CommandCloseConsumer(consumer_id=self._id, request_id=0))
 
     def _give_up(self, message: pb.CommandMessage, corruption: CorruptEntry) -> None:
         log.error(
@@ -308,8 +316,14 @@ class TopicConsumer:
 
     async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
         """The topic's last message and the subscription's mark-delete position, if it is told."""
-        request = pb.CommandGetLastMessageId(consumer_id=self._id)
-        answer = await self._connection().request(request, self._cluster.timeout_s)
+
+        async def ask() -> pb.CommandGetLastMessageIdResponse:
+            request = pb.CommandGetLastMessageId(consumer_id=self._id)
+            answer: pb.CommandGetLastMessageIdResponse
+            answer = await self._connection().request(request, self._cluster.timeout_s)
+            return answer
+
+        answer = await self._cluster.patiently(ask, f"The last message of {self.topic}")
         last = MessageId.from_wire(answer.last_message_id, self.topic, self.partition)
         if not answer.HasField("consumer_mark_delete_position"):
             return last, None
@@ -317,7 +331,7 @@ class TopicConsumer:
 
     async def has_more(self) -> bool:
         """Whether the topic holds a message behind the last one taken."""
-        last, mark_delete = await self._cluster.patiently(self.last_message_id, "Last message")
+        last, mark_delete = await self.last_message_id()
         if last.entry_id() < 0:
             return False
         known = None if self._start is None else self._start.left_out

@@ -100,7 +100,13 @@ class TopicProducer:
 
     async def open(self) -> None:
         codec(self._options.compression_type)  # Refuses a missing library now, not at a send.
-        await self._attachment.open()
+        await self._attachment.open(self._patience_s)
+
+    @property
+    def _patience_s(self) -> float | None:
+        """Whoever waits for exclusive access waits for others to go, however long that takes."""
+        waits = self._options.access_mode is ProducerAccessMode.WaitForExclusive
+        return None if waits else self._cluster.timeout_s
 
     @property
     def producer_name(self) -> str:
@@ -186,12 +192,9 @@ class TopicProducer:
     # --- Attachment's member ----------------------------------------------------------------
 
     async def register(self, connection: Connection) -> None:
-        waits = self._options.access_mode is ProducerAccessMode.WaitForExclusive
         connection.producers[self._id] = self
         try:
-            answer = await connection.request(
-                self._introduction(), None if waits else self._cluster.timeout_s
-            )
+            answer = await connection.request(self._introduction(), self._patience_s)
         except BaseException as error:
             connection.producers.pop(self._id, None)
             if isinstance(error, Timeout | asyncio.CancelledError) and not connection.closed:

@@ -488,3 +488,9 @@ class TestReaders:
             assert not await reader.has_message_available()
 
         broker.run(work())
+
+    def test_a_message_id_is_no_start_for_several_partitions(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        with pytest.raises(InvalidConfiguration, match="reader for that one"):
+            broker.run(client.create_reader("parts", MessageId(0, 1, 5)))

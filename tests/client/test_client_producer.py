@@ -9,6 +9,7 @@ from pybroker.client import (
     AuthorizationError,
     CompressionType,
     MessageTooBig,
+    ProducerAccessMode,
     ProducerFenced,
     ProducerQueueIsFull,
     Result,
@@ -213,6 +214,24 @@ def test_a_fenced_producer_stays_fenced(broker: ScriptedBroker, client: Any):
     broker.run(work())
     assert len(broker.sent) == 1
     assert len(broker.asked_for(pb.CommandProducer)) == 1
+
+
+def test_exclusive_access_is_waited_for_however_long_it_takes(broker: ScriptedBroker, client: Any):
+    broker.answers["Producer"] = lambda *_: pb.CommandProducerSuccess(
+        request_id=0, producer_name="p", producer_ready=False
+    )
+
+    async def work() -> None:
+        creating = asyncio.create_task(
+            client.create_producer("t", access_mode=ProducerAccessMode.WaitForExclusive)
+        )
+        await asyncio.sleep(3600)
+        (waiting,) = broker.asked_for(pb.CommandProducer)
+        broker.peer.say(pb.CommandProducerSuccess(request_id=waiting.request_id, producer_name="p"))
+        await (await creating).send(b"x")
+
+    broker.answers["Ping"] = lambda *_: pb.CommandPong()
+    broker.run(work())
 
 
 def test_a_full_queue_refuses_or_waits_as_asked(broker: ScriptedBroker, client: Any):
