@@ -13,9 +13,14 @@ from dataclasses import dataclass, field
 
 from pybroker.client import (
     Client,
+    ConnectError,
+    Consumer,
     ConsumerType,
     InitialPosition,
     InvalidTxnStatus,
+    Message,
+    MessageId,
+    Result,
     Timeout,
     Transaction,
     TransactionConflict,
@@ -24,8 +29,9 @@ from pybroker.client import (
 
 NUMBERS, COPIES = "numbers", "copies"
 TRIPLE = ("triple-a", "triple-b", "triple-c")
-MAX_BACKLOG = 200
-BURST = 20
+MAX_BACKLOG = 500
+BURST = 100
+MAX_COPIES_PER_TXN = 10
 TXN_TIMEOUT_MS = 60_000
 STALLED_AFTER_S = 60
 
@@ -89,13 +95,22 @@ def start_worker(name: str, progress: Progress, work: Callable[[], None]) -> thr
 
 
 def publish_numbers(client: Client, progress: Progress, books: Books) -> None:
+    """In bursts that are in flight together, so that a kill meets some in each state."""
     producer = client.create_producer(NUMBERS, producer_name="numbers", send_timeout_millis=0)
+
+    def acknowledged(number: int) -> Callable[[object, MessageId | None], None]:
+        def callback(result: object, _: MessageId | None) -> None:
+            assert result == Result.Ok, result
+            books.acknowledged_numbers.append(number)
+
+        return callback
+
     while not progress.stopping:
         wait_for_copies(progress)
         first = progress.count("numbers")
         for number in range(first, first + BURST):
-            producer.send(str(number).encode(), sequence_id=number)
-            books.acknowledged_numbers.append(number)
+            producer.send_async(str(number).encode(), acknowledged(number), sequence_id=number)
+        producer.flush()
         progress.made("numbers", BURST)
 
 
@@ -115,9 +130,12 @@ def publish_triples(client: Client, progress: Progress, books: Books) -> None:
     triple = 0
     while not progress.stopping:
         txn = client.new_transaction(timeout_ms=TXN_TIMEOUT_MS)
-        for producer in producers:
-            producer.send(str(triple).encode(), txn=txn)
-        commits = triple % 5 != 4 and end(client, txn, commit=True)
+        try:
+            for producer in producers:
+                producer.send(str(triple).encode(), txn=txn)
+            commits = triple % 5 != 4 and end(client, txn, commit=True)
+        except ConnectError:
+            commits = False  # whether the message is stored is not known: begin anew
         if not commits:
             end(client, txn, commit=False)
         (books.committed_triples if commits else books.aborted_triples).add(triple)
@@ -134,22 +152,32 @@ def copy_numbers(client: Client, progress: Progress, books: Books) -> None:
         initial_position=InitialPosition.Earliest,
     )
     producer = client.create_producer(COPIES, producer_name="copies", send_timeout_millis=0)
-    while not (progress.stopping and len(books.committed_copies) >= progress.count("numbers")):
-        try:
-            message = consumer.receive(timeout_millis=2000)
-        except Timeout:
+    while not (progress.stopping and progress.count("copies") >= progress.count("numbers")):
+        messages = receive_some(consumer)
+        if not messages:
             continue
         txn = client.new_transaction(timeout_ms=TXN_TIMEOUT_MS)
         try:
-            producer.send(message.data(), txn=txn)
-            consumer.acknowledge(message, txn=txn)
-        except TransactionConflict:
-            # Delivered again after a kill, and committed before it.
+            for message in messages:
+                producer.send(message.data(), txn=txn)
+                consumer.acknowledge(message, txn=txn)
+        except (ConnectError, TransactionConflict):
+            # A conflict: delivered again after a kill, and committed before it.
             end(client, txn, commit=False)
             continue
         if end(client, txn, commit=True):
-            books.committed_copies.append(int(message.data()))
-            progress.made("copies")
+            books.committed_copies += [int(message.data()) for message in messages]
+            progress.made("copies", len(messages))
+
+
+def receive_some(consumer: Consumer) -> list[Message]:
+    messages: list[Message] = []
+    try:
+        while len(messages) < MAX_COPIES_PER_TXN:
+            messages.append(consumer.receive(timeout_millis=10 if messages else 2000))
+    except Timeout:
+        pass
+    return messages
 
 
 def end(client: Client, txn: Transaction, commit: bool) -> bool:
