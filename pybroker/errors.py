@@ -38,7 +38,7 @@ class ConsumerBusy(PulsarError):
 
 
 class ServiceNotReady(PulsarError):
-    """The client closes its connection, or retries, depending on the text: wire.md, fact 5."""
+    """The client closes its connection, or retries, depending on the text."""
 
     code = 6
     http_status = 503

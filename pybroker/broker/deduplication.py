@@ -1,9 +1,9 @@
 """Deduplication: each producer name's highest sequence id, and what aborts gave back.
 
-A message is a duplicate when its highest sequence id is not above the producer's highest one
-(wire.md, fact 17), unless a transaction that carried it was aborted: then it may come again. Memory
-is ahead of the disk by what is in flight: a duplicate of a message that is not durable yet is
-answered when that one is.
+A message is a duplicate when its highest sequence id is not above the producer's highest one,
+unless a transaction that carried it was aborted: then it may come again. Memory is ahead of the
+disk by what is in flight: a duplicate of a message that is not durable yet is answered when that
+one is.
 
 State is rebuilt at load from a snapshot in the metadata store and a scan of the entries behind it.
 """

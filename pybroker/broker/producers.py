@@ -1,6 +1,6 @@
 """The producers of one topic: who may write, under which access mode, and who waits.
 
-Access modes (wire.md, fact 10): any number of Shared producers, or one exclusive one. A producer
+Access modes: any number of Shared producers, or one exclusive one. A producer
 that asked for WaitForExclusive queues; one with ExclusiveWithFencing drives all others out. The
 topic epoch counts exclusive owners; a producer that comes back with an older epoch was fenced.
 """
@@ -66,6 +66,12 @@ class Producers:
     def all(self) -> list[Producer]:
         return list(self._connected.values())
 
+    @property
+    def _owned(self) -> bool:
+        """An exclusive producer is the only one, so the first tells for all."""
+        first = next(iter(self._connected.values()), None)
+        return first is not None and first.exclusive
+
     async def add(self, producer: Producer, granted: Callable[[], None]) -> bool:
         """True if it may write now; False if it waits, and `granted` will be called.
 
@@ -73,7 +79,7 @@ class Producers:
         """
         self._replace_older(producer)
         if not producer.exclusive:
-            if any(p.exclusive for p in self._connected.values()) or self._waiting:
+            if self._owned or self._waiting:
                 raise ProducerBusy(f"{self._topic} has an exclusive producer")
             producer.topic_epoch = self.epoch
             self._connected[producer.name] = producer

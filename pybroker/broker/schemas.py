@@ -1,7 +1,7 @@
 """Schemas of topics, by version: kept, found again, never changed.
 
 A partition shares its partitioned topic's schemas. A version travels as 8 bytes, big-endian, from
-0 (wire.md, fact 12). Differs: beyond the schema's type there is no compatibility check yet.
+0. Differs: beyond the schema's type there is no compatibility check yet.
 """
 
 import base64

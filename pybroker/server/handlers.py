@@ -34,7 +34,7 @@ def _of_consumer(body: Any) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """`immediate` runs within `data_received`, `deferred` in a task; each has one of them."""
+    """`immediate` runs while the chunk is parsed, `deferred` in a task; each has one of them."""
 
     field: str  # of the body in BaseCommand
     immediate: Callable[["Session", Any], None] | None = None

@@ -45,7 +45,7 @@ def ping(session: "Session", command: pb.CommandPing) -> None:
 
 
 def ignore(session: "Session", command: Any) -> None:
-    """PONG only says that the peer is there, which `data_received` noticed."""
+    """PONG only says that the peer is there, which any byte from it says."""
 
 
 # -- LOOKUP

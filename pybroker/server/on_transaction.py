@@ -46,7 +46,7 @@ def _answer(
     response = getattr(envelope, field)
     response.request_id = command.request_id
     if txn_id is not None:
-        # Explicitly, even when 0: the Go client dereferences both (wire.md, fact 3).
+        # Explicitly, even when 0: the Go client dereferences both.
         response.txnid_most_bits, response.txnid_least_bits = txn_id
     if error is not None:
         response.error, response.message = error.code, str(error)
@@ -60,6 +60,13 @@ def failed(session: "Session", command: Any, error: PulsarError) -> None:
 
 def _txn_id(command: Any) -> TxnId:
     return TxnId(command.txnid_most_bits, command.txnid_least_bits)
+
+
+def _action(command: Any) -> TxnAction:
+    """Neither end is a default: proto2 drops values it does not know."""
+    if not command.HasField("txn_action"):
+        raise NotAllowed("The command does not say whether to COMMIT or to ABORT the transaction")
+    return TxnAction(command.txn_action)
 
 
 async def _coordinator(session: "Session", tc_id: int) -> TransactionCoordinator:
@@ -105,7 +112,7 @@ async def add_subscription(session: "Session", command: pb.CommandAddSubscriptio
 async def end_txn(session: "Session", command: pb.CommandEndTxn) -> None:
     txn_id = _txn_id(command)
     coordinator = await _coordinator(session, txn_id.most)
-    await coordinator.end(txn_id, TxnAction(command.txn_action), session.principal)
+    await coordinator.end(txn_id, _action(command), session.principal)
     _answer(session, command, txn_id)
 
 
@@ -117,7 +124,7 @@ async def end_on_partition(session: "Session", command: pb.CommandEndTxnOnPartit
     await LocalParticipants(session.services.topics).end_on_partition(
         txn_id,
         command.topic,
-        TxnAction(command.txn_action),
+        _action(command),
         command.txnid_least_bits_of_low_watermark,
     )
     _answer(session, command, txn_id)
@@ -129,7 +136,7 @@ async def end_on_subscription(session: "Session", command: pb.CommandEndTxnOnSub
         txn_id,
         command.subscription.topic,
         command.subscription.subscription,
-        TxnAction(command.txn_action),
+        _action(command),
         command.txnid_least_bits_of_low_watermark,
     )
     _answer(session, command, txn_id)

@@ -3,12 +3,19 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
 from pybroker.runtime import Clock
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.transaction.coordinators import Coordinators
+
+_RECEIVE_BYTES: Final = 256 * 1024
+
+
+def _receive_buffer() -> memoryview:
+    return memoryview(bytearray(_RECEIVE_BYTES))
 
 
 @dataclass(slots=True)
@@ -22,3 +29,5 @@ class Services:
     boot_id: str
     # Of names for producers and consumers that come without one.
     name_numbers: Iterator[int] = field(default_factory=itertools.count)
+    # What sockets are read into; a fresh buffer for each read would be mapped and unmapped.
+    receive_buffer: memoryview = field(default_factory=_receive_buffer)

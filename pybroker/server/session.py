@@ -1,6 +1,6 @@
 """One connection: bytes in, handlers by command, everything written in one piece a tick.
 
-`data_received` parses a whole chunk at once. Runs of SENDs, ACK and FLOW are handled on the spot;
+`_received` parses a whole chunk at once. Runs of SENDs, ACK and FLOW are handled on the spot;
 what may wait (loading a topic, a transaction's log) runs in a task of the session. Commands about
 the same producer or consumer are handled one after the other, in the order they came.
 """
@@ -62,7 +62,7 @@ class ConsumerSlot:
         self.frames = commands.MessageFrames(consumer.consumer_id, topic.name.partition)
 
 
-class Session(asyncio.Protocol):
+class Session(asyncio.BufferedProtocol):
     """`admit` may refuse a connection by its address; `forget` hears of an admitted one's end."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Session(asyncio.Protocol):
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._handshake: asyncio.TimerHandle | None = None
 
-    # -- asyncio.Protocol
+    # -- asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -110,7 +110,14 @@ class Session(asyncio.Protocol):
         timeout_s = self.services.config.handshake_timeout_ms / 1000
         self._handshake = self._loop.call_later(timeout_s, self._handshake_timed_out)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        # One buffer for all sessions: it is filled and emptied within one callback.
+        return self.services.receive_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._received(bytes(self.services.receive_buffer[:nbytes]))
+
+    def _received(self, data: bytes) -> None:
         self._heard = True
         try:
             events = self._decoder.receive(data)

@@ -1,6 +1,6 @@
 """The listening socket: limits on connections, keep-alive, an orderly end.
 
-Limits (security-and-faults): so many connections in all and per address; a connection without
+Limits: so many connections in all and per address; a connection without
 CONNECT is closed by its session; one that says nothing for two keep-alive intervals, though asked
 by a PING, is closed here.
 """
@@ -46,7 +46,7 @@ class BrokerServer:
         bound = self._server.sockets[0].getsockname()
         return bound[0], bound[1]
 
-    def _accept(self) -> asyncio.Protocol:
+    def _accept(self) -> Session:
         return Session(self._services, self._admit, self._forget)
 
     def _admit(self, session: Session, address: str) -> bool:

@@ -1,5 +1,5 @@
 """What a connection may receive, and when: a literal table. Source: the binary protocol's
-"Connection establishment"; wire.md lists who sends what.
+"Connection establishment".
 """
 
 from enum import Enum, auto

@@ -23,6 +23,7 @@ from pybroker.wire import varint
 # What a frame may hold besides a message of the greatest size: command, metadata, properties.
 FRAME_OVERHEAD_BYTES: Final = 10 * 1024
 MAX_COMMAND_BYTES: Final = 1024 * 1024
+_TOTAL: Final = struct.Struct(">I")
 _SIZES: Final = struct.Struct(">II")
 _CHECKSUM: Final = struct.Struct(">HI")
 CHECKSUM_MAGIC: Final = 0x0E01
@@ -109,7 +110,7 @@ class FrameDecoder:
         self._max_frame_bytes = max_message_bytes + FRAME_OVERHEAD_BYTES
         self._parts: list[bytes] = []
         self._held = 0
-        self._wanted = 8
+        self._wanted = 4
         self._run: SendRun | None = None
         self._run_key: tuple[bytes, bytes | None, bytes | None] | None = None
 
@@ -146,24 +147,36 @@ class FrameDecoder:
             command_end = command_start + command_size
             frame_end = position + 4 + total
             if command_end > frame_end or total > self._max_frame_bytes:
-                raise ProtocolError(self._describe(total, command_size))
+                raise self._impossible(total, command_size)
             if frame_end > end:
                 self._wanted = frame_end - position
                 return position
             send = match_send(data, command_start, command_end)
-            if send is not None:
+            # The third byte behind the tags is the length of the SEND's body: it must not lie.
+            if send is not None and data[command_start + 3] == command_size - 4:
                 add_send(send.groups(), data, view, command_end, frame_end, events)
             else:
                 self._run_key = None
                 self._add_command(data, command_start, command_end, frame_end, view, events)
             position = frame_end
-        self._wanted = 8
+        if end - position >= 4:
+            self._check_total(_TOTAL.unpack_from(data, position)[0])
+        self._wanted = 8 if end - position >= 4 else 4
         return position
 
-    def _describe(self, total: int, command_size: int) -> str:
+    def _check_total(self, total: int) -> None:
+        """Refuse a frame by its first four bytes, rather than wait for the rest of it."""
+        if not 4 <= total <= self._max_frame_bytes:
+            raise self._impossible(total, 0)
+
+    def _impossible(self, total: int, command_size: int) -> ProtocolError:
         if total > self._max_frame_bytes:
-            return f"A frame of {total} bytes is larger than the {self._max_frame_bytes} allowed"
-        return f"A command of {command_size} bytes does not fit its frame of {total} bytes"
+            return ProtocolError(
+                f"A frame of {total} bytes is larger than the {self._max_frame_bytes} allowed"
+            )
+        return ProtocolError(
+            f"A command of {command_size} bytes does not fit its frame of {total} bytes"
+        )
 
     def _add_send(
         self,

@@ -112,6 +112,6 @@ def sticky_key(metadata: pb.MessageMetadata) -> bytes:
     if not metadata.partition_key_b64_encoded:
         return metadata.partition_key.encode()
     try:
-        return base64.b64decode(metadata.partition_key)
+        return base64.b64decode(metadata.partition_key, validate=True)
     except binascii.Error:
         return metadata.partition_key.encode()
