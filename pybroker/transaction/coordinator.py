@@ -80,8 +80,8 @@ class TransactionCoordinator:
         self._snapshotting = False
         self._closed = False
         self._opened = self._timed_out = 0
-        transaction_log.on_failure(self._fail)
         self._ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
+        transaction_log.on_failure(self._fail)
 
     # Commands
 
@@ -156,7 +156,14 @@ class TransactionCoordinator:
         self._tasks.start(self._end(local_id, action, decided), f"end {local_id}")
 
     async def _end(self, local_id: int, action: TxnAction, decided: Awaitable[object]) -> None:
-        await decided
+        try:
+            await decided
+            await self._end_everywhere(local_id, action)
+        except TransactionCoordinatorNotFound:
+            # The log failed and whoever waits was told. Recovery goes on from what is durable.
+            log.info("Transaction (%s,%s) is not ended here", self.coordinator_id, local_id)
+
+    async def _end_everywhere(self, local_id: int, action: TxnAction) -> None:
         transaction = self._store.get(local_id)
         assert transaction is not None
         await self._participants.end_everywhere(transaction, action, self._store.low_watermark)

@@ -20,6 +20,8 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 
+# What a snapshot replaced is of no use: no retention, and new ledgers soon, so that it can go.
+_CONFIG: Final = ManagedLedgerConfig(min_rollover_time_ms=60_000)
 _READ_ENTRIES: Final = 1000
 _READ_BYTES: Final = 4 * 1024 * 1024
 
@@ -36,8 +38,7 @@ class SnapshotLog:
     async def open(
         cls, factory: ManagedLedgerFactory, name: str, cursor_name: str
     ) -> "SnapshotLog":
-        # No retention: what a snapshot replaced is of no use to anybody.
-        ledger = await factory.open(name, ManagedLedgerConfig())
+        ledger = await factory.open(name, _CONFIG)
         return cls(ledger, await ledger.open_cursor(cursor_name, None))
 
     @property

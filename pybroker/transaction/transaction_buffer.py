@@ -92,6 +92,7 @@ class TransactionBuffer:
         self._trimmed: list[int] = []
         self._tasks = Tasks(f"transaction buffer of {ledger.name}")
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
         ledger.on_trimmed.append(self._ledger_trimmed)
 
     # Publish
@@ -343,10 +344,12 @@ class TransactionBuffer:
         self._set_timer()
 
     def _start_snapshot_if_due(self) -> None:
+        if self._closed or len(self._tasks):
+            return
         # Open transactions are written whole: that must cost less than scanning what it saves.
         pays = self._changes > self._open.range_count
         unread = self._ledger.count_between(self._snapshot_position, self._ledger.last_confirmed)
-        if (pays or unread > _SCAN_LIMIT_ENTRIES) and not len(self._tasks):
+        if pays or unread > _SCAN_LIMIT_ENTRIES:
             self._tasks.start(self._snapshot(), "snapshot")
 
     async def _snapshot(self) -> None:
@@ -358,15 +361,14 @@ class TransactionBuffer:
         hidden, trimmed = self.hidden.take_changes(), self._trimmed
         self._trimmed = []
         self._changes = 0
-        self._snapshot_position = position
         try:
             await self._snapshots.write(head, hidden)
             await self._snapshots.drop_ledgers(trimmed)
-        except ManagedLedgerError as error:
-            log.warning("%s: no snapshot of its transactions: %s", self._topic, error)
+        except (ManagedLedgerError, asyncio.CancelledError):
             self.hidden.changed_again(hidden)
             self._trimmed += trimmed
-            self._changes += 1
+            raise
+        self._snapshot_position = position
 
     def _ledger_trimmed(self, ledger_id: int) -> None:
         self.hidden.drop_ledger(ledger_id)
@@ -375,8 +377,12 @@ class TransactionBuffer:
     async def close(self) -> None:
         """Leave a snapshot, so that the next recovery scans nothing. Idempotent."""
         await self._stop()
-        if self._marked and self._snapshot_position != self._ledger.last_confirmed:
+        if not self._marked or self._snapshot_position == self._ledger.last_confirmed:
+            return
+        try:
             await self._snapshot()
+        except ManagedLedgerError as error:
+            log.warning("%s: the next recovery reads more of it: %s", self._topic, error)
 
     async def delete(self) -> None:
         """The topic goes."""
@@ -384,6 +390,7 @@ class TransactionBuffer:
         await self._snapshots.delete()
 
     async def _stop(self) -> None:
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -220,6 +220,24 @@ async def test_a_snapshot_leaves_what_is_in_flight_to_the_scan(world: World) -> 
 
 
 @in_world
+async def test_a_snapshot_that_was_interrupted_hides_nothing_less(world: World) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.send(txn_id, "a")
+    await world.end(txn_id, ABORT)
+    world.storage.holding = True
+    interrupted = asyncio.ensure_future(buffer._snapshot())
+    await soon()
+    interrupted.cancel()
+    await soon()
+    world.storage.full = True
+    world.storage.release()
+    await soon()
+    world.storage.full = False
+    world = await world.restarted()
+    assert await world.read() == []
+
+
+@in_world
 async def test_a_marker_that_was_lost_does_not_pin_the_topic(world: World) -> None:
     txn_id = await world.begin_on(ORDERS)
     await world.send(txn_id, "a")
