@@ -18,7 +18,10 @@ from pybroker.client.auth import (
     AuthenticationToken,
 )
 from pybroker.client.batching import EncodedBatch, encode_batch
-from pybroker.client.blocking import Client, Consumer, Producer, Reader, Transaction
+from pybroker.client.blocking import Client
+from pybroker.client.blocking_consumer import Consumer, Reader
+from pybroker.client.blocking_producer import Producer
+from pybroker.client.blocking_transaction import Transaction
 from pybroker.client.errors import (
     AlreadyClosed,
     ClientError,

@@ -12,12 +12,12 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from pybroker import errors
 from pybroker.client.attachment import Attachment
-from pybroker.client.batching import EncodedBatch, append_message, compressed, key_values
+from pybroker.client.batch_collector import BatchCollector, OpenBatch
+from pybroker.client.batching import EncodedBatch, compressed, key_values
 from pybroker.client.cluster import Cluster
 from pybroker.client.compression import codec
 from pybroker.client.connection import DEFAULT_MAX_MESSAGE_BYTES, Connection
@@ -44,19 +44,6 @@ _WORTH_RESENDING: Final = (
     errors.ServiceNotReady,
     errors.TooManyRequests,
 )
-
-
-@dataclass(slots=True)
-class OpenBatch:
-    """Messages of one transaction (or none) that will leave together."""
-
-    txn_id: TxnId | None
-    first_sequence_id: int
-    first_message: Outgoing
-    last_sequence_id: int = -1
-    size_bytes: int = 0
-    parts: list[bytes] = field(default_factory=list)
-    done: list[Done] = field(default_factory=list)
 
 
 class TopicProducer:
@@ -88,8 +75,7 @@ class TopicProducer:
         if options.initial_sequence_id is not None:
             self._next_sequence_id = options.initial_sequence_id + 1
         self._max_message_bytes = DEFAULT_MAX_MESSAGE_BYTES
-        self._batch: OpenBatch | None = None
-        self._batch_timer: asyncio.TimerHandle | None = None
+        self._batches = BatchCollector(options, leave=self._send_batch)
         self._limit = options.max_pending_messages
         self._outstanding = 0
         self._room_freed = room_freed
@@ -118,7 +104,7 @@ class TopicProducer:
 
     @property
     def has_open_batch(self) -> bool:
-        return self._batch is not None
+        return self._batches.is_open
 
     def submit(self, message: Outgoing, txn: Transaction | None, done: Done) -> None:
         """Takes the message; `done` is called once, now if it is refused."""
@@ -276,12 +262,12 @@ class TopicProducer:
         return wanted
 
     def _accept(self, message: Outgoing, txn_id: TxnId | None, done: Done) -> None:
+        sequence_id = self._take_sequence_id(message.sequence_id)
         # A delayed message is delivered on its own, so it travels on its own.
         if self._options.batching_enabled and message.deliver_at_ms is None:
-            self._add_to_batch(message, txn_id, done)
+            self._batches.add(message, txn_id, sequence_id, done)
             return
         self.flush_batch()
-        sequence_id = self._take_sequence_id(message.sequence_id)
         metadata, payload = self._writer.single(message, sequence_id, txn_id)
         self._enqueue(metadata, payload, txn_id, [done])
 
@@ -292,40 +278,12 @@ class TopicProducer:
         metadata, payload = self._writer.batch(batch, first, last, txn_id)
         self._enqueue(metadata, payload, txn_id, [done])
 
-    # --- the open batch ---------------------------------------------------------------------
-
-    def _add_to_batch(self, message: Outgoing, txn_id: TxnId | None, done: Done) -> None:
-        options, size = self._options, len(message.content)
-        batch = self._batch
-        if batch is not None and (
-            batch.txn_id != txn_id
-            or batch.size_bytes + size > options.batching_max_allowed_size_in_bytes
-        ):
-            self.flush_batch()
-            batch = None
-        sequence_id = self._take_sequence_id(message.sequence_id)
-        if batch is None:
-            batch = self._open_batch(OpenBatch(txn_id, sequence_id, message))
-        append_message(batch.parts, message, sequence_id)
-        batch.done.append(done)
-        batch.last_sequence_id = sequence_id
-        batch.size_bytes += size
-        if len(batch.done) >= options.batching_max_messages:
-            self.flush_batch()
-
-    def _open_batch(self, batch: OpenBatch) -> OpenBatch:
-        self._batch = batch
-        delay_s = self._options.batching_max_publish_delay_ms / 1000
-        self._batch_timer = asyncio.get_running_loop().call_later(delay_s, self.flush_batch)
-        return batch
-
     def flush_batch(self) -> None:
-        if self._batch_timer is not None:
-            self._batch_timer.cancel()
-            self._batch_timer = None
-        batch, self._batch = self._batch, None
-        if batch is None:
-            return
+        self._batches.flush()
+
+    # --- entries ----------------------------------------------------------------------------
+
+    def _send_batch(self, batch: OpenBatch) -> None:
         encoded = compressed(b"".join(batch.parts), len(batch.done), self._options.compression_type)
         metadata, payload = self._writer.batch(
             encoded,

@@ -1,0 +1,152 @@
+"""A consumer and a reader for threads. Messages that are here already cost no trip to the loop."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pybroker.client import consumer, reader
+from pybroker.client.blocking_transaction import Transaction
+from pybroker.client.consumer import Acknowledgeable
+from pybroker.client.loop_thread import LoopThread
+from pybroker.client.messages import Message, MessageId
+
+
+class Consumer:
+    """Made by Client.subscribe."""
+
+    def __init__(self, thread: LoopThread, core: consumer.Consumer) -> None:
+        self._thread = thread
+        self._core = core
+
+    def topic(self) -> str:
+        return self._core.topic()
+
+    def subscription_name(self) -> str:
+        return self._core.subscription_name()
+
+    def consumer_name(self) -> str:
+        return self._core.consumer_name()
+
+    def is_connected(self) -> bool:
+        return self._core.is_connected()
+
+    def receive(self, timeout_millis: int | None = None) -> Message:
+        """The next message; waits for it. Raises Timeout."""
+        message = self._core.poll()
+        if message is None:
+            return self._thread.call(self._core.receive(timeout_millis))
+        self._thread.post(self._core.taken, message)
+        return message
+
+    def batch_receive(self) -> list[Message]:
+        """Up to what the batch_receive_policy allows; empty if nothing came in its time."""
+        return self._thread.call(self._core.batch_receive())
+
+    def acknowledge(
+        self,
+        message: Acknowledgeable | Sequence[Acknowledgeable],
+        txn: Transaction | None = None,
+    ) -> None:
+        """One message or several.
+
+        Without a transaction this does not wait for the broker. In one it does, and raises
+        TransactionConflict if another transaction, or nobody's, acknowledged the message before.
+        """
+        if txn is None:
+            self._post(self._core.acknowledge_now, message)
+        else:
+            self._thread.call(self._core.acknowledge(message, txn.core))
+
+    def acknowledge_cumulative(
+        self, message: Acknowledgeable, txn: Transaction | None = None
+    ) -> None:
+        """Everything of the message's topic or partition up to and with it."""
+        if txn is None:
+            self._post(self._core.acknowledge_cumulative_now, message)
+        else:
+            self._thread.call(self._core.acknowledge_cumulative(message, txn.core))
+
+    def negative_acknowledge(self, message: Acknowledgeable) -> None:
+        """Delivered again after negative_ack_redelivery_delay_ms."""
+        self._post(self._core.negative_acknowledge, message)
+
+    def _post(self, function: Callable[[Any], None], message: Any) -> None:
+        self._core.refuse_if_ended()
+        self._thread.post(function, message)
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        self._thread.call(_soon(self._core.redeliver_unacknowledged_messages))
+
+    def seek(self, messageid: MessageId | int) -> None:
+        """To behind a message (one topic or partition), or every one to a publish time in ms."""
+        self._thread.call(self._core.seek(messageid))
+
+    def get_last_message_id(self) -> MessageId:
+        """Of a single topic: several have no order between them."""
+        return self._thread.call(self._core.get_last_message_id())
+
+    def get_last_message_ids(self) -> list[MessageId]:
+        """One for each topic or partition; entry id -1 where there is no message."""
+        return self._thread.call(self._core.get_last_message_ids())
+
+    def get_mark_delete_position(self) -> MessageId:
+        """Up to and with this entry all is acknowledged. Of a single topic."""
+        return self._thread.call(self._core.get_mark_delete_position())
+
+    def unsubscribe(self) -> None:
+        """Deletes the subscription and closes the consumer."""
+        self._thread.call(self._core.unsubscribe())
+
+    def close(self) -> None:
+        self._thread.call(self._core.close())
+
+    def __enter__(self) -> "Consumer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+async def _soon(function: Any) -> None:
+    function()
+
+
+class Reader:
+    """Made by Client.create_reader."""
+
+    def __init__(self, thread: LoopThread, core: reader.Reader) -> None:
+        self._thread = thread
+        self._core = core
+
+    def topic(self) -> str:
+        return self._core.topic()
+
+    def is_connected(self) -> bool:
+        return self._core.is_connected()
+
+    def read_next(self, timeout_millis: int | None = None) -> Message:
+        """The next message; waits for it. Raises Timeout."""
+        message = self._core.consumer.poll()
+        if message is None:
+            return self._thread.call(self._core.read_next(timeout_millis))
+        self._thread.post(self._core.taken, message)
+        return message
+
+    def batch_read(self, max_messages: int, timeout_millis: int | None = None) -> list[Message]:
+        """Waits for a message, then takes all that are here; empty if none came in time."""
+        return self._thread.call(self._core.batch_read(max_messages, timeout_millis))
+
+    def has_message_available(self) -> bool:
+        """False at the last message that can be delivered now."""
+        return self._thread.call(self._core.has_message_available())
+
+    def seek(self, messageid: MessageId | int) -> None:
+        self._thread.call(self._core.seek(messageid))
+
+    def close(self) -> None:
+        self._thread.call(self._core.close())
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
