@@ -101,8 +101,11 @@ class StorageToBreak(MemoryBackend):
         for group, done in held:
             self._finish(group, done)
 
+    def _new(self) -> "StorageToBreak":
+        return StorageToBreak()
+
     def durable_copy(self) -> "StorageToBreak":
-        copy = StorageToBreak()
+        copy = self._new()
         for operation in self._durable:
             copy._state.apply(operation)
             copy._state.withdraw(operation)  # nothing is queued
@@ -132,6 +135,7 @@ class World:
         )
         self.buffers: dict[str, TransactionBuffer] = {}
         self.pending: dict[tuple[str, str], PendingAcks] = {}
+        self._loading = asyncio.Lock()
         self.stable_moves: list[str] = []
         # Called before a participant ends a transaction; may raise or wait.
         self.before_end: Callable[[str], Coroutine[Any, Any, None]] = nothing
@@ -144,13 +148,17 @@ class World:
         return await World(self.storage.durable_copy(), **self.settings).start()
 
     async def restarted(self) -> "World":
+        await self.stopped()
+        return await self.crashed()
+
+    async def stopped(self) -> None:
+        """Nothing of it runs any more; what it still writes, nobody will find."""
         await self.coordinators.close()
         for buffer in self.buffers.values():
             await buffer.close()
         for pending in self.pending.values():
             await pending.close()
         await self.factory.close()
-        return await self.crashed()
 
     # topics and subscriptions
 
@@ -158,31 +166,33 @@ class World:
         return await self.factory.open(TopicName.parse(topic).ledger_name)
 
     async def buffer(self, topic: str = ORDERS) -> TransactionBuffer:
-        if topic not in self.buffers:
-            self.buffers[topic] = await TransactionBuffer.recover(
-                await self.ledger(topic),
-                self.storage.metadata,
-                self.coordinators,
-                self.clock,
-                self.config,
-                lambda: self.stable_moves.append(topic),
-            )
-        return self.buffers[topic]
+        async with self._loading:
+            if topic not in self.buffers:
+                self.buffers[topic] = await TransactionBuffer.recover(
+                    await self.ledger(topic),
+                    self.storage.metadata,
+                    self.coordinators,
+                    self.clock,
+                    self.config,
+                    lambda: self.stable_moves.append(topic),
+                )
+            return self.buffers[topic]
 
     async def cursor(self, subscription: str, topic: str = ORDERS) -> ManagedCursor:
         ledger = await self.ledger(topic)
         return await ledger.open_cursor(subscription, ledger.first_position.before)
 
     async def acks(self, subscription: str = "sub", topic: str = ORDERS) -> PendingAcks:
-        if (topic, subscription) not in self.pending:
-            self.pending[topic, subscription] = await PendingAcks.open(
-                self.factory,
-                TopicName.parse(topic),
-                await self.cursor(subscription, topic),
-                self.coordinators,
-                self.config,
-            )
-        return self.pending[topic, subscription]
+        async with self._loading:
+            if (topic, subscription) not in self.pending:
+                self.pending[topic, subscription] = await PendingAcks.open(
+                    self.factory,
+                    TopicName.parse(topic),
+                    await self.cursor(subscription, topic),
+                    self.coordinators,
+                    self.config,
+                )
+            return self.pending[topic, subscription]
 
     # Participants
 
@@ -235,6 +245,8 @@ class World:
         sent: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
 
         def done(position: Position | None, error: Exception | None) -> None:
+            if sent.cancelled():
+                return
             if position is not None:
                 sent.set_result(position)
             else:
