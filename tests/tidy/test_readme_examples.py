@@ -1,0 +1,49 @@
+"""README's first two examples are run as they stand, against a broker of this process."""
+
+import re
+from pathlib import Path
+
+import pulsar
+
+import pybroker.testing
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+OFFICIAL, TRANSACTIONS, *_ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+URL = "pulsar://127.0.0.1:6650"
+
+
+def run(example: str, service_url: str) -> None:
+    assert URL in example
+    exec(compile(example.replace(URL, service_url), "README.md", "exec"), {})
+
+
+def messages(client: pulsar.Client, topic: str, subscription: str) -> list[bytes]:
+    consumer = client.subscribe(
+        topic, subscription, initial_position=pulsar.InitialPosition.Earliest
+    )
+    found = []
+    try:
+        while True:
+            found.append(consumer.receive(timeout_millis=300).data())
+    except pulsar.Timeout:
+        consumer.close()
+        return found
+
+
+def test_the_official_client_says_hello() -> None:
+    with pybroker.testing.broker() as broker:
+        run(OFFICIAL, broker.service_url)
+        assert broker.backlog("persistent://public/default/greetings", "readers") == 0
+
+
+def test_an_order_becomes_an_invoice_and_a_debit() -> None:
+    with pybroker.testing.broker() as broker:
+        client = pulsar.Client(
+            broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
+        client.create_producer("orders").send(b"one lamp")
+        run(TRANSACTIONS, broker.service_url)
+        assert messages(client, "invoices", "test") == [b"invoice for one lamp"]
+        assert messages(client, "ledger", "test") == [b"debit"]
+        assert messages(client, "orders", "billing") == []
+        client.close()
