@@ -21,6 +21,9 @@ from pybroker.spark import Step, Work, exactly_once, register
 
 _SPARK_CONFIG: Final = {
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # A driver here lives for seconds: the JVM's first compiler is the quicker one then.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",

@@ -37,13 +37,13 @@ class Life:
 
 
 _LEDGER_LIVES: Final = (
-    Life("driver@acknowledged:3"),
-    Life("broker@acknowledged:2,broker@marked:3,driver@published:4"),
-    Life("hold@acknowledged:2,broker@published:3,driver@marked:4", with_rival=True),
-    Life("driver@plain-sent:3"),
+    Life("driver@plain-sent:2"),
+    Life("broker@acknowledged:2,driver@acknowledged:3"),
+    Life("broker@marked:2,driver@published:3"),
+    Life("hold@acknowledged:2,driver@marked:3", with_rival=True),
     Life("driver@published:2", loses_checkpoint=True),
-    Life("broker@marked:2,driver@committed:3"),
-    Life("broker@published:2"),
+    Life("broker@published:2,driver@committed:3"),
+    Life("broker@marked:2"),
 )
 _FLIGHT_LIVES: Final = (
     Life("broker@acknowledged:2,driver@published:3"),
@@ -87,7 +87,7 @@ def play_ledger(stage: Stage, count: int) -> None:
         broker.service_url,
         str(stage.directory),
         str(stage.directory / "ledger-checkpoint"),
-        entries_per_trigger=max(3, count // 100 // 25),
+        entries_per_trigger=max(3, count // 100 // 20),
         with_plain_sink=True,
     )
     kills = _live(stage, settings, _LEDGER_LIVES)

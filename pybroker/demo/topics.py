@@ -48,7 +48,7 @@ def stored_entries(http_url: str, topic: str) -> int:
     name = TopicName.parse(topic)
     path = f"{name.domain}/{name.tenant}/{name.namespace}/{name.local}"
     with urllib.request.urlopen(f"{http_url}/admin/v2/{path}/internalStats") as answer:
-        return int(json.load(answer)["entriesAddedCounter"])
+        return int(json.load(answer)["numberOfEntries"])
 
 
 def keep_everything(client: Client, topics: Iterable[str]) -> None:

@@ -75,7 +75,9 @@ def _ignore(result: object, message_id: object) -> None:
 
 def _rows(outputs: Outputs) -> DataFrame:
     shaped = [_shaped(topic, frame) for topic, frame in outputs.items()]
-    return reduce(DataFrame.unionAll, shaped)
+    union = reduce(DataFrame.unionAll, shaped)
+    # A union has all its parts' tasks, most of them for a few rows each.
+    return union.coalesce(union.sparkSession.sparkContext.defaultParallelism)
 
 
 def _shaped(topic: str, frame: DataFrame) -> DataFrame:

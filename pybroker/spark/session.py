@@ -1,7 +1,7 @@
 """What the sink and the source hold at the broker: a client, and whatever hangs on it.
 
 A session is thrown away whole when anything in it fails: a new one starts from what the broker
-knows. Consumers here never ask for messages. They exist to read their subscription's cursor and to
+knows. Consumers here take no messages. They exist to read their subscription's cursor and to
 acknowledge; Failover lets those of several processes stand beside each other, and the transactions,
 not the consumers, decide which of them may move the cursor.
 """
@@ -26,6 +26,7 @@ from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import CursorName, Position, Progress, Span
 
 _READ_TIMEOUT_MS = 10_000
+_MARKERS = "markers"
 # A transaction's worth of messages may be on its way; the batch itself bounds it.
 _MAX_PENDING_MESSAGES = 1_000_000
 
@@ -88,7 +89,7 @@ class Session:
                 name.subscription,
                 consumer_type=ConsumerType.Failover,
                 initial_position=initial_position,
-                receiver_queue_size=0,
+                receiver_queue_size=1,
             )
         return self._consumers[name]
 
@@ -117,12 +118,12 @@ class Session:
             reader.close()
 
     def last_marker(self, control_topic: str) -> Marker | None:
-        reader = self.client.create_reader(
-            control_topic, MessageId.latest, start_message_id_inclusive=True
-        )
+        """The newest one that counts. Its subscription keeps the topic's messages from deletion."""
+        last = self.last_position(CursorName(control_topic, _MARKERS))
+        if last.entry_id < 0:
+            return None
+        reader = self.reader(control_topic, last._replace(entry_id=last.entry_id - 1))
         try:
-            if not reader.has_message_available():
-                return None
             return Marker.from_bytes(reader.read_next(_READ_TIMEOUT_MS).data())
         finally:
             reader.close()

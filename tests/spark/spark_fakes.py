@@ -70,6 +70,9 @@ class FakeBroker:
             action()
         raise fault.error
 
+    def published(self, topic: str) -> list[bytes]:
+        return [data for name, data in self.topics if name == topic]
+
     def begin(self) -> FakeTransaction:
         txn_id = TxnId(0, len(self.transactions))
         txn = self.transactions[txn_id] = FakeTransaction(self, txn_id)
@@ -120,6 +123,9 @@ class FakeConsumer:
     def get_mark_delete_position(self) -> MessageId:
         return self.broker.cursors[self.cursor]
 
+    def get_last_message_id(self) -> MessageId:
+        return MessageId(-1, 0, len(self.broker.published(self.cursor[0])) - 1)
+
     def acknowledge_cumulative(self, message_id: MessageId, txn: FakeTransaction) -> None:
         self.broker.act("acknowledge", lambda: self._acknowledge(message_id, txn))
 
@@ -157,10 +163,11 @@ class FakeReader:
     start: MessageId
 
     def _messages(self) -> list[FakeMessage]:
-        if self.start == MessageId.latest:
-            newest = [data for topic, data in self.broker.topics if topic == self.topic][-1:]
-            return [FakeMessage(self.start, data) for data in newest]
-        return [FakeMessage(each, b"") for each in self.broker.readable if each > self.start]
+        published = self.broker.published(self.topic)
+        places = [MessageId(-1, 0, index) for index in range(len(published))]
+        messages = list(map(FakeMessage, places, published))
+        messages += [FakeMessage(each, b"") for each in self.broker.readable]
+        return [message for message in messages if message.place > self.start]
 
     def has_message_available(self) -> bool:
         return bool(self._messages())

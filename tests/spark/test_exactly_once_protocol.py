@@ -53,7 +53,7 @@ class Driver:
 
     @property
     def markers(self):
-        return [Marker.from_bytes(data) for topic, data in self.broker.topics if topic == CONTROL]
+        return [Marker.from_bytes(data) for data in self.broker.published(CONTROL)]
 
 
 def test_the_end_is_acknowledged_before_any_output_is_made():

@@ -11,13 +11,14 @@ from pybroker.spark.source import PulsarStreamReader
 
 TOPIC = "persistent://public/default/t"
 PARTITIONS = [f"{TOPIC}-partition-0", f"{TOPIC}-partition-1"]
+BEGINNING = Position(3, -1)
 OPTIONS = {"service_url": "pulsar://fake", "topic": "t", "subscription": "s"}
 
 
 class FakeSession:
     """Two partitions; `visible` are the deliverable entries of the first, the other is empty."""
 
-    def __init__(self, visible, cursor=Position(3, -1)):
+    def __init__(self, visible, cursor=BEGINNING):
         self.visible = visible
         self._cursor = cursor
 
