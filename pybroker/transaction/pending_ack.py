@@ -21,9 +21,15 @@ from typing import Final
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from pybroker.config import BrokerConfig
-from pybroker.errors import InvalidTxnStatus, PersistenceError, TransactionCoordinatorNotFound
+from pybroker.errors import (
+    InvalidTxnStatus,
+    PersistenceError,
+    TransactionConflict,
+    TransactionCoordinatorNotFound,
+)
 from pybroker.names import TopicName, TxnId
 from pybroker.runtime import Tasks
 from pybroker.transaction.pending_ack_state import PendingAckState
@@ -64,12 +70,14 @@ class PendingAcks:
     def __init__(
         self,
         topic: TopicName,
+        ledger: ManagedLedger,
         cursor: ManagedCursor,
         store: PendingAckStore,
         outcomes: TransactionOutcomes,
         config: BrokerConfig,
     ) -> None:
         self._topic = str(topic)
+        self._ledger = ledger
         self._cursor = cursor
         self._store = store
         self._outcomes = outcomes
@@ -91,8 +99,9 @@ class PendingAcks:
         config: BrokerConfig,
     ) -> "PendingAcks":
         """Makes the log, named `log_name(topic, cursor.name)`, if there is none."""
+        ledger = await factory.open(topic.ledger_name)
         store = await PendingAckStore.open(factory, topic, cursor.name)
-        pending = cls(topic, cursor, store, outcomes, config)
+        pending = cls(topic, ledger, cursor, store, outcomes, config)
         await store.replay(pending._apply)
         if store.entries_since_snapshot:
             pending._set_timer()
@@ -145,7 +154,7 @@ class PendingAcks:
 
         Raises TransactionConflict, InvalidTxnStatus, TransactionNotFound, PersistenceError.
         """
-        self._check(txn_id)
+        self._check(txn_id, acks)
         self._state.take(txn_id, acks)
         try:
             await self._log(AckRecord(txn_id, False, acks))
@@ -155,7 +164,7 @@ class PendingAcks:
 
     async def acknowledge_cumulative(self, txn_id: TxnId, ack: PendingAck) -> None:
         """As `acknowledge`, for everything up to `ack`."""
-        self._check(txn_id)
+        self._check(txn_id, [ack])
         self._state.take_cumulative(txn_id, ack)
         try:
             await self._log(AckRecord(txn_id, True, [ack]))
@@ -163,7 +172,7 @@ class PendingAcks:
             self._state.give_back_cumulative(txn_id, ack)
             raise
 
-    def _check(self, txn_id: TxnId) -> None:
+    def _check(self, txn_id: TxnId, acks: Sequence[PendingAck]) -> None:
         require_open(self._outcomes, txn_id)
         if not self._outcomes.has_subscription(txn_id, self._topic, self._cursor.name):
             raise InvalidTxnStatus(
@@ -173,6 +182,13 @@ class PendingAcks:
         held = self._state.transactions.get(txn_id)
         if held is not None and held.ending is not None:
             raise InvalidTxnStatus(f"Transaction {txn_id} is being ended on {self._topic}")
+        last = self._ledger.last_confirmed
+        for ack in acks:
+            if ack.position > last:
+                raise TransactionConflict(
+                    f"Transaction {txn_id} cannot acknowledge {ack.position}: the last message of "
+                    f"{self._topic} is {last}"
+                )
 
     async def _log(self, record: Record) -> None:
         durable = self._store.append(record)

@@ -98,6 +98,16 @@ async def test_an_acknowledged_message_cannot_be_taken(world: World) -> None:
 
 
 @in_world
+async def test_a_message_to_come_cannot_be_acknowledged(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    txn_id = await world.begin_acking()
+    with pytest.raises(TransactionConflict, match="the last message"):
+        await acks.acknowledge(txn_id, whole(at[9].after))
+    with pytest.raises(TransactionConflict, match="the last message"):
+        await acks.acknowledge_cumulative(txn_id, PendingAck(at[9].after))
+
+
+@in_world
 async def test_different_indexes_of_a_batch_do_not_conflict(world: World) -> None:
     acks, cursor, at = await ten_messages(world)
     first, second = await world.begin_acking(), await world.begin_acking()
