@@ -14,7 +14,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pybroker.client import Client
+from pybroker.client import Client, encode_batch
 from pybroker.demo import flights, payments
 from pybroker.demo.crashes import CrashPlan
 from pybroker.spark import Step, Work, exactly_once, register
@@ -101,13 +101,11 @@ def _plain_query(spark: SparkSession, settings: Settings, plan: CrashPlan) -> St
     """At least once: a batch whose driver dies before Spark's commit is sent again."""
 
     def send(batch: DataFrame, batch_id: int) -> None:
-        values = payments.plain_debits(batch.collect())
+        debits = payments.plain_debits(batch.collect())
         client = Client(settings.service_url)
         try:
-            producer = client.create_producer(payments.PLAIN_DEBITS, batching_enabled=True)
-            for value in values:
-                producer.send_async(value, None)
-            producer.flush()
+            producer = client.create_producer(payments.PLAIN_DEBITS)
+            producer.send_batch(encode_batch(debits))
         finally:
             client.close()
         plan.reach(PLAIN_SENT)

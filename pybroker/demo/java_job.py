@@ -37,9 +37,9 @@ class JavaClient:
     """The few things of the Java API that the job needs, bound once: lookups are round trips."""
 
     def __init__(self, spark: SparkSession, service_url: str) -> None:
-        jvm: Any = spark.sparkContext._jvm
-        self._jvm = jvm
-        self._api = jvm.org.apache.pulsar.client.api
+        self._gateway: Any = spark.sparkContext._gateway
+        self._jvm = self._gateway.jvm
+        self._api = self._jvm.org.apache.pulsar.client.api
         client_class = self._api.PulsarClient
         self._client = (
             client_class.builder().serviceUrl(service_url).enableTransaction(True).build()
@@ -59,7 +59,9 @@ class JavaClient:
 
     def _consumer(self, topic: str) -> Any:
         if topic not in self._consumers:
-            builder = self._client.newConsumer().topic([topic]).subscriptionName(SUBSCRIPTION)
+            topics = self._gateway.new_array(self._jvm.java.lang.String, 1)
+            topics[0] = topic
+            builder = self._client.newConsumer().topic(topics).subscriptionName(SUBSCRIPTION)
             kind = self._api.SubscriptionType.Failover
             self._consumers[topic] = builder.subscriptionType(kind).subscribe()
         return self._consumers[topic]

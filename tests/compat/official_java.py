@@ -16,13 +16,13 @@ NOTHING_S = 1
 
 
 @contextmanager
-def java_virtual_machine() -> Iterator[Any]:
+def java_gateway() -> Iterator[Any]:
     py4j_jar = next((Path(pyspark.__file__).parent / "jars").glob("py4j*.jar"))
     classpath = ":".join(map(str, official_client_jars(JARS)))
     port = launch_gateway(jarpath=str(py4j_jar), classpath=classpath, die_on_exit=True)
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
     try:
-        yield gateway.jvm
+        yield gateway
     finally:
         gateway.shutdown()
 
@@ -30,9 +30,11 @@ def java_virtual_machine() -> Iterator[Any]:
 class OfficialClient:
     """`org.apache.pulsar.client.api.PulsarClient` with transactions; short names for tests."""
 
-    def __init__(self, jvm: Any, service_url: str) -> None:
-        self._api = jvm.org.apache.pulsar.client.api
-        self._units = jvm.java.util.concurrent.TimeUnit
+    def __init__(self, gateway: Any, service_url: str) -> None:
+        self._gateway = gateway
+        self._jvm = gateway.jvm
+        self._api = gateway.jvm.org.apache.pulsar.client.api
+        self._units = gateway.jvm.java.util.concurrent.TimeUnit
         builder = self._api.PulsarClient.builder().serviceUrl(service_url)
         self.client = builder.enableTransaction(True).build()
 
@@ -40,7 +42,9 @@ class OfficialClient:
         return self.client.newProducer().topic(topic).create()
 
     def consumer(self, topic: str, subscription: str) -> Any:
-        builder = self.client.newConsumer().topic([topic]).subscriptionName(subscription)
+        topics = self._gateway.new_array(self._jvm.java.lang.String, 1)
+        topics[0] = topic
+        builder = self.client.newConsumer().topic(topics).subscriptionName(subscription)
         earliest = self._api.SubscriptionInitialPosition.Earliest
         return builder.subscriptionInitialPosition(earliest).subscribe()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from official_java import NOTHING_S, OfficialClient, java_virtual_machine
+from official_java import NOTHING_S, OfficialClient, java_gateway
 from py4j.protocol import Py4JJavaError
 
 from pybroker.testing.broker_process import BrokerProcess
@@ -22,9 +22,9 @@ STUCK_BROKER = Path(__file__).with_name("broker_stuck_in_committing.py")
 
 
 @pytest.fixture(scope="module")
-def jvm() -> Iterator[object]:
-    with java_virtual_machine() as jvm:
-        yield jvm
+def gateway() -> Iterator[object]:
+    with java_gateway() as gateway:
+        yield gateway
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 class Pipeline:
     """Two inputs with a message each, received but not acknowledged; three outputs."""
 
-    def __init__(self, jvm: object, broker: BrokerProcess) -> None:
-        self.official = OfficialClient(jvm, broker.service_url)
+    def __init__(self, gateway: object, broker: BrokerProcess) -> None:
+        self.official = OfficialClient(gateway, broker.service_url)
         self.sources = [self.official.consumer(topic, "worker") for topic in INPUTS]
         self.sinks = [self.official.consumer(topic, "auditor") for topic in OUTPUTS]
         self.producers = [self.official.producer(topic) for topic in OUTPUTS]
@@ -71,8 +71,8 @@ class Pipeline:
 
 
 @pytest.fixture
-def pipeline(jvm: object, broker: BrokerProcess) -> Iterator[Pipeline]:
-    pipeline = Pipeline(jvm, broker)
+def pipeline(gateway: object, broker: BrokerProcess) -> Iterator[Pipeline]:
+    pipeline = Pipeline(gateway, broker)
     yield pipeline
     pipeline.official.shutdown()
 
@@ -116,13 +116,13 @@ def test_an_open_transaction_goes_on_after_the_broker_was_killed(pipeline, broke
 
 
 def test_a_broker_killed_while_committing_completes_the_commit_unaided(
-    jvm, pipeline, broker, tmp_path
+    gateway, pipeline, broker, tmp_path
 ):
     pipeline.official.shutdown()
     broker.kill()
     stuck_file = tmp_path / "stuck"
     with stuck_broker(broker, tmp_path / "data", stuck_file) as stuck:
-        official = OfficialClient(jvm, broker.service_url)
+        official = OfficialClient(gateway, broker.service_url)
         txn = official.transaction()
         for topic in OUTPUTS:
             official.producer(topic).newMessage(txn).value(b"result").send()
@@ -131,7 +131,7 @@ def test_a_broker_killed_while_committing_completes_the_commit_unaided(
         official.shutdown()
         stuck.kill()
     broker.start()
-    witness = OfficialClient(jvm, broker.service_url)
+    witness = OfficialClient(gateway, broker.service_url)
     sinks = [witness.consumer(topic, "auditor") for topic in OUTPUTS]
     assert [witness.receive(sink).getData() for sink in sinks] == [b"result"] * 3
     witness.shutdown()
