@@ -136,7 +136,7 @@ def _readers_that_skipped(history: History, logs: Logs) -> Iterator[str]:
 
 
 def _acknowledged_twice(txns: Iterable[Txn], visible: set[str]) -> Iterator[str]:
-    owners: dict[tuple[str, str], str] = {}
+    owners: dict[tuple[str, Read], str] = {}
     for txn in txns:
         if not was_committed(txn, visible):
             continue

@@ -110,7 +110,8 @@ class PlainProducer(Process):
     def __init__(self, *args: Any, topic: str, count: int, dedup: bool, batching: bool) -> None:
         super().__init__(*args)
         self.topic = topic
-        self.batching = batching
+        # A batch that overlaps an earlier one is no duplicate: whoever sends again batches anew.
+        self.batching = batching and not dedup
         self.dedup = dedup
         self.waiting = [self._message(number) for number in range(count)]
 
@@ -167,13 +168,18 @@ class PlainConsumer(Process):
         receiver = self.history.receiver(f"{self.name}.{self.incarnation}", self.subscription)
         while not self.stopping:
             message = await receive(consumer, receiver)
-            if message is None or self.rng.random() < 0.2:
-                continue
-            if self.cumulative:
-                await consumer.acknowledge_cumulative(message)
-            else:
-                await consumer.acknowledge(message)
+            if message is not None:
+                await self._answer(consumer, message)
         await consumer.close()
+
+    async def _answer(self, consumer: Any, message: Any) -> None:
+        if self.cumulative:
+            if self.rng.random() < 0.5:
+                await consumer.acknowledge_cumulative(message)
+        elif self.rng.random() < 0.1:
+            consumer.negative_acknowledge(message)
+        else:
+            await consumer.acknowledge(message)
 
 
 class LiveReader(Process):

@@ -34,8 +34,8 @@ class Txn:
     txn_id: Any = None
     owner: Any = None  # the node that may still be about to end it
     sent: list[Sent] = field(default_factory=list)
-    # What it acknowledged, successfully: subscription and value.
-    acknowledged: list[tuple[str, str]] = field(default_factory=list)
+    # What it acknowledged, successfully, and on which subscription.
+    acknowledged: list[tuple[str, "Read"]] = field(default_factory=list)
     commit: Outcome | None = None
     abort: Outcome | None = None
 

@@ -15,6 +15,7 @@ the world closes, because a collected coroutine would run its `finally` blocks.
 """
 
 import heapq
+import itertools
 import random
 import sys
 from asyncio import events
@@ -79,6 +80,7 @@ class World:
         self.job_cost_s = 0.0  # what the executor job that is running has cost so far
         self.failures: list[str] = []  # exceptions that nobody handled, on nodes that were alive
         self.nodes: list[Node] = []
+        self.numbers = itertools.count()  # of tasks and futures
         self._rng = self.stream("world")
         self.weather = weather or Weather.draw(self.stream("weather"))
         self.network = Network(self)

@@ -8,7 +8,6 @@ crash may fall in between, or inside the job at a disk operation.
 import asyncio
 import contextlib
 import contextvars
-import itertools
 import socket
 from asyncio import events
 from collections import deque
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sim_loop import World
 
-_numbers = itertools.count()
 Callback = Callable[..., object]
 Job = tuple[asyncio.Future[Any], Callback, tuple[Any, ...]]
 
@@ -30,9 +28,9 @@ class SimulatedCrash(BaseException):
 class SimulatedTask(asyncio.Task):
     """Hashes by number, not by address: the order of a set of tasks is the seed's alone."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._number = next(_numbers)
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, loop: "Node", **kwargs: Any) -> None:
+        self._number = next(loop.world.numbers)
+        super().__init__(*args, loop=loop, **kwargs)
 
     def __hash__(self) -> int:
         return self._number
@@ -41,9 +39,9 @@ class SimulatedTask(asyncio.Task):
 class SimulatedFuture(asyncio.Future):
     """Hashes by number, as tasks do."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._number = next(_numbers)
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, loop: "Node", **kwargs: Any) -> None:
+        self._number = next(loop.world.numbers)
+        super().__init__(*args, loop=loop, **kwargs)
 
     def __hash__(self) -> int:
         return self._number

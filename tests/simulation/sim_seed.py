@@ -10,6 +10,7 @@ Whatever does not come to an end within a bounded virtual time is a violation to
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,9 +194,15 @@ class Simulation:
             self._wait(lambda process=process: process.finished, f"{process.name}'s end")
         self._wait(lambda: not self.broker.open_transactions(), "the last transactions' end")
 
-    def _wait(self, until: Any, for_what: str) -> None:
-        if not self.world.run(until, REST_S):
-            raise Stuck(f"waited {REST_S:.0f} s for {for_what}")
+    def _wait(self, until: Callable[[], object], for_what: str) -> None:
+        """Looks twice a virtual second: some conditions take long to evaluate."""
+        give_up_s = self.world.now + REST_S
+        while not until():
+            if self.world.now >= give_up_s:
+                raise Stuck(f"waited {REST_S:.0f} s for {for_what}")
+            if self.world.failures:
+                raise Stuck(f"gave up waiting for {for_what}")
+            self.world.sleep(0.5)
 
     def _inputs_of(self, process: Any, logs: Logs) -> list[str]:
         return [
@@ -207,10 +214,10 @@ class Simulation:
     def _unprocessed(self, transformer: Transformer, inputs: Logs) -> list[str]:
         """Inputs that no committed transaction acknowledged so far."""
         done = {
-            value
+            read.value
             for txn in self.history.txns
             if txn.committed
-            for subscription, value in txn.acknowledged
+            for subscription, read in txn.acknowledged
             if subscription == transformer.subscription
         }
         return [value for value in self._inputs_of(transformer, inputs) if value not in done]
@@ -233,10 +240,10 @@ class Simulation:
         self, transformer: Transformer, logs: Logs, visible: set[str]
     ) -> list[str]:
         committed = {
-            value
+            read.value
             for txn in self.history.txns
             if was_committed(txn, visible)
-            for subscription, value in txn.acknowledged
+            for subscription, read in txn.acknowledged
             if subscription == transformer.subscription
         }
         missing = [v for v in self._inputs_of(transformer, logs) if v not in committed]

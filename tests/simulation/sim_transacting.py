@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from sim_clients import Process, receive, subscribe, value_of
+from sim_clients import Process, read_of, receive, subscribe
 from sim_history import Outcome, Receiver, Sent, Txn
 
 from pybroker import errors
@@ -140,8 +140,10 @@ class Transformer(Transacting):
         self.output = output
         self.cumulative = cumulative
         self._number = 0
+        self._reached: dict[str, Any] = {}  # by topic: how far this incarnation has committed
 
     async def work(self, client: Any) -> None:
+        self._reached.clear()
         # A cumulative acknowledgement covers what an open predecessor withholds: end that first.
         if self.cumulative or self.rng.random() < 0.5:
             await self.settle_the_last(client)
@@ -150,7 +152,13 @@ class Transformer(Transacting):
         receiver = self.history.receiver(f"{self.name}.{self.incarnation}", self.subscription)
         while not self.stopping:
             batch = await self._receive_some(consumer, receiver)
-            if batch and not await self._transform(client, consumer, producer, batch):
+            if self.cumulative:
+                batch = self._only_new(batch)
+            if not batch:
+                continue
+            if await self._transform(client, consumer, producer, batch):
+                self._reached.update((message.topic_name(), message.order_key) for message in batch)
+            else:
                 await self._rewind(client, consumer)
         await consumer.close()
 
@@ -162,6 +170,18 @@ class Transformer(Transacting):
                 break
             messages.append(message)
         return messages
+
+    def _only_new(self, batch: list[Any]) -> list[Any]:
+        """A reconnection delivers again what is not acknowledged yet; a cumulative
+        acknowledgement beyond it would not be refused, so it must not count as new.
+        """
+        reached, new = dict(self._reached), []
+        for message in batch:
+            topic = message.topic_name()
+            if topic not in reached or message.order_key > reached[topic]:
+                reached[topic] = message.order_key
+                new.append(message)
+        return new
 
     async def _transform(self, client: Any, consumer: Any, producer: Any, batch: Any) -> bool:
         txn, record = await self.begin(client)
@@ -188,7 +208,7 @@ class Transformer(Transacting):
                 await consumer.acknowledge_cumulative(message, txn=txn)
         else:
             await asyncio.gather(*(consumer.acknowledge(message, txn=txn) for message in batch))
-        record.acknowledged += [(self.subscription, value_of(message)) for message in batch]
+        record.acknowledged += [(self.subscription, read_of(message)) for message in batch]
 
     async def _rewind(self, client: Any, consumer: Any) -> None:
         """What was received but not committed is to come again."""

@@ -107,7 +107,7 @@ def test_a_reader_sees_the_log_from_its_start_without_a_gap(history):
 def test_two_committed_transactions_do_not_acknowledge_one_message(history):
     for name in ("one", "two"):
         txn = history.begin(name)
-        txn.acknowledged.append(("subscription", "a/0"))
+        txn.acknowledged.append(("subscription", Read("t", (1, 0, -1), "a/0")))
         txn.commit = Outcome.DONE
     assert kinds(history, t=[]) == ["ACKNOWLEDGED TWICE"]
 
