@@ -36,6 +36,7 @@ ROWS: Mapping[str, Row] = {
     "end-to-end": latency.end_to_end,
     "topics": latency.synchronous_topics,
     "start": startup.start_and_idle,
+    "connections": startup.idle_connections,
     "catch-up": startup.catch_up_1kb,
     "transactions": transactions.transactions,
     "txn-publish": transactions.transactional_publish,

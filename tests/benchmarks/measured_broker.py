@@ -10,8 +10,8 @@ from pybroker.testing.broker_process import BrokerProcess
 class MeasuredBroker(BrokerProcess):
     """With `profile`, it writes there where its time went when it stops (and is twice as slow)."""
 
-    def __init__(self, data_dir: Path, profile: Path | None = None) -> None:
-        super().__init__(data_dir)
+    def __init__(self, data_dir: Path, config: Path, profile: Path | None = None) -> None:
+        super().__init__(data_dir, ["--config", str(config)])
         self.data_dir = data_dir
         if profile is not None:
             interpreter, *module = self.program

@@ -52,10 +52,13 @@ class Bench:
     scale: float
     profiles: Path | None = None
 
-    def broker(self, name: str) -> MeasuredBroker:
-        data_dir = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
+    def broker(self, name: str, *settings: str) -> MeasuredBroker:
+        """`settings` are lines of its configuration file."""
+        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
+        config = folder / "broker.conf"
+        config.write_text("\n".join(settings))
         profile = self.profiles / f"{name}.pstats" if self.profiles else None
-        return MeasuredBroker(data_dir, profile)
+        return MeasuredBroker(folder / "data", config, profile)
 
     def scaled(self, count: int) -> int:
         """A multiple of 1,000, so that acknowledgements by the thousand come out even."""
