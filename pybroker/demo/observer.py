@@ -17,7 +17,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pybroker.client import Message
-from pybroker.demo.payments import CREDITS, DEBITS, LEDGER_CONTROL, REJECTS, TRANSFERS, Transfer
+from pybroker.demo.payments import (
+    CREDITS,
+    DEBITS,
+    LEDGER_CONTROL,
+    PARTITIONS,
+    REJECTS,
+    TRANSFERS,
+    Transfer,
+)
 from pybroker.demo.topics import Tail, read_all
 from pybroker.spark import Marker
 from pybroker.spark.offsets import CursorName, Position
@@ -40,9 +48,9 @@ class Input:
         return self.transfers[first : bisect_right(self.positions, to)]
 
 
-def read_input(service_url: str, partitions: Sequence[str]) -> dict[str, Input]:
+def read_input(service_url: str) -> dict[str, Input]:
     inputs = {}
-    for partition in partitions:
+    for partition in (f"{TRANSFERS}-partition-{index}" for index in range(PARTITIONS)):
         source = inputs[partition] = Input()
         for message in read_all(service_url, [partition]):
             message_id = message.message_id()
@@ -127,7 +135,3 @@ class Observer(threading.Thread):
 
 def _id_of(message: Message) -> int:
     return int(json.loads(message.data())["id"])
-
-
-def partitions_of_transfers(count: int) -> list[str]:
-    return [f"{TRANSFERS}-partition-{index}" for index in range(count)]

@@ -22,7 +22,7 @@ REJECTS: Final = "persistent://public/default/rejects"
 BALANCES: Final = "persistent://public/default/balances-by-minute"
 LEDGER_CONTROL: Final = "persistent://public/default/ledger-control"
 PLAIN_DEBITS: Final = "persistent://public/default/debits-at-least-once"
-JAVA_DEBITS: Final = "persistent://public/default/debits-java"
+TOPICS: Final = (TRANSFERS, DEBITS, CREDITS, REJECTS, BALANCES, LEDGER_CONTROL, PLAIN_DEBITS)
 
 PARTITIONS: Final = 3
 _ACCOUNTS: Final = 500

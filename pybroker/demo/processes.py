@@ -8,7 +8,6 @@ whole process group dies at once, JVM and Python workers included.
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -19,81 +18,52 @@ from pathlib import Path
 from typing import Any
 
 from pybroker.demo.report import say
-
-_READY = re.compile(r"pybroker ready (pulsar://\S+) (http://\S+)")
-_START_TIMEOUT_S = 60.0
-_STOP_TIMEOUT_S = 20.0
+from pybroker.testing.broker_process import BrokerProcess
 
 
 class Broker:
-    """`pybroker standalone` with a supervisor. `kills` counts how often it came back."""
+    """`pybroker standalone` with a supervisor. `kills` counts how often it was brought back."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._log = (directory / "broker.log").open("ab")
-        self._ports = ("0", "0")
-        self._stopping = False
         self.pid_file = directory / "broker.pid"
-        self.service_url = ""
-        self.http_url = ""
         self.kills = 0
-        self._process = self._start()
+        self._stopping = False
+        self._log = (directory / "broker.log").open("ab")
+        self._process = BrokerProcess(directory / "data", log=self._log)
+        self._start()
         self._supervisor = threading.Thread(target=self._supervise, daemon=True)
         self._supervisor.start()
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        port, http_port = self._ports
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "pybroker", "standalone", "--bind", "127.0.0.1"),
-                *("--port", port, "--http-port", http_port),
-                *("--data-dir", str(self._directory / "data")),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-        )
-        self._wait_until_ready(process)
-        self.pid_file.write_text(str(process.pid))
-        return process
+    @property
+    def service_url(self) -> str:
+        return self._process.service_url
 
-    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            self._log.write(line)
-            if found := _READY.search(line.decode()):
-                self.service_url, self.http_url = found.groups()
-                self._ports = (_port(self.service_url), _port(self.http_url))
-                return
-        raise RuntimeError(f"The broker did not start: see {self._log.name}")
+    @property
+    def admin_url(self) -> str:
+        return self._process.admin_url
+
+    def _start(self) -> None:
+        self._process.start()
+        self.pid_file.write_text(str(self._process.pid))
 
     def _supervise(self) -> None:
         while True:
-            self._process.wait()
+            # Waits for its death and leaves the burial to BrokerProcess.
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
             if self._stopping:
                 return
-            self.kills += 1
-            killed_at = time.monotonic()
-            self._process = self._start()
-            say(f"broker was killed (-9), is back after {time.monotonic() - killed_at:.1f} s")
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def stop(self) -> int:
-        """SIGTERM; returns the exit code, -9 if it had to be killed."""
-        self._stopping = True
-        self._process.terminate()
-        try:
-            return self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
+            died_at = time.monotonic()
             self._process.kill()
-            return self._process.wait()
-        finally:
-            self._log.close()
+            self._start()
+            self.kills += 1
+            say(f"broker was killed (-9), is back after {time.monotonic() - died_at:.1f} s")
 
-
-def _port(url: str) -> str:
-    return url.rsplit(":", 1)[1].rstrip("/")
+    def stop(self) -> None:
+        self._stopping = True
+        os.kill(self._process.pid, signal.SIGTERM)
+        self._supervisor.join()
+        self._process.stop()
+        self._log.close()
 
 
 class Driver:

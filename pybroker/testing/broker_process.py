@@ -11,21 +11,27 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import IO, Final, Self
 
 _READY: Final = re.compile(r"pybroker ready (pulsar://[^ ]*:(\d+))(?: (http://[^ ]*:(\d+)))?")
 _STOP_TIMEOUT_S: Final = 30.0
 
 
 class BrokerProcess:
-    """`pybroker standalone` over `data_dir`. Free ports are chosen once and kept over restarts."""
+    """`pybroker standalone` over `data_dir`. Free ports are chosen once and kept over restarts.
 
-    def __init__(self, data_dir: Path, arguments: Sequence[str] = ()) -> None:
+    What it logs goes to `log`, or to this process's stderr.
+    """
+
+    def __init__(
+        self, data_dir: Path, arguments: Sequence[str] = (), log: IO[bytes] | None = None
+    ) -> None:
         self.service_url = ""
         self.admin_url = ""
         self.program = [sys.executable, "-m", "pybroker"]
         self._data_dir = data_dir
         self._arguments = list(arguments)
+        self._log = log
         self._port = "0"
         self._http_port = "0"
         self._process: subprocess.Popen[str] | None = None
@@ -56,7 +62,10 @@ class BrokerProcess:
         ports = ["--port", self._port, "--http-port", self._http_port]
         options = [*ports, *self._arguments, "--data-dir", str(self._data_dir)]
         self._process = subprocess.Popen(
-            [*self.program, "standalone", *options], stdout=subprocess.PIPE, text=True
+            [*self.program, "standalone", *options],
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
         )
 
     def wait_until_ready(self) -> None:

@@ -1,10 +1,9 @@
 """`pybroker` whose participants never answer: transactions decide to commit and stay COMMITTING.
 
-The first participant asked leaves the file named by STUCK_FILE, for tests that kill it there.
+Its first argument names a file that appears when it is so, for tests that kill it there.
 """
 
 import asyncio
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.cli import main
 
-STUCK_FILE = Path(os.environ["STUCK_FILE"])
+STUCK_FILE = Path(sys.argv[1])
 
 
 async def _never_answer(*_: Any) -> None:
@@ -24,4 +23,4 @@ LocalParticipants.end_on_partition = _never_answer  # type: ignore[method-assign
 LocalParticipants.end_on_subscription = _never_answer  # type: ignore[method-assign]
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[2:]))

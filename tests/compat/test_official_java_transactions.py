@@ -1,12 +1,9 @@
 """The official Java client's transactions against a broker process that can be killed."""
 
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from official_java import NOTHING_S, OfficialClient, java_gateway
@@ -121,36 +118,23 @@ def test_a_broker_killed_while_committing_completes_the_commit_unaided(
     pipeline.official.shutdown()
     broker.kill()
     stuck_file = tmp_path / "stuck"
-    with stuck_broker(broker, tmp_path / "data", stuck_file) as stuck:
-        official = OfficialClient(gateway, broker.service_url)
-        txn = official.transaction()
-        for topic in OUTPUTS:
-            official.producer(topic).newMessage(txn).value(b"result").send()
-        txn.commit()
-        wait_for(stuck_file)
-        official.shutdown()
-        stuck.kill()
+    healthy = broker.program
+    broker.program = [sys.executable, str(STUCK_BROKER), str(stuck_file)]
+    broker.start()
+    official = OfficialClient(gateway, broker.service_url)
+    txn = official.transaction()
+    for topic in OUTPUTS:
+        official.producer(topic).newMessage(txn).value(b"result").send()
+    txn.commit()
+    wait_for(stuck_file)
+    official.shutdown()
+    broker.kill()
+    broker.program = healthy
     broker.start()
     witness = OfficialClient(gateway, broker.service_url)
     sinks = [witness.consumer(topic, "auditor") for topic in OUTPUTS]
     assert [witness.receive(sink).getData() for sink in sinks] == [b"result"] * 3
     witness.shutdown()
-
-
-def stuck_broker(
-    broker: BrokerProcess, data_dir: Path, stuck_file: Path
-) -> "subprocess.Popen[str]":
-    port, http_port = (urlsplit(url).port for url in (broker.service_url, broker.admin_url))
-    ports = ["--port", str(port), "--http-port", str(http_port)]
-    process = subprocess.Popen(
-        [sys.executable, str(STUCK_BROKER), "standalone", *ports, "--data-dir", str(data_dir)],
-        env=os.environ | {"STUCK_FILE": str(stuck_file)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith("pybroker ready")
-    return process
 
 
 def wait_for(file: Path, timeout_s: float = 30) -> None:
