@@ -97,7 +97,7 @@ class Broker:
         """
         if self._http is not None:
             await self._http.stop()
-        await self.server.stop()
+        await self.server.stop(answer_timeout_s=0)
         await self._backend.close()
 
     async def _start_http(self, listener: socket.socket, parts: AsyncExitStack) -> None:

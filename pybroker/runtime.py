@@ -52,6 +52,11 @@ class Tasks:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s: %s failed", self._owner, task.get_name(), exc_info=error)
 
+    async def ended(self) -> None:
+        """Returns when nothing runs any more."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def close(self) -> None:
         current = asyncio.current_task()
         waiting = [task for task in self._tasks if task is not current]

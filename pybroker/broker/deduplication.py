@@ -1,75 +1,139 @@
 """Deduplication: each producer name's highest sequence id, and what aborts gave back.
 
 A message is a duplicate when its highest sequence id is not above the producer's highest one,
-unless a transaction that carried it was aborted: then it may come again. Memory is ahead of the
-disk by what is in flight: a duplicate of a message that is not durable yet is answered when that
-one is.
+unless a transaction that carried it was aborted: then it may come again. The chunks of a large
+message share its sequence id; it counts as seen with its last chunk. Memory is ahead of the disk by
+what is in flight: a duplicate of a message that is not durable yet is answered when that one is.
 
 State is rebuilt at load from a snapshot in the metadata store and a scan of the entries behind it.
 """
 
 import json
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.backend import MetadataStore
+from pybroker.broker.sequence_ranges import SequenceRanges
 from pybroker.names import TxnId
+from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import (
     MARKER_TXN_ABORT,
     MARKER_TXN_COMMIT,
+    BadEntry,
     parse_metadata,
     transaction_of,
 )
 
 _SCAN_ENTRIES: Final = 1000
 _SCAN_BYTES: Final = 4 * 1024 * 1024
+_NO_CHUNK: Final = (-1, -1)
+
+
+class SequenceIds(NamedTuple):
+    """What an entry carries: one message, a batch from lowest to highest, or a chunk of one."""
+
+    lowest: int
+    highest: int
+    chunk: int = 0
+    chunks: int = 1
+
+    @property
+    def complete(self) -> bool:
+        return self.chunk + 1 >= self.chunks
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Chunks come in this order."""
+        return self.lowest, self.chunk
+
+
+def ids_in(metadata: pb.MessageMetadata) -> SequenceIds:
+    lowest = metadata.sequence_id
+    chunk, chunks = metadata.chunk_id, metadata.num_chunks_from_msg
+    return SequenceIds(lowest, max(lowest, metadata.highest_sequence_id), chunk, chunks)
+
+
+# Called with the reason why the first copy of a duplicate was not written, or None if it was.
+Answer = Callable[[Exception | None], None]
 
 
 class ProducerSequence:
     """One producer name's sequence ids on one topic."""
 
-    __slots__ = ("durable", "highest", "retaken", "returned", "waiting")
+    __slots__ = (
+        "chunk",
+        "durable",
+        "durable_chunk",
+        "highest",
+        "retaken",
+        "returned",
+        "waiting",
+    )
 
-    def __init__(self, highest: int = -1, returned: set[int] | None = None) -> None:
+    def __init__(self, highest: int = -1) -> None:
         self.highest = highest
         self.durable = highest
-        self.returned: set[int] = returned or set()  # aborted: they may come again
-        self.retaken: set[int] = set()  # came again, not durable yet
-        self.waiting: list[tuple[int, int, Callable[[], None]]] = []
+        self.chunk = _NO_CHUNK  # the last one of a message that is not complete yet
+        self.durable_chunk = _NO_CHUNK
+        self.returned = SequenceRanges()  # aborted: they may come again
+        self.retaken = SequenceRanges()  # came again, not durable yet
+        self.waiting: list[tuple[SequenceIds, Answer]] = []
 
-    def is_duplicate(self, lowest: int, highest: int) -> bool:
-        return highest <= self.highest and not self.returned.issuperset(range(lowest, highest + 1))
+    def is_duplicate(self, ids: SequenceIds) -> bool:
+        if ids.highest <= self.highest and not self.returned.covers(ids.lowest, ids.highest):
+            return True
+        return not ids.complete and ids.place <= self.chunk
 
-    def is_durable(self, lowest: int, highest: int) -> bool:
-        return highest <= self.durable and self.retaken.isdisjoint(range(lowest, highest + 1))
+    def is_durable(self, ids: SequenceIds) -> bool:
+        if ids.highest <= self.durable and not self.retaken.overlaps(ids.lowest, ids.highest):
+            return True
+        return not ids.complete and ids.place <= self.durable_chunk
 
-    def take(self, lowest: int, highest: int) -> None:
-        self.highest = max(self.highest, highest)
+    def take(self, ids: SequenceIds) -> None:
+        if not ids.complete:
+            self.chunk = ids.place
+            return
+        self.highest = max(self.highest, ids.highest)
         if self.returned:
-            again = self.returned.intersection(range(lowest, highest + 1))
-            self.returned -= again
-            self.retaken |= again
+            for first, last in self.returned.take_out(ids.lowest, ids.highest):
+                self.retaken.add(first, last)
 
-    def became_durable(self, lowest: int, highest: int) -> None:
-        self.durable = max(self.durable, highest)
-        if self.retaken:
-            self.retaken.difference_update(range(lowest, highest + 1))
+    def became_durable(self, ids: SequenceIds) -> None:
+        if ids.complete:
+            self.durable = max(self.durable, ids.highest)
+            self.highest = max(self.highest, ids.highest)
+            if self.retaken:
+                self.retaken.take_out(ids.lowest, ids.highest)
+        else:
+            self.durable_chunk = ids.place
         if self.waiting:
-            self._answer()
+            self._answer_durable()
 
-    def give_back(self, lowest: int, highest: int) -> None:
-        self.retaken.difference_update(range(lowest, highest + 1))
-        self.returned.update(range(lowest, highest + 1))
+    def give_back(self, ids: SequenceIds) -> None:
+        if ids.place <= self.chunk:
+            self.chunk = self.durable_chunk = (ids.lowest, ids.chunk - 1)
+        if ids.complete:
+            self.retaken.take_out(ids.lowest, ids.highest)
+            self.returned.add(ids.lowest, ids.highest)
 
-    def _answer(self) -> None:
+    def fail_waiting(self, ids: SequenceIds, error: Exception) -> None:
+        """The first copy of these was not written: nor are the duplicates."""
         waiting, self.waiting = self.waiting, []
-        for lowest, highest, answer in waiting:
-            if self.is_durable(lowest, highest):
-                answer()
+        for other, answer in waiting:
+            if other.lowest <= ids.highest and ids.lowest <= other.highest:
+                answer(error)
             else:
-                self.waiting.append((lowest, highest, answer))
+                self.waiting.append((other, answer))
+
+    def _answer_durable(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for ids, answer in waiting:
+            if self.is_durable(ids):
+                answer(None)
+            else:
+                self.waiting.append((ids, answer))
 
 
 class Deduplication:
@@ -84,49 +148,49 @@ class Deduplication:
         self._since_snapshot = 0
         self._producers: dict[str, ProducerSequence] = {}
         # What each open transaction carried: given back if it aborts.
-        self._in_transaction: dict[TxnId, list[tuple[str, int, int]]] = {}
-
-    @property
-    def snapshot_due(self) -> bool:
-        return self._since_snapshot >= self._interval
+        self._in_transaction: dict[TxnId, list[tuple[str, SequenceIds]]] = {}
 
     def last_sequence_id(self, producer: str) -> int:
-        """-1 for a producer that never published here."""
+        """-1 for a producer that never published here; what was aborted does not count."""
         state = self._producers.get(producer)
-        return state.highest if state else -1
+        return state.returned.before(state.highest) if state else -1
 
-    def is_duplicate(self, producer: str, lowest: int, highest: int) -> bool:
-        return self._state(producer).is_duplicate(lowest, highest)
+    def is_duplicate(self, producer: str, ids: SequenceIds) -> bool:
+        return self._state(producer).is_duplicate(ids)
 
-    def when_durable(
-        self, producer: str, lowest: int, highest: int, answer: Callable[[], None]
-    ) -> None:
+    def when_durable(self, producer: str, ids: SequenceIds, answer: Answer) -> None:
         """Call `answer` once the first copy of a duplicate is durable; at once if it is."""
         state = self._state(producer)
-        if state.is_durable(lowest, highest):
-            answer()
+        if state.is_durable(ids):
+            answer(None)
         else:
-            state.waiting.append((lowest, highest, answer))
+            state.waiting.append((ids, answer))
 
-    def take(self, producer: str, lowest: int, highest: int, txn_id: TxnId | None) -> None:
+    def take(self, producer: str, ids: SequenceIds, txn_id: TxnId | None) -> None:
         """A message goes to the ledger: what comes again from now on is a duplicate."""
-        self._state(producer).take(lowest, highest)
+        self._state(producer).take(ids)
         self._since_snapshot += 1
         if txn_id is not None:
-            carried = self._in_transaction.setdefault(txn_id, [])
-            carried.append((producer, lowest, highest))
+            self._in_transaction.setdefault(txn_id, []).append((producer, ids))
 
-    def became_durable(self, producer: str, lowest: int, highest: int) -> None:
-        self._state(producer).became_durable(lowest, highest)
+    def became_durable(self, producer: str, ids: SequenceIds) -> None:
+        self._state(producer).became_durable(ids)
 
-    def give_back(self, producer: str, lowest: int, highest: int) -> None:
-        """A message that was taken did not reach the ledger, or its transaction aborted."""
-        self._state(producer).give_back(lowest, highest)
+    def failed(
+        self, producer: str, ids: SequenceIds, txn_id: TxnId | None, error: Exception
+    ) -> None:
+        """A message that was taken did not reach the ledger: it may come again."""
+        state = self._state(producer)
+        state.give_back(ids)
+        state.fail_waiting(ids, error)
+        carried = self._in_transaction.get(txn_id, []) if txn_id is not None else []
+        if (producer, ids) in carried:
+            carried.remove((producer, ids))
 
     def ended(self, txn_id: TxnId, aborted: bool) -> None:
-        for producer, lowest, highest in self._in_transaction.pop(txn_id, ()):
+        for producer, ids in self._in_transaction.pop(txn_id, ()):
             if aborted:
-                self.give_back(producer, lowest, highest)
+                self._state(producer).give_back(ids)
 
     def _state(self, producer: str) -> ProducerSequence:
         state = self._producers.pop(producer, None) or ProducerSequence()
@@ -154,22 +218,30 @@ class Deduplication:
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
 
     def _replay(self, entry: bytes) -> None:
-        metadata = parse_metadata(entry)
+        try:
+            metadata = parse_metadata(entry)
+        except BadEntry:
+            return  # its producer made it so; it has no sequence id to remember
         txn_id = transaction_of(metadata)
         if metadata.marker_type in (MARKER_TXN_COMMIT, MARKER_TXN_ABORT):
             if txn_id is not None:
                 self.ended(txn_id, metadata.marker_type == MARKER_TXN_ABORT)
             return
-        producer, lowest = metadata.producer_name, metadata.sequence_id
-        highest = max(lowest, metadata.highest_sequence_id)
-        self.take(producer, lowest, highest, txn_id)
-        self.became_durable(producer, lowest, highest)
+        ids = ids_in(metadata)
+        self.take(metadata.producer_name, ids, txn_id)
+        self.became_durable(metadata.producer_name, ids)
+
+    def snapshot_is_due(self) -> bool:
+        """Whether it is time for `snapshot`; says so once."""
+        if self._since_snapshot < self._interval:
+            return False
+        self._since_snapshot = 0
+        return True
 
     async def snapshot(self) -> None:
         """Bound the next recovery's scan. Only what is durable is in it; call it from a task of
         its own, never from a completion, so that it agrees with `last_confirmed`.
         """
-        self._since_snapshot = 0
         await self._metadata.put(self._key, json.dumps(self._record()).encode())
 
     async def delete(self) -> None:
@@ -180,17 +252,24 @@ class Deduplication:
         return {
             "next": [position.ledger_id, position.entry_id + 1],
             "producers": {
-                name: [state.durable, sorted(state.returned | state.retaken)]
+                name: {
+                    "highest": state.durable,
+                    "returned": state.returned.all() + state.retaken.all(),
+                    "chunk": state.durable_chunk,
+                }
                 for name, state in self._producers.items()
             },
             "open": [[*txn_id, carried] for txn_id, carried in self._in_transaction.items()],
         }
 
     def _restore(self, record: dict[str, Any]) -> Position:
-        for name, (highest, returned) in record["producers"].items():
-            self._producers[name] = ProducerSequence(highest, set(returned))
+        for name, stored in record["producers"].items():
+            state = self._producers[name] = ProducerSequence(stored["highest"])
+            for first, last in stored["returned"]:
+                state.returned.add(first, last)
+            state.chunk = state.durable_chunk = tuple(stored["chunk"])
         for most, least, carried in record["open"]:
             self._in_transaction[TxnId(most, least)] = [
-                (producer, lowest, highest) for producer, lowest, highest in carried
+                (producer, SequenceIds(*ids)) for producer, ids in carried
             ]
         return Position(*record["next"])

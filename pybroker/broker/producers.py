@@ -1,17 +1,17 @@
 """The producers of one topic: who may write, under which access mode, and who waits.
 
-Access modes: any number of Shared producers, or one exclusive one. A producer
-that asked for WaitForExclusive queues; one with ExclusiveWithFencing drives all others out. The
-topic epoch counts exclusive owners; a producer that comes back with an older epoch was fenced.
+Access modes: any number of Shared producers, or one exclusive one. A producer that asked for
+WaitForExclusive queues; one with ExclusiveWithFencing drives all others out. The topic epoch counts
+exclusive owners; a producer that comes back with an older epoch was fenced.
 """
 
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Protocol
 
-from pybroker.errors import ProducerBusy, ProducerFenced
+from pybroker.errors import ProducerBusy, ProducerFenced, ServiceNotReady
 
 
 class AccessMode(IntEnum):
@@ -19,6 +19,14 @@ class AccessMode(IntEnum):
     EXCLUSIVE = 1
     WAIT_FOR_EXCLUSIVE = 2
     EXCLUSIVE_WITH_FENCING = 3
+
+
+class ProducerState(Enum):
+    """In the order in which a producer goes through them; the values complete a sentence."""
+
+    WAITING = "waits for exclusive access"
+    WRITING = "may write"
+    FENCED = "was fenced"
 
 
 class ProducerOwner(Protocol):
@@ -39,7 +47,7 @@ class Producer:
     address: str = ""
     client_version: str = ""
     connected_since_ms: int = 0
-    fenced: bool = False
+    state: ProducerState = ProducerState.WAITING
     messages_in: int = 0
     bytes_in: int = 0
 
@@ -58,6 +66,7 @@ class Producers:
         self._store_epoch = store_epoch
         self._connected: dict[str, Producer] = {}
         self._waiting: deque[tuple[Producer, Callable[[], None]]] = deque()
+        self._closed: str | None = None
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -66,23 +75,15 @@ class Producers:
     def all(self) -> list[Producer]:
         return list(self._connected.values())
 
-    @property
-    def _owned(self) -> bool:
-        """An exclusive producer is the only one, so the first tells for all."""
-        first = next(iter(self._connected.values()), None)
-        return first is not None and first.exclusive
-
     async def add(self, producer: Producer, granted: Callable[[], None]) -> bool:
         """True if it may write now; False if it waits, and `granted` will be called.
 
-        Raises ProducerBusy, ProducerFenced.
+        Raises ProducerBusy, ProducerFenced, ServiceNotReady.
         """
+        self._check_open()
         self._replace_older(producer)
         if not producer.exclusive:
-            if self._owned or self._waiting:
-                raise ProducerBusy(f"{self._topic} has an exclusive producer")
-            producer.topic_epoch = self.epoch
-            self._connected[producer.name] = producer
+            self._add_shared(producer)
             return True
         self._refuse_older_epoch(producer)
         if producer.access_mode is AccessMode.EXCLUSIVE_WITH_FENCING:
@@ -92,46 +93,77 @@ class Producers:
                 raise ProducerFenced(f"{self._topic} already has a producer")
             self._waiting.append((producer, granted))
             return False
-        await self._own(producer)
+        if not await self._own(producer):
+            self._check_open()
+            raise ProducerFenced(f"{self._topic}: another exclusive producer fenced this one")
         return True
 
     async def remove(self, producer: Producer) -> None:
         """Idempotent; lets the next waiting producer in."""
-        if self._connected.get(producer.name) is producer:
-            del self._connected[producer.name]
-        self._waiting = deque(entry for entry in self._waiting if entry[0] is not producer)
+        self._forget(producer)
         if self._waiting and not self._connected:
             successor, granted = self._waiting.popleft()
-            await self._own(successor)
-            if self._connected.get(successor.name) is successor:
+            if await self._own(successor):
                 granted()
 
     def disconnect_all(self, reason: str) -> None:
-        for producer in [*self._connected.values(), *(p for p, _ in self._waiting)]:
+        """The topic closes: nobody comes in any more."""
+        self._closed = reason
+        for producer in self._all_and_waiting():
+            self._forget(producer)
             producer.owner.close_producer(producer, reason)
-        self._connected.clear()
-        self._waiting.clear()
 
-    async def _own(self, producer: Producer) -> None:
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise ServiceNotReady(f"{self._topic} is being unloaded: {self._closed}")
+
+    def _all_and_waiting(self) -> list[Producer]:
+        return [*self._connected.values(), *(producer for producer, _ in self._waiting)]
+
+    def _forget(self, producer: Producer) -> None:
+        if self._connected.get(producer.name) is producer:
+            del self._connected[producer.name]
+        if self._waiting:
+            self._waiting = deque(entry for entry in self._waiting if entry[0] is not producer)
+
+    def _add_shared(self, producer: Producer) -> None:
+        first = next(iter(self._connected.values()), None)
+        if self._waiting or (first is not None and first.exclusive):
+            raise ProducerBusy(f"{self._topic} has an exclusive producer")
+        producer.topic_epoch = self.epoch
+        producer.state = ProducerState.WRITING
+        self._connected[producer.name] = producer
+
+    async def _own(self, producer: Producer) -> bool:
+        """False if it was driven out, or left, before its epoch was durable."""
         self._connected[producer.name] = producer
         self.epoch = 0 if self.epoch is None else self.epoch + 1
         producer.topic_epoch = self.epoch
-        await self._store_epoch(self.epoch)
+        try:
+            await self._store_epoch(self.epoch)
+        except BaseException:
+            self._fence(producer, "the topic's epoch could not be stored")
+            raise
+        if self._connected.get(producer.name) is not producer:
+            return False
+        producer.state = ProducerState.WRITING
+        return True
 
     def _replace_older(self, producer: Producer) -> None:
         """A client that reconnects may be faster than the news that its old connection is dead."""
-        older = self._connected.get(producer.name)
+        older = self._named(producer.name)
         if older is None:
             return
-        if older.owner is not producer.owner and producer.epoch <= older.epoch:
+        if producer.epoch <= older.epoch:
             raise ProducerBusy(
                 f"A producer named {producer.name} is already connected to {self._topic}; "
                 "choose another name or close it"
             )
-        del self._connected[producer.name]
-        older.fenced = True
-        if older.owner is not producer.owner:
-            older.owner.close_producer(older, "replaced by its own reconnection")
+        self._fence(older, "replaced by its own reconnection")
+
+    def _named(self, name: str) -> Producer | None:
+        waiting = (producer for producer, _ in self._waiting if producer.name == name)
+        return self._connected.get(name) or next(waiting, None)
 
     def _refuse_older_epoch(self, producer: Producer) -> None:
         asked, now = producer.topic_epoch, self.epoch
@@ -141,9 +173,10 @@ class Producers:
             )
 
     def _fence_all(self, reason: str) -> None:
-        fenced = [*self._connected.values(), *(p for p, _ in self._waiting)]
-        self._connected.clear()
-        self._waiting.clear()
-        for producer in fenced:
-            producer.fenced = True
-            producer.owner.close_producer(producer, reason)
+        for producer in self._all_and_waiting():
+            self._fence(producer, reason)
+
+    def _fence(self, producer: Producer, reason: str) -> None:
+        self._forget(producer)
+        producer.state = ProducerState.FENCED
+        producer.owner.close_producer(producer, reason)

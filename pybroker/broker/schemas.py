@@ -4,17 +4,23 @@ A partition shares its partitioned topic's schemas. A version travels as 8 bytes
 0. Differs: beyond the schema's type there is no compatibility check yet.
 """
 
+import asyncio
 import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from weakref import WeakValueDictionary
 
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.errors import IncompatibleSchema, TopicNotFound
 from pybroker.names import TopicName
 
 _PREFIX: Final = "/schemas/"
+# Values of Schema.Type.
+_NONE: Final = 0
+_AUTO_CONSUME: Final = 21
+_DESCRIBE_NOTHING: Final = (_NONE, _AUTO_CONSUME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +39,19 @@ class StoredSchema:
 class Schemas:
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
+        self._adding: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def add(self, topic: TopicName, schema: StoredSchema) -> int:
-        """The version under which the schema is kept, new or found. Raises IncompatibleSchema."""
+    async def add(self, topic: TopicName, schema: StoredSchema) -> int | None:
+        """The version under which the schema is kept, new or found. Raises IncompatibleSchema.
+
+        None for those that describe nothing: bytes as they are, or whatever the topic has.
+        """
+        if schema.type in _DESCRIBE_NOTHING:
+            return None
+        async with self._adding.setdefault(self._folder(topic), asyncio.Lock()):
+            return await self._add(topic, schema)
+
+    async def _add(self, topic: TopicName, schema: StoredSchema) -> int:
         versions = self._metadata.keys(self._folder(topic))
         for key in versions:
             if self._read(key).same_as(schema):
@@ -90,5 +106,6 @@ def _encode(schema: StoredSchema) -> bytes:
     return json.dumps(record).encode()
 
 
-def version_bytes(version: int) -> bytes:
-    return version.to_bytes(8, "big")
+def version_bytes(version: int | None) -> bytes:
+    """Nothing for a schema that has no version."""
+    return b"" if version is None else version.to_bytes(8, "big")

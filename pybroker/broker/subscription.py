@@ -322,7 +322,8 @@ class Subscription:
         self._closed = "the subscription was deleted"
         self.disconnect_consumers(self._closed)
         await self._transactional.delete()
-        await self._topic.ledger.delete_cursor(self.name)
+        if self._topic.ledger.cursors.get(self.name) is self.cursor:  # not a later one's
+            await self._topic.ledger.delete_cursor(self.name)
 
     # -- what the admin API tells
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.config import BrokerConfig
-from pybroker.errors import NotAllowed, PulsarError, TopicNotFound
+from pybroker.errors import InvalidTopicName, NotAllowed, PulsarError, TopicNotFound
 from pybroker.names import COORDINATOR_ASSIGN, TopicName
 
 _TENANTS: Final = "/tenants/"
@@ -50,7 +50,7 @@ class Tenants:
         return default | self._get(_TENANTS + name)
 
     async def put_tenant(self, name: str, settings: Mapping[str, Any]) -> None:
-        TopicName.parse(f"persistent://{name}/check/check")
+        _check_name(name, 1)
         await self._put(_TENANTS + name, settings)
 
     async def delete_tenant(self, name: str) -> None:
@@ -82,7 +82,7 @@ class Tenants:
         return self._get(_NAMESPACES + namespace)
 
     async def create_namespace(self, namespace: str, policies: Mapping[str, Any]) -> None:
-        TopicName.parse(f"persistent://{namespace}/check")
+        _check_name(namespace, 2)
         self.tenant(namespace.split("/")[0])
         if self.has_namespace(namespace):
             raise Conflict(f"Namespace {namespace} already exists")
@@ -141,3 +141,11 @@ class Tenants:
 
     async def _put(self, key: str, record: Mapping[str, Any]) -> None:
         await self._metadata.put(key, json.dumps(record).encode())
+
+
+def _check_name(name: str, parts: int) -> None:
+    """Raises InvalidTopicName for what could not be the beginning of a topic's name."""
+    if name.count("/") != parts - 1:
+        kind = "a tenant" if parts == 1 else "tenant/namespace"
+        raise InvalidTopicName(f"{name[:200]!r} is not the name of {kind}")
+    TopicName.parse(f"persistent://{name}{'/check' * (3 - parts)}")

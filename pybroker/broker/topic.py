@@ -14,11 +14,12 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
-from pybroker.broker.deduplication import Deduplication
-from pybroker.broker.producers import Producer, Producers
+from pybroker.broker.deduplication import Answer, Deduplication, SequenceIds
+from pybroker.broker.producers import Producer, Producers, ProducerState
 from pybroker.broker.subscription import Subscription
 from pybroker.config import BrokerConfig
 from pybroker.errors import (
+    NotAllowed,
     PersistenceError,
     ProducerFenced,
     PulsarError,
@@ -31,7 +32,7 @@ from pybroker.runtime import Clock, Tasks
 from pybroker.transaction.aborted_txns import HiddenEntries
 from pybroker.transaction.transaction_buffer import TransactionBuffer
 from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction
-from pybroker.wire.message_metadata import parse_metadata
+from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
 _EPOCH: Final = "topic.epoch"
 _TERMINATED: Final = "terminated"
@@ -45,6 +46,8 @@ class PublishRun(Protocol):
 
     @property
     def txn_id(self) -> TxnId | None: ...
+    @property
+    def chunked(self) -> bool: ...
     @property
     def entries(self) -> list[bytes]: ...
     @property
@@ -84,6 +87,7 @@ class Topic:
         self.buffer: TransactionBuffer
         self._subscribing = asyncio.Lock()
         self._closed: str | None = None
+        self._terminating = False
         self._notified = False
 
     @classmethod
@@ -115,15 +119,15 @@ class Topic:
     def publish(self, producer: Producer, run: PublishRun, published: Published) -> None:
         """Queue a run for the next group commit; `published` is called once it is durable.
 
-        The caller has dropped duplicates (`split_duplicates`) where deduplication is on.
+        The caller has left out what `duplicates` found, where deduplication is on.
         """
+        if self.deduplication is not None:
+            published = self._deduplicated(self.deduplication, producer, run, published)
         refusal = self._refusal(producer)
         if refusal is not None:
             published(None, refusal)
             return
         self.messages_in += len(run.entries)
-        if self.deduplication is not None:
-            published = self._deduplicated(producer, run, published)
         if run.txn_id is None:
             self.ledger.append(run.entries, run.message_counts, self._notifying(published))
         else:
@@ -132,8 +136,10 @@ class Topic:
             )
 
     def _refusal(self, producer: Producer) -> PulsarError | None:
-        if producer.fenced:
-            return ProducerFenced(f"Producer {producer.name} on {self.name} was fenced")
+        if producer.state is not ProducerState.WRITING:
+            return ProducerFenced(
+                f"Producer {producer.name} on {self.name} {producer.state.value}; it cannot publish"
+            )
         if self._closed is not None:
             return ServiceNotReady(f"{self.name} is being unloaded: {self._closed}")
         if self.terminated:
@@ -162,6 +168,15 @@ class Topic:
         for subscription in self.subscriptions.values():
             subscription.notify()
 
+    async def add_producer(self, producer: Producer, granted: Callable[[], None]) -> bool:
+        """True if it may publish now; False if it waits, and `granted` will be called.
+
+        Raises ProducerBusy, ProducerFenced, TopicTerminated, ServiceNotReady.
+        """
+        if self.terminated:
+            raise TopicTerminated(f"{self.name} was terminated; it takes no more messages")
+        return await self.producers.add(producer, granted)
+
     # -- deduplication
 
     async def enable_deduplication(self) -> None:
@@ -182,27 +197,36 @@ class Topic:
         if deduplication is None:
             return []
         found: list[int] = []
-        bounds = zip(run.sequence_ids(), run.highest_sequence_ids(), strict=True)
-        for index, (lowest, highest) in enumerate(bounds):
-            if deduplication.is_duplicate(producer.name, lowest, highest):
+        for index, ids in enumerate(_ids_of(run)):
+            if deduplication.is_duplicate(producer.name, ids):
                 found.append(index)
             else:
-                deduplication.take(producer.name, lowest, highest, run.txn_id)
+                deduplication.take(producer.name, ids, run.txn_id)
         return found
 
-    def _deduplicated(self, producer: Producer, run: PublishRun, published: Published) -> Published:
-        deduplication = self.deduplication
-        assert deduplication is not None
+    def when_durable(self, producer: Producer, duplicate: PublishRun, answer: Answer) -> None:
+        """Call `answer` once the message that `duplicate` (it alone) repeats is durable."""
+        if self.deduplication is None:
+            answer(None)
+        else:
+            (ids,) = _ids_of(duplicate)
+            self.deduplication.when_durable(producer.name, ids, answer)
 
+    def _deduplicated(
+        self,
+        deduplication: Deduplication,
+        producer: Producer,
+        run: PublishRun,
+        published: Published,
+    ) -> Published:
         def done(position: Position | None, error: Exception | None) -> None:
             published(position, error)
-            bounds = zip(run.sequence_ids(), run.highest_sequence_ids(), strict=True)
-            for lowest, highest in bounds:
+            for ids in _ids_of(run):
                 if error is None:
-                    deduplication.became_durable(producer.name, lowest, highest)
+                    deduplication.became_durable(producer.name, ids)
                 else:
-                    deduplication.give_back(producer.name, lowest, highest)
-            if deduplication.snapshot_due:
+                    deduplication.failed(producer.name, ids, run.txn_id, error)
+            if deduplication.snapshot_is_due():
                 self.tasks.start(deduplication.snapshot(), "deduplication snapshot")
 
         return done
@@ -229,10 +253,7 @@ class Topic:
         run = await self.ledger.read(position, position, 1, 1)
         if run is None:
             return Position(position.ledger_id, -1), -1
-        metadata = parse_metadata(run.entries[0])
-        if not metadata.HasField("num_messages_in_batch"):
-            return position, -1
-        return position, metadata.num_messages_in_batch - 1
+        return position, _last_batch_index(run.entries[0])
 
     # -- subscriptions
 
@@ -244,36 +265,53 @@ class Topic:
         Raises SubscriptionNotFound when it may not be created.
         """
         async with self._subscribing:
-            self._check_open()
-            subscription = self.subscriptions.get(name)
-            if subscription is not None:
-                return subscription
+            existing = self._existing_subscription(name, durable=True)
+            if existing is not None:
+                return existing
             if not create:
                 raise SubscriptionNotFound(
                     f"Subscription {name} of {self.name} does not exist and may not be created"
                 )
+            await self._drop_ended_reader(name)
             cursor = await self.ledger.open_cursor(name, start, properties)
+            self._check_open()  # it may have been closed meanwhile
             subscription = await Subscription.open(self, cursor)
             self.subscriptions[name] = subscription
             return subscription
 
     async def reader_subscription(self, name: str, start: Position | None) -> Subscription:
         """A subscription without a durable cursor; it goes with its last consumer."""
+        async with self._subscribing:
+            existing = self._existing_subscription(name, durable=False)
+            if existing is not None:
+                return existing
+            await self._drop_ended_reader(name)
+            cursor = self.ledger.new_non_durable_cursor(name, start)
+            subscription = await Subscription.open(self, cursor)
+            self.subscriptions[name] = subscription
+            return subscription
+
+    async def _drop_ended_reader(self, name: str) -> None:
+        """Its subscription is gone; its cursor is about to go."""
+        cursor = self.ledger.cursors.get(name)
+        if cursor is not None and not cursor.durable:
+            await self.ledger.delete_cursor(name)
+
+    def _existing_subscription(self, name: str, durable: bool) -> Subscription | None:
         self._check_open()
         existing = self.subscriptions.get(name)
-        if existing is not None:
-            return existing
-        cursor = self.ledger.new_non_durable_cursor(name, start)
-        subscription = await Subscription.open(self, cursor)
-        self.subscriptions[name] = subscription
-        return subscription
+        if existing is not None and existing.durable is not durable:
+            kind = "a durable subscription" if existing.durable else "a reader"
+            raise NotAllowed(f"{name} of {self.name} is {kind} already; choose another name")
+        return existing
 
     async def delete_subscription(self, name: str) -> None:
         """Disconnects its consumers. Raises SubscriptionNotFound."""
-        subscription = self.subscriptions.pop(name, None)
-        if subscription is None:
-            raise SubscriptionNotFound(f"Subscription {name} of {self.name} does not exist")
-        await subscription.delete()
+        async with self._subscribing:
+            subscription = self.subscriptions.pop(name, None)
+            if subscription is None:
+                raise SubscriptionNotFound(f"Subscription {name} of {self.name} does not exist")
+            await subscription.delete()
 
     async def end_transaction(self, txn_id: TxnId, action: TxnAction, low_watermark: int) -> None:
         """Write the marker; durable and visible when this returns. Idempotent."""
@@ -288,10 +326,15 @@ class Topic:
 
     @property
     def terminated(self) -> bool:
-        return _TERMINATED in self.ledger.properties
+        return self._terminating or _TERMINATED in self.ledger.properties
 
     async def terminate(self) -> Position:
-        await self.ledger.set_property(_TERMINATED, "true")
+        """Take no more messages; returns the position of the last one."""
+        self._terminating = True
+        try:
+            await self.ledger.set_property(_TERMINATED, "true")
+        finally:
+            self._terminating = False
         return self.buffer.last_visible_position()
 
     @property
@@ -328,3 +371,29 @@ class Topic:
 
     async def _store_epoch(self, epoch: int) -> None:
         await self.ledger.set_property(_EPOCH, str(epoch))
+
+
+def _ids_of(run: PublishRun) -> list[SequenceIds]:
+    ids = map(SequenceIds, run.sequence_ids(), run.highest_sequence_ids())
+    if not run.chunked:
+        return list(ids)
+    return [_chunk(whole, entry) for whole, entry in zip(ids, run.entries, strict=True)]
+
+
+def _chunk(whole: SequenceIds, entry: bytes) -> SequenceIds:
+    """Only the metadata tells which chunk it is."""
+    try:
+        metadata = parse_metadata(entry)
+    except BadEntry:
+        return whole
+    return whole._replace(chunk=metadata.chunk_id, chunks=metadata.num_chunks_from_msg)
+
+
+def _last_batch_index(entry: bytes) -> int:
+    """-1 for an entry that is no batch."""
+    try:
+        metadata = parse_metadata(entry)
+    except BadEntry:
+        return -1
+    batched = metadata.HasField("num_messages_in_batch")
+    return metadata.num_messages_in_batch - 1 if batched else -1

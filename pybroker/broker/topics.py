@@ -5,7 +5,8 @@ partition of a partitioned topic exists with it and comes into being at first us
 """
 
 import asyncio
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
@@ -40,6 +41,8 @@ class Topics:
         self._clock = clock
         self._config = config
         self._loaded: dict[TopicName, asyncio.Future[Topic]] = {}
+        # Topics on their way out; who wants one of them waits and gets it anew.
+        self._ending: dict[TopicName, asyncio.Task[None]] = {}
 
     def loaded(self) -> list[Topic]:
         """Topics in memory, for stats and shutdown."""
@@ -53,7 +56,7 @@ class Topics:
 
     def exists(self, name: TopicName) -> bool:
         """True for a topic, or a partition of a partitioned topic, that was created."""
-        if self._factory.exists(name.ledger_name):
+        if name in self._loaded or self._factory.exists(name.ledger_name):
             return True
         return 0 <= name.partition < self.tenants.partitions(name.partitioned_name)
 
@@ -64,19 +67,27 @@ class Topics:
         """
         if isinstance(name, str):
             name = TopicName.parse(name)
+        _refuse_internal(name)
+        while (ending := self._ending.get(name)) is not None:
+            await asyncio.wait([ending])
         if name not in self._loaded:
             if not self.exists(name):
                 if not create:
                     return None
                 self._check_creatable(name)
-            self._loaded[name] = asyncio.ensure_future(self._load(name))
-        future = self._loaded[name]
-        try:
-            return await asyncio.shield(future)
-        except Exception:
-            if self._loaded.get(name) is future:
-                del self._loaded[name]
-            raise
+            self._start_loading(name)
+        return await asyncio.shield(self._loaded[name])
+
+    def _start_loading(self, name: TopicName) -> None:
+        """What fails is forgotten, so that the next use tries again."""
+        loading = asyncio.ensure_future(self._load(name))
+        self._loaded[name] = loading
+
+        def loaded(ended: asyncio.Future[Topic]) -> None:
+            if ended.cancelled() or ended.exception() is not None:
+                self._loaded.pop(name, None)
+
+        loading.add_done_callback(loaded)
 
     async def require(self, name: TopicName) -> Topic:
         """The topic as a client asked for it: created if that is allowed.
@@ -190,34 +201,49 @@ class Topics:
             raise TopicNotFound(f"{name} does not exist")
         if topic.in_use and not force:
             raise Conflict(f"{name} has connected producers or consumers; close them or use force")
-        await topic.delete()
-        self._loaded.pop(name, None)
+        await self._end(topic, topic.delete())
         if name.partition < 0:
             await self.schemas.delete(name)
 
     async def delete_partitioned(self, name: TopicName, force: bool = False) -> None:
+        """Raises TopicNotFound; Conflict while it is in use and not forced."""
         partitions = [name.partition_at(i) for i in range(self.tenants.partitions(name))]
-        topics = [topic for p in partitions if (topic := await self.get(p)) is not None]
-        if not force and any(topic.in_use for topic in topics):
+        in_use = any(t.in_use for t in self.loaded() if t.name.partitioned_name == name)
+        if in_use and not force:
             raise Conflict(f"{name} has connected producers or consumers; close them or use force")
         await self.tenants.delete_partitions(name)
-        for topic in topics:
-            await topic.delete()
-            self._loaded.pop(topic.name, None)
+        for partition in partitions:
+            topic = await self.get(partition)
+            if topic is not None:
+                await self._end(topic, topic.delete())
         await self.schemas.delete(name)
 
     async def unload(self, name: TopicName) -> None:
         """Close it; the next use loads it anew. Clients reconnect by themselves."""
-        future = self._loaded.get(name)
-        if future is not None:
-            topic = await future
-            await topic.close("unloaded by the administrator")
-            self._loaded.pop(name, None)
+        loading = self._loaded.get(name)
+        if loading is not None:
+            topic = await asyncio.shield(loading)
+            await self._end(topic, topic.close("unloaded by the administrator"))
+
+    async def _end(self, topic: Topic, work: Coroutine[Any, Any, None]) -> None:
+        """Close or delete a topic, unless another request is at it already: then wait for that."""
+        name = topic.name
+        if name in self._ending:
+            work.close()
+        else:
+            self._ending[name] = asyncio.ensure_future(work)
+            self._ending[name].add_done_callback(lambda _: self._ended(name))
+        await asyncio.shield(self._ending[name])
+
+    def _ended(self, name: TopicName) -> None:
+        del self._ending[name]
+        self._loaded.pop(name, None)
 
     async def close(self) -> None:
-        for future in list(self._loaded.values()):
-            if not future.done():
-                await asyncio.wait([future])
+        """Nobody may ask for a topic any more."""
+        working: list[asyncio.Future[Any]] = [*self._loaded.values(), *self._ending.values()]
+        if working:
+            await asyncio.wait(working)
         for topic in self.loaded():
             await topic.close("the broker shuts down")
         self._loaded.clear()
@@ -225,3 +251,8 @@ class Topics:
 
 def _internal(name: TopicName) -> bool:
     return name.local.endswith(_PENDING_ACK_SUFFIX) or name.local.startswith(_TRANSACTION_LOG)
+
+
+def _refuse_internal(name: TopicName) -> None:
+    if _internal(name):
+        raise NotAllowed(f"{name} is a log of transactions, not a topic; use another name")

@@ -6,7 +6,7 @@ from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscriptionType
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
-from pybroker.errors import ConsumerNotFound, NotAllowed, PulsarError
+from pybroker.errors import ConsumerNotFound, NotAllowed, PulsarError, TopicNotFound
 from pybroker.names import TopicName, TxnId
 from pybroker.server.on_produce import stored_schema
 from pybroker.transaction.pending_ack_store import PendingAck
@@ -31,7 +31,7 @@ async def subscribe(session: "Session", command: pb.CommandSubscribe) -> None:
     name = TopicName.parse(command.topic)
     topic = await topics.require(name) if command.force_topic_creation else await topics.get(name)
     if topic is None:
-        raise ConsumerNotFound(f"{name} does not exist")
+        raise TopicNotFound(f"{name} does not exist and this subscription may not create it")
     if command.HasField("schema"):
         await topics.schemas.add(topic.name, stored_schema(command.schema))
     kind = SubscriptionType(command.subType)
@@ -240,7 +240,8 @@ async def unsubscribe(session: "Session", command: pb.CommandUnsubscribe) -> Non
     slot.subscription.check_unsubscribe(slot.consumer, command.force)
     session.consumers.pop(command.consumer_id)
     slot.subscription.remove_consumer(slot.consumer)
-    await slot.topic.delete_subscription(slot.subscription.name)
+    if slot.subscription.durable:  # a reader's goes with its consumer
+        await slot.topic.delete_subscription(slot.subscription.name)
     session.write(commands.success(command.request_id))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from managed_ledger.position import Position
-from pybroker.broker.producers import AccessMode, Producer
+from pybroker.broker.producers import AccessMode, Producer, ProducerState
 from pybroker.broker.schemas import StoredSchema, version_bytes
 from pybroker.broker.topic import Topic
 from pybroker.errors import PulsarError
@@ -18,28 +18,28 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import SendRun
 
 if TYPE_CHECKING:
-    from pybroker.server.session import Session
+    from pybroker.server.session import ProducerSlot, Session
 
 
 async def producer(session: "Session", command: pb.CommandProducer) -> None:
-    if command.producer_id in session.producers:
-        _answer(session, command, session.producers[command.producer_id].producer, None)
+    slot = session.producers.get(command.producer_id)
+    if slot is not None:  # asked again
+        _answer(session, command, slot.topic, slot.producer, None)
         return
     topic = await session.services.topics.require(TopicName.parse(command.topic))
     schema_version = None
     if command.HasField("schema"):
         schema = stored_schema(command.schema)
         schema_version = await session.services.topics.schemas.add(topic.name, schema)
+    if command.HasField("initial_subscription_name"):
+        await topic.subscription(command.initial_subscription_name, None, {}, create=True)
     new = _new_producer(session, command)
-    granted = _granter(session, command, topic, new, schema_version)
-    ready = await topic.producers.add(new, granted)
+    await topic.add_producer(new, _granter(session, command, topic, new, schema_version))
     if session.closed:
         await topic.producers.remove(new)
         return
     session.add_producer(topic, new)
-    if command.HasField("initial_subscription_name"):
-        await topic.subscription(command.initial_subscription_name, None, {}, create=True)
-    _answer(session, command, new, schema_version, ready)
+    _answer(session, command, topic, new, schema_version)
 
 
 def _new_producer(session: "Session", command: pb.CommandProducer) -> Producer:
@@ -74,7 +74,7 @@ def _granter(
         if session.closed:
             topic.tasks.start(topic.producers.remove(new), "producer gone")
         else:
-            _answer(session, command, new, schema_version)
+            _answer(session, command, topic, new, schema_version)
 
     return granted
 
@@ -82,18 +82,17 @@ def _granter(
 def _answer(
     session: "Session",
     command: pb.CommandProducer,
+    topic: Topic,
     producer: Producer,
     schema_version: int | None,
-    ready: bool = True,
 ) -> None:
-    slot = session.producers[command.producer_id]
-    deduplication = slot.topic.deduplication
+    deduplication = topic.deduplication
     answer = pb.CommandProducerSuccess(
         request_id=command.request_id,
         producer_name=producer.name,
         last_sequence_id=deduplication.last_sequence_id(producer.name) if deduplication else -1,
-        schema_version=b"" if schema_version is None else version_bytes(schema_version),
-        producer_ready=ready,
+        schema_version=version_bytes(schema_version),
+        producer_ready=producer.state is ProducerState.WRITING,
     )
     if producer.topic_epoch is not None:
         answer.topic_epoch = producer.topic_epoch
@@ -122,50 +121,67 @@ def send(session: "Session", run: SendRun) -> None:
     slot = session.producers.get(run.producer_id)
     if slot is None:
         return  # closed by the broker a moment ago; the client resends once it is back
-    topic, producer = slot.topic, slot.producer
-    duplicates = topic.duplicates(producer, run) if topic.deduplication else None
+    duplicates = slot.topic.duplicates(slot.producer, run) if slot.topic.deduplication else None
     if not duplicates:
-        _publish(session, topic, producer, run)
+        _publish(session, slot, run)
         return
     for kept, index in _split(run, duplicates):
         if kept is not None:
-            _publish(session, topic, producer, kept)
+            _publish(session, slot, kept)
         else:
-            _answer_duplicate(session, topic, producer, run, index)
+            _answer_duplicate(session, slot, run.part(index, index + 1))
 
 
-def _publish(session: "Session", topic: Topic, producer: Producer, run: SendRun) -> None:
+def _publish(session: "Session", slot: "ProducerSlot", run: SendRun) -> None:
     size_bytes = sum(map(len, run.entries))
+    topic, producer = slot.topic, slot.producer
     producer.messages_in += len(run.entries)
     producer.bytes_in += size_bytes
     topic.bytes_in += size_bytes
+    behind = slot.behind = []
 
     def published(first: Position | None, error: Exception | None) -> None:
         session.services.budget.give_back(size_bytes)
+        if slot.behind is behind:
+            slot.behind = None
         if session.closed:
             return
         if first is None:
-            assert isinstance(error, PulsarError)
             refuse(session, run, error)
         else:
             session.write(commands.receipts(run, first.ledger_id, first.entry_id))
+        for answer in behind:
+            answer()
 
     session.spend_budget(size_bytes)
     topic.publish(producer, run, published)
 
 
-def refuse(session: "Session", run: SendRun, error: PulsarError) -> None:
+def refuse(session: "Session", run: SendRun, error: Exception | None) -> None:
+    assert isinstance(error, PulsarError)
     for sequence_id in run.sequence_ids():
         session.write(commands.send_error(run.producer_id, sequence_id, error))
 
 
-def _answer_duplicate(
-    session: "Session", topic: Topic, producer: Producer, run: SendRun, index: int
-) -> None:
-    lowest, highest = run.sequence_ids()[index], run.highest_sequence_ids()[index]
-    answer = commands.duplicate_receipt(run.producer_id, lowest, highest)
-    assert topic.deduplication is not None
-    topic.deduplication.when_durable(producer.name, lowest, highest, lambda: session.write(answer))
+def _answer_duplicate(session: "Session", slot: "ProducerSlot", run: SendRun) -> None:
+    """`run` is the duplicate alone. Clients expect answers in the order they sent: it waits for
+    what they sent before, and for its own first copy.
+    """
+
+    def answer(error: Exception | None) -> None:
+        if error is not None:
+            refuse(session, run, error)
+            return
+        (lowest,), (highest,) = run.sequence_ids(), run.highest_sequence_ids()
+        session.write(commands.duplicate_receipt(run.producer_id, lowest, highest))
+
+    def answer_when_durable() -> None:
+        slot.topic.when_durable(slot.producer, run, answer)
+
+    if slot.behind is None:
+        answer_when_durable()
+    else:
+        slot.behind.append(answer_when_durable)
 
 
 def _split(run: SendRun, duplicates: list[int]) -> list[tuple[SendRun | None, int]]:

@@ -4,6 +4,7 @@ Over the limit, every session that publishes stops reading its socket; when half
 they go on. That is the only brake on producers: TCP carries it to them.
 """
 
+import asyncio
 from collections.abc import Callable
 
 
@@ -12,6 +13,7 @@ class PublishBudget:
         self._limit_bytes = limit_bytes
         self.in_flight_bytes = 0
         self._paused: dict[Callable[[], None], None] = {}
+        self._unused: asyncio.Future[None] | None = None
 
     def take(self, size_bytes: int, resume: Callable[[], None]) -> bool:
         """False when the caller must stop reading; `resume` is called when it may go on."""
@@ -27,6 +29,16 @@ class PublishBudget:
             paused, self._paused = self._paused, {}
             for resume in paused:
                 resume()
+        if self._unused is not None and not self.in_flight_bytes:
+            self._unused.set_result(None)
+            self._unused = None
+
+    async def unused(self) -> None:
+        """Returns when nothing is in flight."""
+        if self.in_flight_bytes:
+            if self._unused is None:
+                self._unused = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._unused)
 
     def forget(self, resume: Callable[[], None]) -> None:
         """The session is gone; nobody is to be resumed."""

@@ -40,16 +40,19 @@ _MAX_PRODUCERS_AND_CONSUMERS: Final = 20_000
 
 # Why the socket is not being read.
 _BUDGET, _OUTBOX, _TASKS = "publish budget", "slow reader", "too many requests at once"
+_STOPPING: Final = "the broker shuts down"
 
 
 class ProducerSlot:
     """A producer and its topic, as this connection knows them."""
 
-    __slots__ = ("producer", "topic")
+    __slots__ = ("behind", "producer", "topic")
 
     def __init__(self, topic: Topic, producer: Producer) -> None:
         self.topic = topic
         self.producer = producer
+        # Answers that wait for the last published run to be answered; None if it is.
+        self.behind: list[Callable[[], None]] | None = None
 
 
 class ConsumerSlot:
@@ -243,23 +246,26 @@ class Session(asyncio.BufferedProtocol):
             handler.answer_error(self, body, error)
 
     def _start(self, handler: Handler, body: Any) -> None:
-        if len(self.tasks) >= _MAX_TASKS:
-            raise ProtocolError(f"{_TASKS}: more than {_MAX_TASKS} requests are open")
         if len(self.producers) + len(self.consumers) > _MAX_PRODUCERS_AND_CONSUMERS:
             raise ProtocolError("too many producers and consumers on one connection")
         key = handler.ordered_by(body) if handler.ordered_by else None
         before = self._last_of.get(key) if key else None
-        task = self.tasks.start(self._run(handler, body, before), handler.field)
+        task = self.start_task(self._run(handler, body, before), handler.field)
         if key is not None:
             self._last_of[key] = task
             task.add_done_callback(lambda ended: self._forget_order(key, ended))
 
-    def start_task(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """For an immediate handler whose rest has to wait; it answers its own errors."""
+    def start_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """A handler's work, or the rest of an immediate one's; it answers its own errors."""
+        task = self.tasks.start(work, name)
         if len(self.tasks) >= _MAX_TASKS:
-            work.close()
-            raise ProtocolError(f"{_TASKS}: more than {_MAX_TASKS} requests are open")
-        self.tasks.start(work, name)
+            self.pause_reading(_TASKS)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if _TASKS in self._paused and len(self.tasks) <= _MAX_TASKS // 2:
+            self.resume_reading(_TASKS)
 
     def _forget_order(self, key: tuple[str, int], task: asyncio.Task[Any]) -> None:
         if self._last_of.get(key) is task:
@@ -360,12 +366,18 @@ class Session(asyncio.BufferedProtocol):
 
     # -- closing
 
+    async def finish(self) -> None:
+        """Take no more requests; returns when those at hand are answered."""
+        self.pause_reading(_STOPPING)
+        await self.tasks.ended()
+
     def close(self, reason: str) -> None:
         """Write what is due, then close; `connection_lost` does the rest."""
         if self.state is ConnectionState.CLOSED:
             return
         log.info("closing %s: %s", self.peer, reason)
         self.state = ConnectionState.CLOSED
+        self.writable = False
         if self._outbox:
             self._flush()
         if self._transport is not None:

@@ -83,16 +83,28 @@ class BrokerServer:
             await asyncio.wait([self._keep_alive])
             self._keep_alive = None
 
-    async def stop(self) -> None:
-        """Close every connection once what was answered is written; requests still in work end
-        with their connection.
-        """
+    async def stop(self, answer_timeout_s: float = 2.0) -> None:
+        """Answer what is at hand, as far as time allows, and close every connection."""
         await self.stop_listening()
         sessions = list(self._sessions)
+        if not sessions:
+            return
+        if answer_timeout_s:
+            await self._answer(sessions, answer_timeout_s)
         for session in sessions:
             session.close("the broker shuts down")
         for session in sessions:
             await session.tasks.close()
-        if sessions:
-            ended = asyncio.gather(*(session.ended for session in sessions))
-            await asyncio.wait([ended], timeout=_DRAIN_TIMEOUT_S)
+        ended = asyncio.gather(*(session.ended for session in sessions))
+        await asyncio.wait([ended], timeout=_DRAIN_TIMEOUT_S)
+
+    async def _answer(self, sessions: list[Session], timeout_s: float) -> None:
+        """Requests, and publishes, which are answered when they are durable."""
+        work = asyncio.gather(
+            self._services.budget.unused(), *(session.finish() for session in sessions)
+        )
+        done, _ = await asyncio.wait([work], timeout=timeout_s)
+        if not done:
+            log.warning("not everything was answered within %g s of stopping", timeout_s)
+            work.cancel()
+            await asyncio.wait([work])

@@ -52,6 +52,7 @@ class SendRun:
 
     producer_id: int
     txn_id: TxnId | None
+    chunked: bool = False  # one part of a message that is larger than an entry may be
     # Producer id and sequence id as they came: a receipt begins with the same bytes.
     prefixes: list[bytes] = field(default_factory=list)
     message_counts: list[int] = field(default_factory=list)
@@ -65,6 +66,7 @@ class SendRun:
         return SendRun(
             self.producer_id,
             self.txn_id,
+            self.chunked,
             self.prefixes[span],
             self.message_counts[span],
             self.highest[span],
@@ -223,13 +225,18 @@ class FrameDecoder:
             if not command.HasField("send"):
                 raise ProtocolError("A SEND command without its body")
             self._add_send(_send_groups(command.send), data, view, end, frame_end, events)
+            self._end_chunk(command.send)
         else:
             events.append(CommandFrame(command, data[end:frame_end]))
 
+    def _end_chunk(self, send: pb.CommandSend) -> None:
+        """A chunk of a large message is a run of its own."""
+        if send.is_chunk and self._run is not None and self._run_key is not None:
+            self._run.chunked = True
+            self._run_key = None
 
-def _send_groups(
-    send: pb.CommandSend,
-) -> _SendGroups:
+
+def _send_groups(send: pb.CommandSend) -> _SendGroups:
     """What the regular expression would have captured, for a SEND that only protobuf can read."""
 
     def optional(name: str) -> bytes | None:

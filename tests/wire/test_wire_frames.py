@@ -149,8 +149,15 @@ def test_a_send_without_an_entry_is_a_bad_checksum() -> None:
     assert decode([encode_frame(command)]) == [BadChecksum(1, 2)]
 
 
+def test_a_chunk_is_a_run_of_its_own() -> None:
+    first, second, third = runs_in(
+        send(1, 5, is_chunk=True) + send(1, 5, is_chunk=True) + send(1, 6)
+    )
+    assert (first.chunked, second.chunked, third.chunked) == (True, True, False)
+
+
 def test_fields_that_the_fast_path_does_not_know_do_not_matter() -> None:
-    (run,) = runs_in(send(1, 5, is_chunk=True) + send(1, 6))
+    (run,) = runs_in(send(1, 5, marker=False) + send(1, 6))
     assert run.sequence_ids() == [5, 6]
 
 
