@@ -64,18 +64,19 @@ def main(settings: Settings) -> None:
     spark = _session(directory)
     queries = [_exactly_once_query(spark, settings, plan)]
     if settings.with_plain_sink:
-        queries.append(_plain_query(spark, settings, plan))
+        # A session of its own: Spark's queries share what a session registers, and one that starts
+        # changes it while another's tasks are being serialized.
+        queries.append(_plain_query(spark.newSession(), settings, plan))
     for query in queries:
         query.awaitTermination()
 
 
 def _session(directory: Path) -> SparkSession:
-    builder = SparkSession.builder.master("local[2,4]").appName("pybroker demo")
+    builder = SparkSession.builder.master("local[2]").appName("pybroker demo")
     for name, value in _SPARK_CONFIG.items():
         builder = builder.config(name, value)
     spark = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse")).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    register(spark)
     return spark
 
 
@@ -124,6 +125,7 @@ def _start(
     checkpoint: str,
     process: Callable[[DataFrame, int], None],
 ) -> StreamingQuery:
+    register(spark)
     source = (
         spark.readStream.format("pulsar")
         .option("service_url", settings.service_url)
