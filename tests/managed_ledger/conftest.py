@@ -1,4 +1,4 @@
-"""A clock that stands still, backends to run the same facts against, and a way to run coroutines."""
+"""A clock that stands still, and backends to run the same facts against."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import Backend

@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from managed_ledger.ack_set import AckSet
 
 entry_ids = st.integers(0, 2000)

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+
 from managed_ledger.errors import BadVersion, LedgerClosed, LedgerNotFound
 from managed_ledger.storage.backend import Backend, Versioned
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 from faulty_disk import FaultyDisk, failing
+
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.journal import EmbeddedBackend
 from managed_ledger.storage.journal_format import HEADER_BYTES, encode_frame

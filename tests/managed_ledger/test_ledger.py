@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+
 from managed_ledger.errors import LedgerClosed
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.trim import Retention

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from faulty_disk import FaultyDisk, failing
+
 from managed_ledger.errors import CorruptStorage, DirectoryInUse, StorageFailed, StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, LATEST, Position

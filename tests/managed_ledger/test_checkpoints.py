@@ -1,0 +1,196 @@
+"""Entries on their way from the journal into ledger files; a crash before every operation."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from faulty_disk import FaultyDisk
+
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.storage.journal import EmbeddedBackend
+
+CONFIG = ManagedLedgerConfig(max_entries_per_ledger=7, min_rollover_time_ms=0)
+
+
+async def start(disk: FaultyDisk, clock, **options) -> tuple[EmbeddedBackend, ManagedLedgerFactory]:
+    """One thread for everything: operations on the disk come one at a time."""
+    executor = ThreadPoolExecutor(1)
+    backend = EmbeddedBackend(disk, clock, executor=executor, journal_max_bytes=600, **options)
+    await backend.open()
+    return backend, ManagedLedgerFactory(backend, clock, CONFIG)
+
+
+async def read_all(ledger) -> dict[Position, bytes]:
+    found: dict[Position, bytes] = {}
+    position = EARLIEST
+    while (run := await ledger.read(position, LATEST, 100, 1 << 20)) is not None:
+        for offset, entry in enumerate(run.entries):
+            found[Position(run.ledger_id, run.first_entry_id + offset)] = entry
+        position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
+    return found
+
+
+def test_a_crash_before_any_disk_operation_loses_nothing_acknowledged(run, clock):
+    """Rotations, flushes, snapshots, deletions and a restart are among the operations."""
+    crashes: list[tuple[dict[str, bytes], dict[Position, bytes], Position]] = []
+    acknowledged: dict[Position, bytes] = {}
+    marks = [EARLIEST]
+    disk = FaultyDisk()
+
+    def remember(operation: str, name: str) -> None:
+        if operation != "read":
+            crashes.append((disk.contents(), dict(acknowledged), marks[0]))
+
+    async def work(life: int) -> None:
+        backend, factory = await start(disk, clock)
+        ledger = await factory.open("log")
+        cursor = await ledger.open_cursor("sub", EARLIEST)
+        for n in range(24):
+            entry = b"%d.%d" % (life, n) * (n % 9)
+            acknowledged[await ledger.append_one(entry)] = entry
+            if n % 8 == 7:
+                cursor.mark_delete(list(acknowledged)[len(acknowledged) * 2 // 3])
+                await cursor.flush()
+                marks[0] = cursor.mark_delete_position
+                await ledger.trim()
+        await factory.close()
+        await backend.close()
+
+    async def check(files, acknowledged, mark) -> None:
+        backend, factory = await start(FaultyDisk(files), clock)
+        ledger = await factory.open("log")
+        cursor = await ledger.open_cursor("sub", EARLIEST)
+        assert cursor.mark_delete_position >= mark
+        found = await read_all(ledger)
+        first = ledger.first_position
+        left = {position: entry for position, entry in acknowledged.items() if position >= first}
+        assert found.items() >= left.items()
+        assert len(found) - len(left) <= 1  # the one that was on its way
+        trimmed = [position for position in acknowledged if position < first]
+        assert all(position <= cursor.mark_delete_position for position in trimmed)
+        await factory.close()
+        await backend.close()
+
+    disk.fault = remember
+    for life in range(2):
+        run(work(life))
+    assert {"journal/0000000003", "metadata/snapshot"} < {n for files, *_ in crashes for n in files}
+    for crash in crashes:
+        run(check(*crash))
+
+
+def test_recent_entries_are_in_memory_and_older_ones_come_from_their_file(run, clock):
+    async def scenario():
+        disk = FaultyDisk()
+        backend, _ = await start(disk, clock)
+        ledger = await backend.create_ledger()
+        for first in range(100):
+            done = asyncio.get_running_loop().create_future()
+            backend.append(ledger, first, [b"%d" % first * 20], [1], done.set_result)
+            await done
+        assert backend.read_cached(ledger, 99, 99, 1, 1) is not None
+        assert backend.read_cached(ledger, 0, 99, 100, 1000) is None
+        for first in (0, 41, 17, 99, 0):
+            run_ = await backend.read(ledger, first, 99, 1, 1)
+            assert run_.entries == [b"%d" % first * 20]
+        assert backend.read_cached(ledger, 0, 0, 1, 1) is not None  # its block was just read
+        await backend.close()
+
+    run(scenario())
+
+
+def test_the_journal_is_empty_after_a_clean_close(run, clock):
+    async def scenario():
+        disk = FaultyDisk()
+        backend, factory = await start(disk, clock)
+        ledger = await factory.open("log")
+        for n in range(30):
+            await ledger.append_one(b"%d" % n * 30)
+        await factory.close()
+        await backend.close()
+        (journal,) = disk.names("journal")
+        assert disk.files[journal] == b""
+        before = disk.contents()
+        backend, factory = await start(disk, clock)
+        await backend.close()
+        assert disk.contents() == before
+
+    run(scenario())
+
+
+def test_deleted_ledgers_give_their_files_back(run, clock):
+    async def scenario():
+        disk = FaultyDisk()
+        backend, factory = await start(disk, clock)
+        ledger = await factory.open("log")
+        for n in range(30):
+            await ledger.append_one(b"%d" % n * 30)
+        await factory.delete("log")
+        await factory.close()
+        await backend.close()
+        assert disk.names("ledgers") == []
+
+    run(scenario())
+
+
+def test_a_file_that_nothing_refers_to_is_removed_at_start(run, clock):
+    async def scenario():
+        disk = FaultyDisk()
+        backend, _ = await start(disk, clock)
+        await backend.close()
+        disk.files["ledgers/77"] = bytearray(b"left behind")
+        backend, _ = await start(disk, clock)
+        await backend.close()
+        assert disk.names("ledgers") == []
+
+    run(scenario())
+
+
+def test_what_a_crashed_process_left_unsynced_is_synced_before_it_is_served(run, clock):
+    async def scenario():
+        disk = FaultyDisk()
+        backend, _ = await start(disk, clock)
+        await backend.metadata.put("key", b"value")
+        restarted = FaultyDisk(disk.contents())
+        await start(restarted, clock)
+        (journal,) = restarted.names("journal")
+        assert ("fdatasync", journal) in restarted.operations
+        assert ("sync_folder", "journal") in restarted.operations
+
+    run(scenario())
+
+
+def test_relaxed_durability_syncs_no_commit(run, clock, monkeypatch):
+    monkeypatch.setattr("managed_ledger.storage.journal.RELAXED_SYNC_S", 3600)
+
+    async def scenario():
+        disk = FaultyDisk()
+        backend, _ = await start(disk, clock, durability="relaxed")
+        await backend.metadata.put("key", b"value")
+        assert [operation for operation, _ in disk.operations if operation == "fdatasync"] == []
+        await backend.close()
+        assert ("fdatasync", "journal/0000000001") in disk.operations
+
+    run(scenario())
+
+
+def test_relaxed_durability_syncs_by_a_timer(run, clock, monkeypatch):
+    monkeypatch.setattr("managed_ledger.storage.journal.RELAXED_SYNC_S", 0.001)
+
+    async def scenario():
+        disk = FaultyDisk()
+        synced = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        backend, _ = await start(disk, clock, durability="relaxed")
+
+        def note(operation: str, name: str) -> None:
+            if operation == "fdatasync":
+                loop.call_soon_threadsafe(synced.set)
+
+        disk.fault = note
+        await backend.metadata.put("key", b"value")
+        await synced.wait()
+        await backend.close()
+
+    run(scenario())

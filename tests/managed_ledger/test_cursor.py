@@ -1,0 +1,284 @@
+"""Cursors: acknowledging in every way, and finding it again after a restart."""
+
+import asyncio
+
+import pytest
+
+from managed_ledger.errors import StorageFull
+from managed_ledger.position import EARLIEST, LATEST, Position
+
+
+async def log_with_cursor(factory, count: int, start: Position | None = EARLIEST):
+    ledger = await factory.open("log")
+    cursor = await ledger.open_cursor("sub", start)
+    positions = await asyncio.gather(*[ledger.append_one(b"%d" % n) for n in range(count)])
+    return ledger, cursor, positions
+
+
+def test_a_new_cursor_starts_at_the_end_unless_told_otherwise(start, run):
+    async def scenario():
+        async with start(max_entries_per_ledger=3) as factory:
+            ledger, earliest, positions = await log_with_cursor(factory, 7)
+            latest = await ledger.open_cursor("latest")
+            middle = await ledger.open_cursor("middle", positions[2])
+            beyond = await ledger.open_cursor("beyond", LATEST)
+            backlogs = [
+                c.backlog(ledger.last_confirmed) for c in (earliest, latest, middle, beyond)
+            ]
+            assert backlogs == [7, 0, 4, 0]
+            assert await ledger.open_cursor("sub") is earliest
+
+    run(scenario())
+
+
+def test_the_mark_delete_position_moves_over_what_was_acknowledged_behind_it(start, run):
+    async def scenario():
+        async with start(max_entries_per_ledger=4) as factory:
+            ledger, cursor, positions = await log_with_cursor(factory, 10)
+            for n in (1, 2, 3, 4, 5, 7):
+                assert cursor.delete(*positions[n])
+                assert not cursor.delete(*positions[n])
+            assert cursor.mark_delete_position < positions[0]
+            assert (cursor.individually_deleted_count, cursor.unacked_ranges_count) == (6, 3)
+            assert cursor.delete(*positions[0])
+            assert cursor.mark_delete_position == positions[5]
+            assert (cursor.individually_deleted_count, cursor.unacked_ranges_count) == (1, 1)
+            assert cursor.backlog(ledger.last_confirmed) == 3
+            assert [cursor.is_deleted(p) for p in positions[5:9]] == [True, False, True, False]
+            assert not cursor.delete(*positions[3])
+
+    run(scenario())
+
+
+def test_entries_that_do_not_exist_cannot_be_acknowledged(start, run):
+    async def scenario():
+        async with start() as factory:
+            ledger, cursor, positions = await log_with_cursor(factory, 2)
+            assert not cursor.delete(*positions[-1].after)
+            assert not cursor.delete(10**9, 0)
+            assert not cursor.delete_batch_indexes(positions[-1].after, 0, 4)
+            cursor.delete_range(positions[0].ledger_id, 1, 10**12)
+            assert cursor.individually_deleted_count == 1
+            cursor.mark_delete(LATEST)
+            assert cursor.mark_delete_position == ledger.last_confirmed
+
+    run(scenario())
+
+
+def test_ranges_within_a_window_include_what_the_mark_covers(start, run):
+    async def scenario():
+        async with start() as factory:
+            _, cursor, positions = await log_with_cursor(factory, 12)
+            id_ = positions[0].ledger_id
+            cursor.mark_delete(positions[2])
+            cursor.delete_range(id_, 5, 6)
+            cursor.delete(id_, 9)
+            assert cursor.deleted_within(id_, 0, 11) == [(0, 2), (5, 6), (9, 9)]
+            assert cursor.deleted_within(id_, 1, 5) == [(1, 2), (5, 5)]
+            assert cursor.deleted_within(id_, 7, 8) == []
+            assert cursor.deleted_within(id_, 0, 1) == [(0, 1)]
+            assert cursor.deleted_within(id_ + 1, 0, 5) == []
+
+    run(scenario())
+
+
+def test_batch_indexes_are_anded_and_the_last_one_deletes_the_entry(start, run):
+    async def scenario():
+        async with start() as factory:
+            _, cursor, (first, second) = await log_with_cursor(factory, 2)
+            assert cursor.unacked_indexes(first) is None
+            assert not cursor.delete_batch_indexes(first, 0b1110, 4)
+            assert not cursor.delete_batch_indexes(first, 0b0111, 4)
+            assert cursor.unacked_indexes(first) == 0b0110
+            assert cursor.delete_batch_indexes(first, 0b1001, 4)
+            assert cursor.mark_delete_position == first
+            assert cursor.unacked_indexes(first) is None
+            assert not cursor.delete_batch_indexes(first, 0, 4)
+            assert cursor.delete_batch_indexes(second, 0, 4)
+
+    run(scenario())
+
+
+def test_indexes_of_an_aborted_acknowledgement_come_back(start, run):
+    async def scenario():
+        async with start() as factory:
+            _, cursor, (first, second) = await log_with_cursor(factory, 2)
+            cursor.delete_batch_indexes(first, 0b1100, 4)
+            cursor.restore_indexes(first, 0b0001)
+            assert cursor.unacked_indexes(first) == 0b1101
+            cursor.delete(*second)
+            cursor.restore_indexes(second, 0b1)
+            assert cursor.is_deleted(second)
+
+    run(scenario())
+
+
+def test_a_cumulative_ack_inside_a_batch_marks_the_entry_before_and_never_rolls_back(start, run):
+    async def scenario():
+        async with start(max_entries_per_ledger=2) as factory:
+            _, cursor, positions = await log_with_cursor(factory, 4)
+            assert cursor.mark_delete(positions[2], 0b1100, 4)
+            assert cursor.mark_delete_position == positions[1]
+            assert cursor.unacked_indexes(positions[2]) == 0b1100
+            assert not cursor.mark_delete(positions[2], 0b1110, 4)
+            assert cursor.unacked_indexes(positions[2]) == 0b1100
+            assert cursor.mark_delete(positions[2], 0b1000, 4)
+            assert cursor.mark_delete(positions[2], 0, 4)
+            assert cursor.mark_delete_position == positions[2]
+            assert cursor.unacked_indexes(positions[2]) is None
+            assert not cursor.mark_delete(positions[1])
+
+    run(scenario())
+
+
+def test_a_cumulative_ack_forgets_what_it_covers(start, run):
+    async def scenario():
+        async with start(max_entries_per_ledger=4) as factory:
+            _, cursor, positions = await log_with_cursor(factory, 12)
+            for n in (2, 5, 9):
+                cursor.delete(*positions[n])
+            cursor.delete_batch_indexes(positions[3], 0b10, 2)
+            cursor.delete_batch_indexes(positions[7], 0b10, 2)
+            assert cursor.mark_delete(positions[4])
+            assert cursor.mark_delete_position == positions[5]
+            assert cursor.individually_deleted_count == 1
+            assert cursor.unacked_indexes(positions[3]) is None
+            assert cursor.unacked_indexes(positions[7]) == 0b10
+
+    run(scenario())
+
+
+def test_a_reset_makes_the_entry_at_that_position_the_next(start, run):
+    async def scenario():
+        async with start(max_entries_per_ledger=4) as factory:
+            ledger, cursor, positions = await log_with_cursor(factory, 10)
+            cursor.mark_delete(positions[7])
+            cursor.delete(*positions[9])
+            for target, next_one in ((positions[2], 2), (positions[4], 4), (EARLIEST, 0)):
+                cursor.reset(target)
+                mark = cursor.mark_delete_position
+                assert ledger.next_position(mark) == positions[next_one]
+                assert cursor.backlog(ledger.last_confirmed) == 10 - next_one
+            cursor.reset(LATEST)
+            assert cursor.backlog(ledger.last_confirmed) == 0
+            assert cursor.individually_deleted_count == 0
+
+    run(scenario())
+
+
+def test_everything_acknowledged_is_found_again_after_a_clean_close(start, run):
+    async def scenario():
+        async with start(max_entries_per_ledger=4) as factory:
+            ledger, cursor, positions = await log_with_cursor(factory, 12)
+            cursor.mark_delete(positions[1])
+            cursor.delete(*positions[3])
+            cursor.delete(*positions[8])
+            cursor.delete_batch_indexes(positions[5], 0b1011, 4)
+        async with start() as factory:
+            ledger = await factory.open("log")
+            cursor = ledger.cursors["sub"]
+            assert cursor.mark_delete_position == positions[1]
+            deleted = [n for n, position in enumerate(positions) if cursor.is_deleted(position)]
+            assert deleted == [0, 1, 3, 8]
+            assert cursor.unacked_indexes(positions[5]) == 0b1011
+            assert cursor.backlog(ledger.last_confirmed) == 8
+
+    run(scenario())
+
+
+def test_no_number_of_holes_is_too_many_to_remember(start, run):
+    """Twenty thousand ranges survive a restart; none is silently dropped."""
+
+    async def scenario():
+        async with start() as factory:
+            ledger = await factory.open("log")
+            cursor = await ledger.open_cursor("sub", EARLIEST)
+            done = asyncio.get_running_loop().create_future()
+            entries = [b""] * 40_000
+            ledger.append(entries, [1] * len(entries), lambda first, error: done.set_result(first))
+            id_ = (await done).ledger_id
+            for entry_id in range(1, 40_000, 2):
+                cursor.delete(id_, entry_id)
+        async with start() as factory:
+            cursor = (await factory.open("log")).cursors["sub"]
+            assert cursor.unacked_ranges_count == 20_000
+            assert not cursor.is_deleted(Position(id_, 39_998))
+            assert cursor.is_deleted(Position(id_, 39_999))
+
+    run(scenario())
+
+
+def test_properties_and_unusual_names_survive(start, run):
+    async def scenario():
+        name = "tenant/ns/sub/ü %2F:"
+        async with start() as factory:
+            ledger = await factory.open("log")
+            await ledger.open_cursor(name, EARLIEST, {"k": "v"})
+            await (await factory.open("log/tenant")).open_cursor("other")
+        async with start() as factory:
+            ledger = await factory.open("log")
+            assert list(ledger.cursors) == [name]
+            assert ledger.cursors[name].properties == {"k": "v"}
+
+    run(scenario())
+
+
+def test_a_deleted_cursor_does_not_come_back(start, run):
+    async def scenario():
+        async with start() as factory:
+            ledger, cursor, positions = await log_with_cursor(factory, 3)
+            cursor.delete(*positions[0])
+            deleting = asyncio.ensure_future(ledger.delete_cursor("sub"))
+            await asyncio.sleep(0)
+            cursor.delete(*positions[1])
+            await cursor.flush()
+            await ledger.flush_cursors()
+            await deleting
+            await ledger.delete_cursor("sub")
+        async with start() as factory:
+            assert dict((await factory.open("log")).cursors) == {}
+
+    run(scenario())
+
+
+def test_a_non_durable_cursor_is_gone_after_a_restart(start, run):
+    async def scenario():
+        async with start() as factory:
+            ledger = await factory.open("log")
+            cursor = ledger.new_non_durable_cursor("reader", EARLIEST)
+            position = await ledger.append_one(b"a")
+            assert cursor.delete(*position)
+            assert not cursor.durable
+            assert list(ledger.cursors) == ["reader"]
+        async with start() as factory:
+            assert dict((await factory.open("log")).cursors) == {}
+
+    run(scenario())
+
+
+def test_a_write_that_failed_for_lack_of_space_is_made_again(run, clock):
+    import errno
+
+    from faulty_disk import FaultyDisk, failing
+
+    from managed_ledger.factory import ManagedLedgerFactory
+    from managed_ledger.storage.journal import EmbeddedBackend
+
+    async def scenario():
+        disk = FaultyDisk()
+        backend = EmbeddedBackend(disk, clock)
+        await backend.open()
+        factory = ManagedLedgerFactory(backend, clock)
+        _, cursor, positions = await log_with_cursor(factory, 3)
+        cursor.delete(*positions[0])
+        disk.fault = failing(errno.ENOSPC, ("write", "journal/"))
+        with pytest.raises(StorageFull):
+            await cursor.flush()
+        disk.fault = lambda operation, name: None
+        await cursor.flush()
+        restarted = EmbeddedBackend(FaultyDisk(disk.contents()), clock)
+        await restarted.open()
+        ledger = await ManagedLedgerFactory(restarted, clock).open("log")
+        assert ledger.cursors["sub"].mark_delete_position == positions[0]
+
+    run(scenario())
