@@ -106,9 +106,8 @@ class ManagedLedgerMachine(RuleBasedStateMachine):
         position = self.pick(number)
         before = self.unacked.get(position, 0)
         after = before & still
-        assert self.cursor.delete_batch_indexes(position, still, BATCH) == bool(
-            before and not after
-        )
+        deleted = self.cursor.delete_batch_indexes(position, still, BATCH)
+        assert deleted == (before != 0 and after == 0)
         if position in self.unacked:
             self.unacked[position] = after
 
@@ -155,9 +154,7 @@ class ManagedLedgerMachine(RuleBasedStateMachine):
         self.do(self.start(self.make_backend()))
 
     def there(self) -> dict[Position, bytes]:
-        return {
-            position: entry for position, entry in self.entries.items() if position >= self.first
-        }
+        return {at: entry for at, entry in self.entries.items() if at >= self.first}
 
     async def read_all(self) -> dict[Position, bytes]:
         found: dict[Position, bytes] = {}
