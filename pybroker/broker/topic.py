@@ -220,12 +220,12 @@ class Topic:
         published: Published,
     ) -> Published:
         def done(position: Position | None, error: Exception | None) -> None:
-            published(position, error)
             for ids in _ids_of(run):
                 if error is None:
                     deduplication.became_durable(producer.name, ids)
                 else:
                     deduplication.failed(producer.name, ids, run.txn_id, error)
+            published(position, error)
             if deduplication.snapshot_is_due():
                 self.tasks.start(deduplication.snapshot(), "deduplication snapshot")
 

@@ -1,0 +1,42 @@
+"""A broker that every test of the protocol shares, and raw connections to it."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from raw_client import RawClient
+
+import pybroker.testing
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def wire_broker() -> Iterator[Any]:
+    with pybroker.testing.broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def connect(wire_broker: Any) -> Iterator[Callable[..., RawClient]]:
+    """Makes connections, as many as a test wants."""
+    opened: list[RawClient] = []
+
+    def connect(**options: Any) -> RawClient:
+        opened.append(RawClient(wire_broker.service_url, **options))
+        return opened[-1]
+
+    yield connect
+    for raw in opened:
+        raw.close()
+
+
+@pytest.fixture
+def raw(connect: Callable[..., RawClient]) -> RawClient:
+    return connect()
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"persistent://public/default/wire-{next(_numbers)}"
