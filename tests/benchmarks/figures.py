@@ -58,7 +58,7 @@ def short(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-_COLUMNS = "{:<52} {:>8} {:<7} {:>9} {:>8} {:<6} {:>15} {:>13}"
+_COLUMNS = "{:<60} {:>8} {:<7} {:>9} {:>8} {:<6} {:>17} {:>13}"
 HEADER = (
     _COLUMNS.format("", "median", "", "target", "stretch", "", "runs", "fdatasync ms")
     + "\n"
