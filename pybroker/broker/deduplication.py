@@ -17,7 +17,6 @@ from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.sequence_ranges import SequenceRanges
 from pybroker.names import TxnId
-from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import (
     MARKER_TXN_ABORT,
     MARKER_TXN_COMMIT,
@@ -47,12 +46,6 @@ class SequenceIds(NamedTuple):
     def place(self) -> tuple[int, int]:
         """Chunks come in this order."""
         return self.lowest, self.chunk
-
-
-def ids_in(metadata: pb.MessageMetadata) -> SequenceIds:
-    lowest = metadata.sequence_id
-    chunk, chunks = metadata.chunk_id, metadata.num_chunks_from_msg
-    return SequenceIds(lowest, max(lowest, metadata.highest_sequence_id), chunk, chunks)
 
 
 # Called with the reason why the first copy of a duplicate was not written, or None if it was.
@@ -227,7 +220,9 @@ class Deduplication:
             if txn_id is not None:
                 self.ended(txn_id, metadata.marker_type == MARKER_TXN_ABORT)
             return
-        ids = ids_in(metadata)
+        lowest, chunk = metadata.sequence_id, metadata.chunk_id
+        highest = max(lowest, metadata.highest_sequence_id)
+        ids = SequenceIds(lowest, highest, chunk, metadata.num_chunks_from_msg)
         self.take(metadata.producer_name, ids, txn_id)
         self.became_durable(metadata.producer_name, ids)
 

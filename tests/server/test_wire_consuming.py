@@ -1,0 +1,373 @@
+"""SUBSCRIBE, FLOW, ACK, redelivery, SEEK, GET_LAST_MESSAGE_ID, UNSUBSCRIBE, CLOSE_CONSUMER."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from raw_client import RawClient
+
+import pybroker.testing
+from pybroker.names import TopicName
+from pybroker.wire import pulsar_api_pb2 as pb
+
+_T = pb.BaseCommand
+Connect = Callable[..., RawClient]
+NO_ENTRY = 2**64 - 1
+SHARED, FAILOVER = pb.CommandSubscribe.Shared, pb.CommandSubscribe.Failover
+
+
+def fill(raw: RawClient, topic: str, count: int) -> list[Any]:
+    """The ids of `count` new messages, which were published at 1000, 1001, …"""
+    raw.create_producer(topic)
+    return [raw.publish(b"x", n, publish_time=1000 + n).message_id for n in range(count)]
+
+
+def fill_batches(raw: RawClient, topic: str, count: int, size: int) -> list[Any]:
+    raw.create_producer(topic)
+    fields = {"num_messages": size}
+    return [
+        raw.publish(b"x", n * size, send_fields=fields, num_messages_in_batch=size).message_id
+        for n in range(count)
+    ]
+
+
+def entry_ids(raw: RawClient, count: int) -> list[int]:
+    return [message.message_id.entryId for message in raw.messages(count)]
+
+
+def last_message_id(raw: RawClient, consumer_id: int = 1) -> Any:
+    body = pb.CommandGetLastMessageId(consumer_id=consumer_id)
+    return raw.request(_T.GET_LAST_MESSAGE_ID, "getLastMessageId", body)
+
+
+def ack(raw: RawClient, *ids: Any, kind: Any = pb.CommandAck.Individual) -> Any:
+    body = pb.CommandAck(consumer_id=1, ack_type=kind, message_id=ids)
+    return raw.request(_T.ACK, "ack", body)
+
+
+def seek(raw: RawClient, **where: Any) -> Any:
+    return raw.request(_T.SEEK, "seek", pb.CommandSeek(consumer_id=1, **where))
+
+
+def unsubscribe(raw: RawClient, **fields: Any) -> Any:
+    body = pb.CommandUnsubscribe(consumer_id=1, **fields)
+    return raw.request(_T.UNSUBSCRIBE, "unsubscribe", body)
+
+
+def reader(raw: RawClient, topic: str, start: Any, consumer_id: int = 1, **fields: Any) -> Any:
+    return raw.subscribe(topic, consumer_id, durable=False, start_message_id=start, **fields)
+
+
+# -- where a subscription begins
+
+
+def test_a_reader_gets_its_start_message_too(raw: RawClient, topic: str) -> None:
+    ids = fill(raw, topic, 5)
+    reader(raw, topic, ids[2])
+    raw.flow(10)
+    assert entry_ids(raw, 3) == [2, 3, 4]
+
+
+def test_a_reader_in_the_middle_of_a_batch_gets_the_whole_batch(raw: RawClient, topic: str) -> None:
+    """The client leaves out what stands before the index."""
+    ids = fill_batches(raw, topic, 2, size=4)
+    start = pb.MessageIdData(ledgerId=ids[1].ledgerId, entryId=1, batch_index=2)
+    reader(raw, topic, start)
+    raw.flow(10)
+    assert entry_ids(raw, 1) == [1]
+
+
+def test_a_reader_at_the_earliest_message_gets_everything(raw: RawClient, topic: str) -> None:
+    fill(raw, topic, 3)
+    reader(raw, topic, pb.MessageIdData(ledgerId=NO_ENTRY, entryId=NO_ENTRY))
+    raw.flow(10)
+    assert entry_ids(raw, 3) == [0, 1, 2]
+
+
+def test_a_reader_at_the_latest_message_gets_what_comes(raw: RawClient, topic: str) -> None:
+    fill(raw, topic, 3)
+    reader(raw, topic, pb.MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1))
+    raw.flow(10)
+    raw.publish(b"x", 3)
+    assert entry_ids(raw, 1) == [3]
+
+
+def test_a_durable_subscription_begins_where_it_was_told_once(raw: RawClient, topic: str) -> None:
+    ids = fill(raw, topic, 3)
+    latest = {"initialPosition": pb.CommandSubscribe.Latest}
+    raw.subscribe(topic, **latest)
+    raw.publish(b"x", 3)
+    raw.close_consumer()
+    raw.subscribe(topic)
+    raw.flow(10)
+    assert entry_ids(raw, 1) == [ids[-1].entryId + 1]
+
+
+def test_a_rollback_begins_with_what_was_published_since(raw: RawClient, topic: str) -> None:
+    fill(raw, topic, 3)
+    raw.subscribe(topic, start_message_rollback_duration_sec=3600, initialPosition=0)
+    raw.publish(b"recent", 3, publish_time=2**50)
+    raw.flow(10)
+    assert entry_ids(raw, 1) == [3]
+
+
+def test_a_subscription_is_not_created_where_that_is_off(topic: str) -> None:
+    settings = {"allow_auto_subscription_creation": False}
+    with pybroker.testing.broker(**settings) as broker, RawClient(broker.service_url) as raw:
+        fill(raw, topic, 1)
+        assert raw.subscribe(topic).error == pb.SubscriptionNotFound
+        start = pb.MessageIdData(ledgerId=NO_ENTRY, entryId=NO_ENTRY)
+        assert isinstance(reader(raw, topic, start), pb.CommandSuccess)
+
+
+def test_a_topic_is_not_created_by_who_does_not_want_that(raw: RawClient, topic: str) -> None:
+    assert raw.subscribe(topic, force_topic_creation=False).error == pb.TopicNotFound
+
+
+# -- who may join
+
+
+def test_a_second_exclusive_consumer_is_busy(connect: Connect, topic: str) -> None:
+    first, second = connect(), connect()
+    first.subscribe(topic)
+    assert second.subscribe(topic).error == pb.ConsumerBusy
+    assert second.subscribe(topic, subType=SHARED).error == pb.ConsumerBusy
+
+
+def test_consumers_of_one_name_may_share(connect: Connect, topic: str) -> None:
+    for raw in (connect(), connect()):
+        joined = raw.subscribe(topic, consumer_name="same", subType=SHARED)
+        assert isinstance(joined, pb.CommandSuccess)
+
+
+def test_the_active_consumer_is_told_from_protocol_version_12(connect: Connect, topic: str) -> None:
+    old, new = connect(protocol_version=11), connect(protocol_version=12)
+    new.subscribe(topic, subType=FAILOVER, consumer_name="a")
+    assert new.receive(_T.ACTIVE_CONSUMER_CHANGE).is_active
+    old.subscribe(topic, subType=FAILOVER, consumer_name="b")
+    assert old.kinds_before_pong() == []
+
+
+def test_readers_and_durable_subscriptions_do_not_share_a_name(
+    connect: Connect, topic: str
+) -> None:
+    raw, other = connect(), connect()
+    (message_id,) = fill(raw, topic, 1)
+    raw.subscribe(topic, subscription="durable")
+    refused = reader(other, topic, message_id, subscription="durable")
+    assert refused.error == pb.NotAllowedError
+    reader(other, topic, message_id, consumer_id=2, subscription="reader")
+    assert raw.subscribe(topic, 3, subscription="reader").error == pb.NotAllowedError
+
+
+# -- FLOW
+
+
+def test_permits_count_messages_not_entries(raw: RawClient, topic: str) -> None:
+    fill_batches(raw, topic, 4, size=5)
+    raw.subscribe(topic)
+    raw.flow(10)
+    assert entry_ids(raw, 2) == [0, 1]
+    assert raw.kinds_before_pong() == []
+    raw.flow(1)
+    assert entry_ids(raw, 1) == [2]
+
+
+# -- ACK
+
+
+def test_an_acknowledgement_with_a_request_id_is_answered(raw: RawClient, topic: str) -> None:
+    (message_id,) = fill(raw, topic, 1)
+    raw.subscribe(topic)
+    answer = ack(raw, message_id)
+    assert isinstance(answer, pb.CommandAckResponse)
+    assert (answer.consumer_id, answer.HasField("error")) == (1, False)
+
+
+def test_an_acknowledgement_without_one_is_not(raw: RawClient, topic: str) -> None:
+    (message_id,) = fill(raw, topic, 1)
+    raw.subscribe(topic)
+    body = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=[message_id])
+    raw.send(_T.ACK, "ack", body)
+    assert raw.kinds_before_pong() == []
+
+
+def test_a_cumulative_acknowledgement_of_a_shared_subscription_is_refused(
+    raw: RawClient, topic: str
+) -> None:
+    (message_id,) = fill(raw, topic, 1)
+    raw.subscribe(topic, subType=SHARED)
+    answer = ack(raw, message_id, kind=pb.CommandAck.Cumulative)
+    assert answer.error == pb.NotAllowedError
+
+
+@pytest.mark.parametrize(("size", "unacked"), [(3, 0b101), (64, 1 << 63), (100, 1 << 99 | 1)])
+def test_what_remains_of_a_batch_comes_with_its_ack_set(
+    raw: RawClient, topic: str, size: int, unacked: int
+) -> None:
+    """A set bit is still unacknowledged; the words are little-endian and signed."""
+    (message_id,) = fill_batches(raw, topic, 1, size)
+    raw.subscribe(topic)
+    words = [
+        int.from_bytes((unacked >> shift & 2**64 - 1).to_bytes(8, "big"), "big", signed=False)
+        for shift in range(0, size, 64)
+    ]
+    signed = [word - 2**64 if word >= 2**63 else word for word in words]
+    partly = pb.MessageIdData(
+        ledgerId=message_id.ledgerId, entryId=0, ack_set=signed, batch_size=size
+    )
+    ack(raw, partly)
+    raw.close_consumer()
+    raw.subscribe(topic)
+    raw.flow(size)
+    assert list(raw.receive(_T.MESSAGE).ack_set) == signed
+
+
+def test_redelivery_counts_are_told_on_shared(raw: RawClient, topic: str) -> None:
+    (message_id,) = fill(raw, topic, 1)
+    raw.subscribe(topic, subType=SHARED)
+    raw.flow(10)
+    assert raw.receive(_T.MESSAGE).redelivery_count == 0
+    again = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1, message_ids=[message_id])
+    raw.send(_T.REDELIVER_UNACKNOWLEDGED_MESSAGES, "redeliverUnacknowledgedMessages", again)
+    assert raw.receive(_T.MESSAGE).redelivery_count == 1
+
+
+# -- GET_LAST_MESSAGE_ID
+
+
+def test_the_last_message_of_an_empty_topic_is_minus_one(raw: RawClient, topic: str) -> None:
+    raw.subscribe(topic)
+    answer = last_message_id(raw)
+    assert answer.last_message_id.entryId == NO_ENTRY
+    assert answer.HasField("consumer_mark_delete_position")
+    assert answer.consumer_mark_delete_position.entryId == NO_ENTRY
+
+
+def test_the_last_message_comes_with_the_mark_delete_position(raw: RawClient, topic: str) -> None:
+    ids = fill(raw, topic, 3)
+    raw.subscribe(topic)
+    ack(raw, ids[0])
+    answer = last_message_id(raw)
+    assert answer.last_message_id.entryId == 2
+    assert answer.last_message_id.batch_index == -1
+    assert answer.consumer_mark_delete_position.entryId == 0
+
+
+def test_the_last_message_of_a_batch_is_its_last_index(raw: RawClient, topic: str) -> None:
+    fill_batches(raw, topic, 2, size=4)
+    raw.subscribe(topic)
+    answer = last_message_id(raw).last_message_id
+    assert (answer.entryId, answer.batch_index) == (1, 3)
+
+
+def test_ids_of_a_partition_name_it(raw: RawClient, wire_broker: Any, topic: str) -> None:
+    name = TopicName.parse(topic)
+    wire_broker.call(lambda running: running.topics.create_partitioned(name, 3))
+    fill(raw, f"{topic}-partition-2", 1)
+    raw.subscribe(f"{topic}-partition-2")
+    raw.flow(1)
+    assert raw.receive(_T.MESSAGE).message_id.partition == 2
+    assert last_message_id(raw).last_message_id.partition == 2
+
+
+# -- SEEK
+
+
+def test_a_seek_by_id_goes_to_that_message_and_makes_consumers_come_again(
+    raw: RawClient, topic: str
+) -> None:
+    ids = fill(raw, topic, 4)
+    raw.subscribe(topic)
+    raw.flow(10)
+    raw.messages(4)
+    assert isinstance(seek(raw, message_id=ids[1]), pb.CommandSuccess)
+    assert raw.receive(_T.CLOSE_CONSUMER).request_id == 2**64 - 1
+    raw.subscribe(topic)
+    raw.flow(10)
+    assert entry_ids(raw, 3) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("time_ms", "first"), [(0, 0), (1002, 2), (1003, 3)])
+def test_a_seek_by_time_is_inclusive(raw: RawClient, topic: str, time_ms: int, first: int) -> None:
+    fill(raw, topic, 4)
+    raw.subscribe(topic)
+    seek(raw, message_publish_time=time_ms)
+    raw.subscribe(topic)
+    raw.flow(10)
+    assert entry_ids(raw, 1) == [first]
+
+
+def test_a_reader_goes_on_behind_its_seek(raw: RawClient, topic: str) -> None:
+    ids = fill(raw, topic, 4)
+    reader(raw, topic, ids[0])
+    seek(raw, message_id=ids[2])
+    raw.receive(_T.CLOSE_CONSUMER)
+    reader(raw, topic, ids[0])
+    raw.flow(10)
+    assert entry_ids(raw, 2) == [2, 3]
+
+
+# -- UNSUBSCRIBE, CLOSE_CONSUMER
+
+
+def test_unsubscribing_forgets_the_position(raw: RawClient, topic: str) -> None:
+    ids = fill(raw, topic, 2)
+    raw.subscribe(topic)
+    ack(raw, *ids)
+    assert isinstance(unsubscribe(raw), pb.CommandSuccess)
+    raw.subscribe(topic)
+    raw.flow(10)
+    assert entry_ids(raw, 2) == [0, 1]
+
+
+def test_unsubscribing_with_others_there_is_busy_unless_forced(
+    connect: Connect, topic: str
+) -> None:
+    first, second = connect(), connect()
+    for raw in (first, second):
+        raw.subscribe(topic, subType=SHARED)
+    assert unsubscribe(first).error == pb.ConsumerBusy
+    assert isinstance(unsubscribe(first, force=True), pb.CommandSuccess)
+    assert second.receive(_T.CLOSE_CONSUMER).consumer_id == 1
+
+
+def test_a_reader_may_unsubscribe(raw: RawClient, topic: str) -> None:
+    (message_id,) = fill(raw, topic, 1)
+    reader(raw, topic, message_id)
+    assert isinstance(unsubscribe(raw), pb.CommandSuccess)
+
+
+def test_what_a_closed_consumer_had_goes_to_the_others(connect: Connect, topic: str) -> None:
+    first, second = connect(), connect()
+    fill(first, topic, 2)
+    for raw in (first, second):
+        raw.subscribe(topic, subType=SHARED)
+    first.flow(10)
+    assert entry_ids(first, 2) == [0, 1]
+    assert isinstance(first.close_consumer(), pb.CommandSuccess)
+    second.flow(10)
+    assert entry_ids(second, 2) == [0, 1]
+
+
+def test_a_deleted_subscription_closes_its_consumers(
+    raw: RawClient, wire_broker: Any, topic: str
+) -> None:
+    raw.subscribe(topic)
+
+    async def delete(running: Any) -> None:
+        await (await running.topics.get(topic)).delete_subscription("raw")
+
+    wire_broker.call(delete)
+    closed = raw.receive(_T.CLOSE_CONSUMER)
+    assert (closed.consumer_id, closed.request_id) == (1, 2**64 - 1)
+
+
+def test_consumer_stats_tell_what_the_consumer_has(raw: RawClient, topic: str) -> None:
+    fill(raw, topic, 3)
+    raw.subscribe(topic, subType=SHARED, consumer_name="c")
+    raw.flow(2)
+    raw.messages(2)
+    stats = raw.request(_T.CONSUMER_STATS, "consumerStats", pb.CommandConsumerStats(consumer_id=1))
+    assert (stats.consumerName, stats.type) == ("c", "Shared")
+    assert (stats.unackedMessages, stats.availablePermits, stats.msgBacklog) == (2, 0, 3)
