@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-from peer import Peer
+from peer import ANSWER_WITHIN_S, Peer
+from raw_client import RawClient
 
 import pybroker.testing
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.message_metadata import build_entry
 
 HANDSHAKE_TIMEOUT_MS = 500
 
@@ -18,17 +18,22 @@ def service_url() -> Iterator[str]:
         yield broker.service_url
 
 
-@pytest.fixture(scope="session")
-def entry() -> bytes:
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
-    return build_entry(metadata, b"payload")
+@pytest.fixture
+def bystander(service_url: str) -> Iterator[None]:
+    """Another client, which must still be served when the test is over."""
+    with RawClient(service_url, answer_timeout_s=ANSWER_WITHIN_S) as bystander:
+        bystander.create_producer("bystander")
+        yield
+        assert isinstance(bystander.publish(b"still here", 0), pb.CommandSendReceipt)
 
 
 @pytest.fixture
-def peer(service_url: str, entry: bytes) -> Iterator[Peer]:
-    """A connected peer; when the test is over, a bystander must still be served."""
-    with Peer(service_url) as bystander, Peer(service_url) as peer:
-        bystander.create_producer("bystander")
+def peer(service_url: str, bystander: None) -> Iterator[Peer]:
+    with Peer(service_url) as peer:
         yield peer
-        receipt = bystander.publish(entry)
-        assert receipt is not None and receipt.command.HasField("send_receipt")
+
+
+@pytest.fixture
+def client(service_url: str, bystander: None) -> Iterator[RawClient]:
+    with RawClient(service_url, answer_timeout_s=ANSWER_WITHIN_S) as client:
+        yield client

@@ -1,4 +1,4 @@
-"""A peer that says whatever a test wants, well-formed or not, and hears what comes back."""
+"""A peer that writes whatever bytes a test wants and hears what comes back."""
 
 import socket
 from types import TracebackType
@@ -6,9 +6,10 @@ from types import TracebackType
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import CommandFrame, FrameDecoder, encode_frame
 
-Type = pb.BaseCommand
 ANSWER_WITHIN_S = 1.0
-REQUEST_ID = 77
+CONNECT = encode_frame(
+    pb.BaseCommand(type=pb.BaseCommand.CONNECT, connect=pb.CommandConnect(client_version="peer"))
+)
 
 
 def frame(command: bytes, behind: bytes = b"") -> bytes:
@@ -22,13 +23,12 @@ class Peer:
 
     def __init__(self, service_url: str, handshake: bool = True) -> None:
         host, _, port = service_url.removeprefix("pulsar://").rpartition(":")
-        self._socket = socket.create_connection((host, int(port)))
-        self._socket.settimeout(ANSWER_WITHIN_S)
+        self._socket = socket.create_connection((host, int(port)), timeout=ANSWER_WITHIN_S)
         self._decoder = FrameDecoder(5 * 1024 * 1024)
-        self._events: list[CommandFrame] = []
         if handshake:
-            self.send(Type.CONNECT, connect=pb.CommandConnect(client_version="peer"))
-            assert self.answer(Type.CONNECTED) is not None
+            self.write(CONNECT)
+            connected = self.answer()
+            assert connected is not None and connected.HasField("connected")
 
     def __enter__(self) -> "Peer":
         return self
@@ -48,58 +48,23 @@ class Peer:
         except (BrokenPipeError, ConnectionResetError):
             return
 
-    def send(self, kind: int, entry: bytes = b"", **body: object) -> None:
-        self.write(encode_frame(pb.BaseCommand(type=kind, **body), entry))  # type: ignore[arg-type]
-
-    def answer(self, *kinds: int) -> CommandFrame | None:
-        """The next command (of these kinds, if any are given); None when the broker closed.
-
-        Raises TimeoutError when it does neither.
-        """
+    def answer(self) -> pb.BaseCommand | None:
+        """The next command; None when the broker closed. TimeoutError when it does neither."""
         while True:
-            while self._events:
-                event = self._events.pop(0)
-                if not kinds or event.command.type in kinds:
-                    return event
             try:
                 chunk = self._socket.recv(65_536)
             except ConnectionResetError:
                 return None
             if not chunk:
                 return None
-            received = self._decoder.receive(chunk)
-            self._events += [event for event in received if isinstance(event, CommandFrame)]
+            for event in self._decoder.receive(chunk):
+                assert isinstance(event, CommandFrame)
+                return event.command
 
-    def request(self, kind: int, **body: object) -> pb.BaseCommand | None:
-        self.send(kind, **body)
+    def is_refused(self) -> bool:
+        """An error, a response that carries one, or the end of the connection, within a second."""
         answer = self.answer()
-        return answer.command if answer else None
-
-    def create_producer(self, topic: str, producer_id: int = 1) -> pb.BaseCommand | None:
-        command = pb.CommandProducer(topic=topic, producer_id=producer_id, request_id=REQUEST_ID)
-        return self.request(Type.PRODUCER, producer=command)
-
-    def subscribe(self, topic: str, consumer_id: int = 1) -> pb.BaseCommand | None:
-        command = pb.CommandSubscribe(
-            topic=topic,
-            subscription="s",
-            subType=pb.CommandSubscribe.Shared,
-            consumer_id=consumer_id,
-            request_id=REQUEST_ID,
-            initialPosition=pb.CommandSubscribe.Earliest,
-        )
-        return self.request(Type.SUBSCRIBE, subscribe=command)
-
-    def publish(self, entry: bytes, sequence_id: int = 0) -> CommandFrame | None:
-        """As producer 1; the receipt or the error."""
-        send = pb.CommandSend(producer_id=1, sequence_id=sequence_id)
-        self.send(Type.SEND, entry, send=send)
-        return self.answer(Type.SEND_RECEIPT, Type.SEND_ERROR)
-
-
-def is_error(command: pb.BaseCommand | None) -> bool:
-    """An ERROR, SEND_ERROR or a response that carries one; a closed connection counts too."""
-    if command is None or command.type in (Type.ERROR, Type.SEND_ERROR):
-        return True
-    (_, body), *_ = [f for f in command.ListFields() if f[0].name != "type"]
-    return any(field.name in ("error", "error_code") for field, _ in body.ListFields())
+        if answer is None or answer.HasField("error") or answer.HasField("send_error"):
+            return True
+        (_, body), *_ = [found for found in answer.ListFields() if found[0].name != "type"]
+        return any(descriptor.name == "error" for descriptor, _ in body.ListFields())

@@ -14,9 +14,14 @@ ANSWER_TIMEOUT_S = 10.0
 
 
 class RawClient:
-    def __init__(self, service_url: str, protocol_version: int = 21) -> None:
+    def __init__(
+        self,
+        service_url: str,
+        protocol_version: int = 21,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> None:
         host, port = service_url.removeprefix("pulsar://").rsplit(":", 1)
-        self._socket = socket.create_connection((host, int(port)), timeout=ANSWER_TIMEOUT_S)
+        self._socket = socket.create_connection((host, int(port)), timeout=answer_timeout_s)
         self._decoder = FrameDecoder(5 * 1024 * 1024)
         self._received: list[CommandFrame] = []
         self._request_ids = itertools.count(1)
