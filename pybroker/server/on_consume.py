@@ -38,6 +38,8 @@ async def subscribe(session: "Session", command: pb.CommandSubscribe) -> None:
     subscription = await _subscription(session, topic, command)
     consumer = _consumer(session, command)
     session.add_consumer(topic, subscription, consumer)
+    if command.HasField("consumer_epoch"):
+        session.consumers[command.consumer_id].frames.begin_epoch(command.consumer_epoch)
     try:
         await subscription.add_consumer(consumer, kind)
     except BaseException:
@@ -213,6 +215,8 @@ def redeliver(session: "Session", command: pb.CommandRedeliverUnacknowledgedMess
     if slot is None:
         return
     positions = [position_of(message_id) for message_id in command.message_ids]
+    if command.HasField("consumer_epoch"):
+        slot.frames.begin_epoch(command.consumer_epoch)
     slot.subscription.redeliver(slot.consumer, positions or None)
 
 

@@ -75,11 +75,19 @@ class MessageFrames:
     """MESSAGE frames of one consumer. `partition` is -1 for a topic that is not a partition."""
 
     def __init__(self, consumer_id: int, partition: int) -> None:
-        self._consumer = b"\x08" + varint.encode(consumer_id)
+        self._consumer_id = b"\x08" + varint.encode(consumer_id)
+        self._consumer = self._consumer_id  # and the consumer's epoch, once it has told it
         self._partition = b"" if partition < 0 else b"\x18" + varint.encode(partition)
         self._ledger_id = -1
         self._message_id = b""
         self._heads: dict[int, bytes] = {}
+
+    def begin_epoch(self, consumer_epoch: int) -> None:
+        """Frames carry it from now on, so that the client can tell what was on its way before it
+        asked for everything again. Source: PIP-84.
+        """
+        self._consumer = self._consumer_id + b"\x28" + varint.encode(consumer_epoch)
+        self._ledger_id = -1
 
     def encode(self, ledger_id: int, entry_ids: Sequence[int], entries: Sequence[bytes]) -> bytes:
         """Frames of first deliveries, as one piece to write."""

@@ -107,6 +107,24 @@ def test_messages_carry_redelivery_counts_and_what_is_unacknowledged(
         assert ack_set_bits(command.message.ack_set) == expected
 
 
+@given(deliveries, st.integers(0, 2**64 - 1))
+def test_messages_carry_the_epoch_their_consumer_told_last(
+    delivered: list[tuple[int, bytes]], epoch: int
+) -> None:
+    frames = MessageFrames(7, -1)
+    entry_ids = [entry_id for entry_id, _ in delivered]
+    entries = [entry for _, entry in delivered]
+    for command, _ in frames_in(frames.encode(3, entry_ids, entries)):
+        assert not command.message.HasField("consumer_epoch")
+    frames.begin_epoch(1)
+    frames.begin_epoch(epoch)
+    written = frames.encode(3, entry_ids, entries)
+    written += frames.encode_again(3, entry_ids, entries, [1] * len(entries), None)
+    for command, _ in frames_in(written):
+        assert command.message.consumer_epoch == epoch
+        assert command.message.message_id.ledgerId == 3
+
+
 @given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, 2**n - 1))))
 def test_an_ack_set_survives_the_wire(batch: tuple[int, int]) -> None:
     size, unacked = batch
