@@ -109,6 +109,8 @@ class Connection(asyncio.Protocol):
         connected = await self._connected
         if connected.max_message_size > 0:
             self.max_message_bytes = connected.max_message_size
+        if self.closed:
+            return  # lost between the answer and this turn of the event loop
         self._keep_alive = self._loop.call_later(KEEP_ALIVE_S, self._check_alive)
 
     async def request(self, body: Any, timeout_s: float | None) -> Any:

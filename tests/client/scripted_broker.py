@@ -149,6 +149,11 @@ class Peer:
         if self.transport.end():
             asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)
 
+    def lose(self) -> None:
+        """Like `drop`, in this very turn of the event loop."""
+        if self.transport.end():
+            self._protocol.connection_lost(None)
+
 
 class Sent:
     """One SEND as the broker got it."""

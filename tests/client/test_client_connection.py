@@ -140,6 +140,26 @@ def test_an_idle_connection_is_pinged_and_a_dead_one_dropped(broker: ScriptedBro
     broker.run(work())
 
 
+def test_a_connection_lost_right_after_connected_is_not_pinged(broker: ScriptedBroker, client: Any):
+    usual = broker.answers["Connect"]
+
+    def connected_and_lost(peer: Any, body: Any) -> None:
+        broker.answers["Connect"] = usual
+        peer.say(usual(peer, body))
+        asyncio.get_running_loop().call_soon(peer.lose)
+
+    async def work() -> None:
+        unhandled: list[Any] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: unhandled.append(context))
+        broker.answers["Connect"] = connected_and_lost
+        await client.get_topic_partitions("t")
+        await asyncio.sleep(3 * KEEP_ALIVE_S)
+        assert unhandled == []
+
+    broker.run(work())
+
+
 def test_the_brokers_ping_is_answered(broker: ScriptedBroker, client: Any):
     async def work() -> None:
         await client.get_topic_partitions("t")
