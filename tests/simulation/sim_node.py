@@ -8,6 +8,7 @@ crash may fall in between, or inside the job at a disk operation.
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import socket
 from asyncio import events
 from collections import deque
@@ -93,11 +94,14 @@ class Node(asyncio.AbstractEventLoop):
 
     def bury(self) -> None:
         """Close what was left suspended; whatever its `finally` blocks do has no effect."""
-        for task in self._tasks:
-            if not task.done():
-                task._log_destroy_pending = False
-                with contextlib.suppress(BaseException):
-                    task.get_coro().close()
+        events._set_running_loop(self)
+        try:
+            for task in self._tasks:
+                if not task.done():
+                    task._log_destroy_pending = False
+                    _close(task.get_coro())
+        finally:
+            events._set_running_loop(None)
         self._tasks.clear()
         self._kept.clear()
         self._ready.clear()
@@ -291,6 +295,18 @@ class Node(asyncio.AbstractEventLoop):
             f"{self.name} at {self.world.now:.3f} s: {context.get('message')}: {error!r}"
         )
         self.keep(error)
+
+
+def _close(coroutine: Any) -> None:
+    """From the inside out; what awaits something while it cleans up is closed again there."""
+    for _ in range(1000):
+        chain = [coroutine]
+        while inspect.iscoroutine(inner := chain[-1].cr_await) and inner.cr_frame is not None:
+            chain.append(inner)
+        with contextlib.suppress(BaseException):
+            chain[-1].close()
+        if coroutine.cr_frame is None:
+            return
 
 
 class _Pool:

@@ -21,7 +21,9 @@ class Transacting(Process):
     its predecessor left open, and so finds out what became of it.
     """
 
-    last: tuple[Any, Txn] | None = None  # the newest transaction's id, while its end is unknown
+    # The newest transaction, until it is known to have ended everywhere. A refusal to commit does
+    # not say that: the abort may be under way.
+    last: tuple[Any, Txn] | None = None
 
     async def begin(self, client: Any) -> tuple[Any, Txn]:
         timeout_ms = self.rng.choice((1000, 5000, 15_000))
@@ -61,7 +63,6 @@ class Transacting(Process):
                 self.note(f"{what} refused: {error!r}")
                 if isinstance(error, errors.TransactionNotFound):
                     self.history.failures.append(f"FORGOTTEN: {what}: {error}")
-                self.last = None
                 return Outcome.REFUSED
             except FAILURES as error:
                 self.note(f"{what}: {error!r}")
@@ -79,6 +80,7 @@ class Transacting(Process):
         await self.abort(client.attach_transaction(txn_id), record)
         if record.abort is Outcome.REFUSED and record.commit is Outcome.UNKNOWN:
             record.commit = Outcome.DONE
+        self.last = None
 
     async def publish(self, producer: Any, sent: Sent, txn: Any) -> None:
         await self.send(producer, sent, txn, partition_key=f"key-{sent.number % 3}")
