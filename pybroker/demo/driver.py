@@ -64,9 +64,7 @@ def main(settings: Settings) -> None:
     spark = _session(directory)
     queries = [_exactly_once_query(spark, settings, plan)]
     if settings.with_plain_sink:
-        # A session of its own: Spark's queries share what a session registers, and one that starts
-        # changes it while another's tasks are being serialized.
-        queries.append(_plain_query(spark.newSession(), settings, plan))
+        queries.append(_plain_query(spark, settings, plan))
     for query in queries:
         query.awaitTermination()
 
@@ -77,6 +75,7 @@ def _session(directory: Path) -> SparkSession:
         builder = builder.config(name, value)
     spark = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse")).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
     return spark
 
 
@@ -125,7 +124,6 @@ def _start(
     checkpoint: str,
     process: Callable[[DataFrame, int], None],
 ) -> StreamingQuery:
-    register(spark)
     source = (
         spark.readStream.format("pulsar")
         .option("service_url", settings.service_url)

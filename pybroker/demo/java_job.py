@@ -37,7 +37,8 @@ class JavaClient:
     """The few things of the Java API that the job needs, bound once: lookups are round trips."""
 
     def __init__(self, spark: SparkSession, service_url: str) -> None:
-        self._gateway: Any = spark.sparkContext._gateway
+        gateway: Any = spark.sparkContext._gateway
+        self._gateway = gateway
         self._jvm = self._gateway.jvm
         self._api = self._jvm.org.apache.pulsar.client.api
         client_class = self._api.PulsarClient

@@ -11,6 +11,7 @@ from pybroker.demo.report import Verdict, say
 from pybroker.demo.topics import until
 
 LIFE_TIMEOUT_S: Final = 240.0
+_ATTEMPTS: Final = 3
 _KILLED: Final = -9
 # A transaction that nobody can end, its id being lost with the checkpoint, has to time out.
 _SHORT_TIMEOUT_MS: Final = 20_000
@@ -56,16 +57,7 @@ def live(stage: Stage, settings: Settings, lives: tuple[Life, ...]) -> None:
     kills = 0
     for number, life in enumerate(lives, start=1):
         say(f"{settings.pipeline}: driver {number} of {len(lives)} starts ({life.crash_plan})")
-        log = stage.directory / f"{settings.pipeline}-driver-{number}.log"
-        driver = Driver(_settings_of(life, settings).to_json(), log)
-        if life.with_rival:
-            _challenge(stage, settings, driver)
-        exit_code = driver.wait(LIFE_TIMEOUT_S)
-        say(f"{settings.pipeline}: driver {number} {_fate(exit_code)}")
-        if exit_code not in (0, _KILLED):
-            raise DriverFailed(
-                f"driver {number} of {settings.pipeline} failed by itself: see {log}"
-            )
+        exit_code = _survived(stage, settings, life, number)
         kills += exit_code == _KILLED
         if life.loses_checkpoint:
             shutil.rmtree(settings.checkpoint)
@@ -76,6 +68,22 @@ def live(stage: Stage, settings: Settings, lives: tuple[Life, ...]) -> None:
         f"{settings.pipeline}: {kills} of {planned} planned driver kills at labelled points; the "
         f"broker has been killed {stage.broker.kills} times by now",
     )
+
+
+def _survived(stage: Stage, settings: Settings, life: Life, number: int) -> int:
+    """The exit code, 0 or -9. A driver that fails by itself is started again, like any service."""
+    mine = _settings_of(life, settings)
+    for attempt in range(_ATTEMPTS):
+        log = stage.directory / f"{settings.pipeline}-driver-{number}-{attempt}.log"
+        driver = Driver(mine.to_json(), log)
+        if life.with_rival:
+            _challenge(stage, settings, driver)
+        exit_code = driver.wait(LIFE_TIMEOUT_S)
+        say(f"{settings.pipeline}: driver {number} {_fate(exit_code)}")
+        if exit_code in (0, _KILLED):
+            return exit_code
+        say(f"{settings.pipeline}: that was not planned, it starts again; its log: {log}")
+    raise DriverFailed(f"{settings.pipeline}: driver {number} failed by itself {_ATTEMPTS} times")
 
 
 def _settings_of(life: Life, settings: Settings) -> Settings:
