@@ -38,6 +38,8 @@ _SEND: Final = re.compile(
     re.DOTALL,
 )
 
+_PREFIX: Final = re.compile(rb"\x08V\x10(V)".replace(b"V", _VARINT), re.DOTALL)
+
 # producer_id and sequence_id with their tags; the values of the optional fields or None.
 _SendGroups = tuple[Any, ...]
 
@@ -75,8 +77,7 @@ class SendRun:
 
     def sequence_ids(self) -> list[int]:
         """Decoded only where somebody needs them: deduplication, errors."""
-        skip = len(varint.encode(self.producer_id)) + 2
-        return [varint.decode(prefix[skip:]) for prefix in self.prefixes]
+        return [varint.decode(_sequence_of(prefix)) for prefix in self.prefixes]
 
     def highest_sequence_ids(self) -> list[int]:
         """The highest sequence id in each batch; the message's own where there is no batch."""
@@ -234,6 +235,13 @@ class FrameDecoder:
         if send.is_chunk and self._run is not None and self._run_key is not None:
             self._run.chunked = True
             self._run_key = None
+
+
+def _sequence_of(prefix: bytes) -> bytes:
+    """The sequence id in a prefix, whatever superfluous bytes the producer id is spelled with."""
+    match = _PREFIX.fullmatch(prefix)
+    assert match is not None, prefix
+    return match[1]
 
 
 def _send_groups(send: pb.CommandSend) -> _SendGroups:

@@ -129,6 +129,9 @@ class FakeOutcomes:
         return True
 
 
+LEDGER = TopicName.parse("orders").ledger_name
+
+
 class FakeTopic:
     def __init__(
         self, ledger: ManagedLedger, factory: ManagedLedgerFactory, config: BrokerConfig
@@ -215,7 +218,7 @@ def with_topic(scenario: Callable[[FakeTopic], Coroutine[Any, Any, T]], **config
         backend = MemoryBackend()
         await backend.open()
         factory = ManagedLedgerFactory(backend, SteppedClock())
-        topic = FakeTopic(await factory.open("orders"), factory, replace(BrokerConfig(), **config))
+        topic = FakeTopic(await factory.open(LEDGER), factory, replace(BrokerConfig(), **config))
         try:
             return await scenario(topic)
         finally:

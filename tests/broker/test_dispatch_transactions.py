@@ -5,6 +5,7 @@ from dispatch_fakes import (
     EXCLUSIVE,
     FAILOVER,
     KEY_SHARED,
+    LEDGER,
     SHARED,
     FakeTopic,
     with_topic,
@@ -293,6 +294,6 @@ def test_deleting_a_subscription_deletes_its_pending_acks() -> None:
         await acknowledge(subscription, T1, position)
         assert len(topic.factory.names()) == 2
         await subscription.delete()
-        assert topic.factory.names() == ["orders"]
+        assert topic.factory.names() == [LEDGER]
 
     with_topic(scenario)
