@@ -20,11 +20,18 @@ from managed_ledger.storage.disk import Disk
 from managed_ledger.storage.disk_errors import is_full, translated
 from managed_ledger.storage.engine_state import EngineState, LedgerState
 from managed_ledger.storage.journal_writer import JournalWriter, journal_name
-from managed_ledger.storage.ledger_files import FlushJob, FlushResult, ledger_file_name
+from managed_ledger.storage.ledger_files import (
+    FlushJob,
+    FlushResult,
+    ledger_file_name,
+    sync_all,
+    write_all,
+)
 
 log = logging.getLogger(__name__)
 FLUSH_BYTES: Final = 4 * 1024 * 1024  # at a time, to leave the disk to the journal in between
-FLUSH_FILES: Final = 16
+FLUSH_FILES: Final = 256
+SYNCS_AT_ONCE: Final = 8
 RETRY_S: Final = 1.0
 T = TypeVar("T")
 
@@ -124,18 +131,25 @@ class Checkpoints:
             for state in self._state.ledgers.values()
             if state.unflushed_entries
         }
-        has_new_files = False
+        if not targets:
+            return
         while targets:
             batch = self._batch(targets)
             jobs = [job for _, job in batch]
-            results = await self._in_thread(partial(flush_all, self._disk, jobs))
+            results = await self._write_and_sync(jobs)
             for (state, _), result in zip(batch, results, strict=True):
                 state.note_flushed(result)
-                has_new_files |= result.is_new_file
                 if state.deleted or state.flushed.entries >= targets[state]:
                     del targets[state]
-        if has_new_files:
-            await self._in_thread(partial(self._disk.sync_folder, ledger_files.FOLDER))
+        await self._in_thread(partial(self._disk.sync_folder, ledger_files.FOLDER))
+
+    async def _write_and_sync(self, jobs: list[FlushJob]) -> list[FlushResult]:
+        """Syncs run side by side: the file system settles them with one commit of its own."""
+        results = await self._in_thread(partial(write_all, self._disk, jobs))
+        shares = [jobs[n::SYNCS_AT_ONCE] for n in range(SYNCS_AT_ONCE)]
+        syncs = [partial(sync_all, self._disk, share) for share in shares if share]
+        await asyncio.gather(*map(self._in_thread, syncs))
+        return results
 
     def _batch(self, targets: Iterable[LedgerState]) -> list[tuple[LedgerState, FlushJob]]:
         batch: list[tuple[LedgerState, FlushJob]] = []
@@ -155,10 +169,6 @@ class Checkpoints:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
-
-
-def flush_all(disk: Disk, jobs: Iterable[FlushJob]) -> list[FlushResult]:
-    return [ledger_files.flush(disk, job) for job in jobs]
 
 
 def unlink_all(disk: Disk, names: Iterable[str]) -> None:

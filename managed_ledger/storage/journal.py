@@ -62,7 +62,7 @@ class EmbeddedBackend(QueueingBackend):
         self._journal_max_bytes = journal_max_bytes
         self._max_old_journals = max_old_journals
         self._commit_executor = executor or ThreadPoolExecutor(1, "journal")
-        self._file_executor = executor or ThreadPoolExecutor(2, "ledger-files")
+        self._file_executor = executor or ThreadPoolExecutor(8, "ledger-files")
         self._own_executors = executor is None
         self._reader = BlockReader(disk, self._file_executor)
         self._writer: JournalWriter

@@ -7,7 +7,7 @@ next flush overwrites it. All functions here block; they run in worker threads.
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -78,38 +78,53 @@ class BlockIndex:
 class FlushResult:
     flushed: FlushedPart
     blocks: list[tuple[int, int]]  # first entry id, offset
-    is_new_file: bool
 
 
 def ledger_file_name(ledger_id: int) -> str:
     return f"{FOLDER}/{ledger_id}"
 
 
-def flush(disk: Disk, job: FlushJob) -> FlushResult:
-    """Write the entries behind the file's counted part and sync them. Raises OSError."""
-    is_new_file = job.flushed.file_bytes == 0
-    file = open_for_flush(disk, ledger_file_name(job.ledger_id), is_new_file)
-    try:
-        offset, blocks = job.flushed.file_bytes, []
-        for first_entry_id, parts in encode_blocks(job):
-            file.pwritev(parts, offset)
-            blocks.append((first_entry_id, offset))
-            offset += sum(map(len, parts))
-        file.fdatasync()
-    finally:
-        file.close()
+def write_all(disk: Disk, jobs: Iterable[FlushJob]) -> list[FlushResult]:
+    """Write the entries of each job behind what counts of its file. Raises OSError."""
+    results = []
+    for job in jobs:
+        file = open_for_flush(disk, job)
+        try:
+            results.append(write_blocks(file, job))
+        finally:
+            file.close()
+    return results
+
+
+def sync_all(disk: Disk, jobs: Iterable[FlushJob]) -> None:
+    """Make last what was written to the files of these jobs. Raises OSError."""
+    for job in jobs:
+        file = disk.open(ledger_file_name(job.ledger_id))
+        try:
+            file.fdatasync()
+        finally:
+            file.close()
+
+
+def write_blocks(file: DiskFile, job: FlushJob) -> FlushResult:
+    offset, blocks = job.flushed.file_bytes, []
+    for first_entry_id, parts in encode_blocks(job):
+        file.pwritev(parts, offset)
+        blocks.append((first_entry_id, offset))
+        offset += sum(map(len, parts))
     flushed = FlushedPart(
         job.flushed.entries + len(job.entries),
         offset,
         job.flushed.size_bytes + sum(map(len, job.entries)),
         job.flushed.message_count + sum(job.message_counts),
     )
-    return FlushResult(flushed, blocks, is_new_file)
+    return FlushResult(flushed, blocks)
 
 
-def open_for_flush(disk: Disk, name: str, is_new_file: bool) -> DiskFile:
+def open_for_flush(disk: Disk, job: FlushJob) -> DiskFile:
     """A file that does not count yet may be there all the same, from before a crash."""
-    if is_new_file:
+    name = ledger_file_name(job.ledger_id)
+    if job.flushed.file_bytes == 0:
         try:
             return disk.create(name)
         except FileExistsError:
