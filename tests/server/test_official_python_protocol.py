@@ -127,9 +127,7 @@ def test_who_fences_takes_the_topic_over(
     other.close()
 
 
-def test_a_name_in_use_is_busy_for_the_official_client(
-    official: pulsar.Client, topic: str
-) -> None:
+def test_a_name_in_use_is_busy_for_the_official_client(official: pulsar.Client, topic: str) -> None:
     official.create_producer(topic, "p")
     with pytest.raises(pulsar.ProducerBusy):
         official.create_producer(topic, "p")

@@ -1,0 +1,88 @@
+"""A log in memory whose publishes go through deduplication, and which forgets at a crash."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from dispatch_fakes import SteppedClock
+
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import EARLIEST, LATEST
+from managed_ledger.storage.memory import MemoryBackend
+from pybroker.broker.deduplication import Deduplication, SequenceIds
+from pybroker.names import TxnId
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.message_metadata import (
+    MARKER_TXN_ABORT,
+    MARKER_TXN_COMMIT,
+    build_entry,
+    marker_entry,
+    parse_metadata,
+)
+
+
+class World:
+    def __init__(self, backend: MemoryBackend, ledger: ManagedLedger) -> None:
+        self.ledger = ledger
+        self._metadata = backend.metadata
+        self.deduplication = self._new()
+
+    def _new(self, max_producers: int = 100, interval: int = 1000) -> Deduplication:
+        return Deduplication(self.ledger, self._metadata, max_producers, interval)
+
+    async def crash_and_recover(self) -> None:
+        self.deduplication = self._new()
+        await self.deduplication.recover()
+
+    async def publish(
+        self, ids: SequenceIds, producer: str = "p", txn_id: TxnId | None = None
+    ) -> bool:
+        """False for a duplicate; durable when it returns."""
+        if self.deduplication.is_duplicate(producer, ids):
+            return False
+        self.deduplication.take(producer, ids, txn_id)
+        await self.ledger.append_one(entry_of(ids, producer, txn_id))
+        self.deduplication.became_durable(producer, ids)
+        return True
+
+    async def end(self, txn_id: TxnId, abort: bool) -> None:
+        marker = MARKER_TXN_ABORT if abort else MARKER_TXN_COMMIT
+        await self.ledger.append_one(marker_entry(txn_id, marker, 0))
+        self.deduplication.ended(txn_id, abort)
+
+    async def entries(self) -> list[Any]:
+        """The metadata of everything in the log."""
+        found: list[Any] = []
+        position = EARLIEST
+        while run := await self.ledger.read(position, LATEST, 1000, 1 << 20):
+            found += map(parse_metadata, run.entries)
+            position = self.ledger.last_confirmed.after
+        return found
+
+
+def one(sequence_id: int) -> SequenceIds:
+    return SequenceIds(sequence_id, sequence_id)
+
+
+def entry_of(ids: SequenceIds, producer: str, txn_id: TxnId | None) -> bytes:
+    metadata = pb.MessageMetadata(producer_name=producer, sequence_id=ids.lowest, publish_time=0)
+    if ids.highest > ids.lowest:
+        metadata.highest_sequence_id = ids.highest
+    if ids.chunks > 1:
+        metadata.chunk_id, metadata.num_chunks_from_msg = ids.chunk, ids.chunks
+    if txn_id is not None:
+        metadata.txnid_most_bits, metadata.txnid_least_bits = txn_id
+    return build_entry(metadata, b"x")
+
+
+def with_world(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        backend = MemoryBackend()
+        await backend.open()
+        factory = ManagedLedgerFactory(backend, SteppedClock())
+        await scenario(World(backend, await factory.open("orders")))
+        await factory.close()
+        await backend.close()
+
+    asyncio.run(run())

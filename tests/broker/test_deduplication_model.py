@@ -1,0 +1,114 @@
+"""However clients retry, transactions end and brokers crash: nothing is visible twice or lost."""
+
+from deduplication_world import World, one, with_world
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pybroker.names import TxnId
+from pybroker.wire.message_metadata import MARKER_TXN_ABORT, transaction_of
+
+PRODUCERS = ("p", "q")
+producers = st.sampled_from(PRODUCERS)
+slots = st.integers(0, 2)  # of transactions that are open at a time
+
+steps = st.one_of(
+    st.tuples(st.just("publish"), producers, st.integers(0, 3)),
+    st.tuples(st.just("publish in"), producers, slots),
+    st.tuples(st.just("retry"), producers, st.integers(0, 5)),
+    st.tuples(st.just("fail"), producers),
+    st.tuples(st.just("commit"), slots),
+    st.tuples(st.just("abort"), slots),
+    st.tuples(st.just("snapshot")),
+    st.tuples(st.just("crash")),
+)
+
+
+class Model:
+    """Applications number their messages in order, and send what was aborted once more."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.next = dict.fromkeys(PRODUCERS, 0)
+        self.open: dict[int, TxnId] = {}
+        self.carried: dict[TxnId, list[tuple[str, int]]] = {}
+        self.confirmed: set[tuple[str, int]] = set()
+        self.begun = 0
+
+    async def step(self, name: str, *args: object) -> None:
+        await getattr(self, name.replace(" ", "_"))(*args)
+
+    async def publish(self, producer: str, gap: int) -> None:
+        self.next[producer] += gap
+        await self.send_next(producer, None)
+
+    async def publish_in(self, producer: str, slot: int) -> None:
+        if slot not in self.open:
+            self.begun += 1
+            self.open[slot] = TxnId(0, self.begun)
+        await self.send_next(producer, self.open[slot])
+
+    async def send_next(self, producer: str, txn_id: TxnId | None) -> None:
+        sequence_id = self.next[producer]
+        self.next[producer] += 1
+        assert await self.world.publish(one(sequence_id), producer, txn_id), "a new one is new"
+        if txn_id is None:
+            self.confirmed.add((producer, sequence_id))
+        else:
+            self.carried.setdefault(txn_id, []).append((producer, sequence_id))
+
+    async def retry(self, producer: str, back: int) -> None:
+        """Of what was confirmed: it is known. What nobody confirmed is no retry."""
+        known = sorted(number for name, number in self.confirmed if name == producer)
+        if len(known) > back:
+            assert not await self.world.publish(one(known[-1 - back]), producer)
+
+    async def fail(self, producer: str) -> None:
+        """The write fails; the client sends it again."""
+        deduplication, ids = self.world.deduplication, one(self.next[producer])
+        deduplication.take(producer, ids, None)
+        deduplication.failed(producer, ids, None, OSError())
+        await self.send_next(producer, None)
+
+    async def commit(self, slot: int) -> None:
+        if slot in self.open:
+            txn_id = self.open.pop(slot)
+            await self.world.end(txn_id, abort=False)
+            self.confirmed |= set(self.carried.get(txn_id, ()))
+
+    async def abort(self, slot: int) -> None:
+        """What was carried is sent again, in its order."""
+        if slot in self.open:
+            txn_id = self.open.pop(slot)
+            await self.world.end(txn_id, abort=True)
+            for producer, sequence_id in self.carried.pop(txn_id, ()):
+                assert await self.world.publish(one(sequence_id), producer), "it was aborted"
+                assert not await self.world.publish(one(sequence_id), producer)
+                self.confirmed.add((producer, sequence_id))
+
+    async def snapshot(self) -> None:
+        await self.world.deduplication.snapshot()
+
+    async def crash(self) -> None:
+        await self.world.crash_and_recover()
+
+    async def check_log(self) -> None:
+        entries = await self.world.entries()
+        aborted = {transaction_of(e) for e in entries if e.marker_type == MARKER_TXN_ABORT}
+        visible = [
+            (entry.producer_name, entry.sequence_id)
+            for entry in entries
+            if not entry.marker_type and transaction_of(entry) not in aborted
+        ]
+        assert len(visible) == len(set(visible)), "something is visible twice"
+        assert self.confirmed <= set(visible), "something is lost"
+
+
+@given(st.lists(steps, max_size=40))
+def test_everything_confirmed_is_in_the_log_once(script: list[tuple[str, ...]]) -> None:
+    async def scenario(world: World) -> None:
+        model = Model(world)
+        for step in script:
+            await model.step(*step)
+        await model.check_log()
+
+    with_world(scenario)

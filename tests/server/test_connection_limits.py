@@ -1,0 +1,95 @@
+"""How many may connect, how much they may have in flight, and how it all ends."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from raw_client import RawClient
+
+import pybroker.testing
+from pybroker.broker.delivery import ROUND_BYTES
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.frames import encode_frame
+from pybroker.wire.message_metadata import build_entry
+
+_T = pb.BaseCommand
+MIB = 1024 * 1024
+
+
+def connections(broker: Any) -> int:
+    async def count(running: Any) -> int:
+        return len(running.server.sessions)
+
+    return int(broker.call(count))
+
+
+@pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_ip"])
+def test_one_connection_too_many_is_closed_and_does_no_harm(limit: str) -> None:
+    with pybroker.testing.broker(**{limit: 2}) as broker:
+        url = broker.service_url
+        with RawClient(url) as first:
+            with RawClient(url), pytest.raises((ConnectionError, OSError)):
+                RawClient(url)
+            assert first.kinds_before_pong() == []
+            broker.wait_until(lambda: connections(broker) == 1)
+            with RawClient(url) as another:
+                assert another.kinds_before_pong() == []
+
+
+def test_a_small_budget_slows_publishers_down_and_loses_nothing(topic: str) -> None:
+    with (
+        pybroker.testing.broker(max_pending_publish_bytes=1000) as broker,
+        RawClient(broker.service_url) as raw,
+    ):
+        raw.create_producer(topic)
+        for number in range(200):
+            raw.start_publish(b"x" * 700, number)
+        receipts = [raw.receive(_T.SEND_RECEIPT).sequence_id for _ in range(200)]
+        assert receipts == list(range(200))
+
+
+def test_a_consumer_that_never_reads_does_not_fill_the_memory(topic: str) -> None:
+    with (
+        pybroker.testing.broker() as broker,
+        RawClient(broker.service_url) as publisher,
+        RawClient(broker.service_url) as lazy,
+    ):
+        lazy.subscribe(topic)
+        lazy.flow(1_000_000)
+        publisher.create_producer(topic)
+        for number in range(24):
+            publisher.publish(bytes(MIB), number)
+
+        async def buffered(running: Any) -> int:
+            await asyncio.sleep(0)
+            sessions = running.server.sessions
+            return max(s._transport.get_write_buffer_size() for s in sessions)
+
+        assert broker.call(buffered) <= 2 * MIB + ROUND_BYTES
+        lazy.messages(24)
+
+
+def test_what_was_received_before_a_stop_is_answered(topic: str) -> None:
+    with pybroker.testing.broker() as broker, RawClient(broker.service_url) as raw:
+        raw.create_producer(topic)
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+        entry = build_entry(metadata, b"x")
+        asked = pb.CommandPartitionedTopicMetadata(topic=topic, request_id=99)
+        requests = [
+            encode_frame(
+                _T(type=_T.SEND, send=pb.CommandSend(producer_id=1, sequence_id=number)), entry
+            )
+            for number in range(100)
+        ]
+        requests.append(encode_frame(_T(type=_T.PARTITIONED_METADATA, partitionMetadata=asked)))
+
+        async def receive_and_stop(running: Any) -> None:
+            (session,) = running.server.sessions
+            session._received(b"".join(requests))
+            await running.server.stop()
+
+        broker.call(receive_and_stop)
+        receipts = [raw.receive(_T.SEND_RECEIPT).sequence_id for _ in range(100)]
+        assert receipts == list(range(100))
+        assert raw.answer_to(99).partitions == 0
+        raw.wait_closed()

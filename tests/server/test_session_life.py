@@ -1,0 +1,253 @@
+"""One connection over a transport that only takes notes: keep-alive, brakes, the end."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from pybroker.config import BrokerConfig
+from pybroker.server import session as session_module
+from pybroker.server.publish_budget import PublishBudget
+from pybroker.server.services import Services
+from pybroker.server.session import Session
+from pybroker.wire import commands
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.connection_state import ConnectionState
+from pybroker.wire.frames import CommandFrame, FrameDecoder, encode_frame
+
+_T = pb.BaseCommand
+CONNECT = encode_frame(_T(type=_T.CONNECT, connect=pb.CommandConnect(client_version="test")))
+
+
+class NotingTransport(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.reading = True
+        self.closed = False
+        self.ended = asyncio.Event()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return {"peername": ("10.0.0.1", 1), "sockname": ("10.0.0.2", 6650)}.get(name, default)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+        self.ended.set()
+
+    abort = close
+
+    def commands(self) -> list[int]:
+        decoder = FrameDecoder(5_000_000)
+        frames = decoder.receive(self.written)
+        return [frame.command.type for frame in frames if isinstance(frame, CommandFrame)]
+
+
+class Connection:
+    def __init__(self, topics: Any = None, **config: Any) -> None:
+        settings = BrokerConfig(**config)
+        self.budget = PublishBudget(settings.max_pending_publish_bytes)
+        services = Services(topics, None, None, settings, self.budget, "boot")  # type: ignore[arg-type]
+        self.session = Session(services, lambda *_: True, lambda _: None)
+        self.transport = NotingTransport()
+        self.session.connection_made(self.transport)
+
+    def receives(self, data: bytes) -> None:
+        self.session.get_buffer(-1)[: len(data)] = data
+        self.session.buffer_updated(len(data))
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scenario())
+
+
+async def written(connection: Connection) -> list[int]:
+    """What was written, once this tick is over."""
+    await asyncio.sleep(0)
+    return connection.transport.commands()
+
+
+# -- handshake, keep-alive
+
+
+def test_without_connect_in_time_it_is_closed() -> None:
+    async def scenario() -> None:
+        connection = Connection(handshake_timeout_ms=1)
+        await connection.transport.ended.wait()
+        assert connection.session.state is ConnectionState.CLOSED
+
+    run(scenario)
+
+
+def test_silence_is_asked_about_once_and_then_ends_the_connection() -> None:
+    async def scenario() -> None:
+        connection = Connection()
+        connection.receives(CONNECT)
+        for _ in range(2):
+            connection.session.check_alive()
+        assert await written(connection) == [_T.CONNECTED, _T.PING]
+        assert not connection.transport.closed
+        connection.session.check_alive()
+        assert connection.transport.closed
+
+    run(scenario)
+
+
+def test_any_byte_is_a_sign_of_life() -> None:
+    async def scenario() -> None:
+        connection = Connection()
+        connection.receives(CONNECT)
+        for _ in range(10):
+            connection.session.check_alive()
+            connection.receives(commands.PONG)
+        assert await written(connection) == [_T.CONNECTED]
+        assert not connection.transport.closed
+
+    run(scenario)
+
+
+def test_what_one_tick_writes_goes_out_in_one_piece() -> None:
+    async def scenario() -> None:
+        connection = Connection()
+        connection.receives(CONNECT + commands.PING * 3)
+        assert connection.transport.written == b""
+        assert await written(connection) == [_T.CONNECTED, _T.PONG, _T.PONG, _T.PONG]
+
+    run(scenario)
+
+
+# -- brakes
+
+
+def test_it_stops_reading_over_the_publish_budget_and_goes_on_below_half() -> None:
+    async def scenario() -> None:
+        connection = Connection(max_pending_publish_bytes=100)
+        connection.session.spend_budget(100)
+        assert connection.transport.reading
+        connection.session.spend_budget(1)
+        assert not connection.transport.reading
+        connection.budget.give_back(50)
+        assert not connection.transport.reading
+        connection.budget.give_back(1)
+        assert connection.transport.reading
+
+    run(scenario)
+
+
+def test_it_stops_reading_from_a_peer_that_does_not_read() -> None:
+    async def scenario() -> None:
+        connection = Connection()
+        connection.session.pause_writing()
+        assert not connection.transport.reading
+        assert not connection.session.writable
+        connection.session.resume_writing()
+        assert connection.transport.reading
+
+    run(scenario)
+
+
+def test_reading_goes_on_when_every_reason_to_stop_is_gone() -> None:
+    async def scenario() -> None:
+        connection = Connection(max_pending_publish_bytes=100)
+        connection.session.pause_writing()
+        connection.session.spend_budget(101)
+        connection.session.resume_writing()
+        assert not connection.transport.reading
+        connection.budget.give_back(101)
+        assert connection.transport.reading
+
+    run(scenario)
+
+
+class StuckTopics:
+    """Nothing is answered until `release`."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+
+    async def partitions_for_client(self, *_: Any) -> int:
+        await self.release.wait()
+        return 0
+
+
+def question(number: int) -> bytes:
+    asked = pb.CommandPartitionedTopicMetadata(topic="t", request_id=number)
+    return encode_frame(_T(type=_T.PARTITIONED_METADATA, partitionMetadata=asked))
+
+
+def test_it_stops_reading_while_too_many_requests_are_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_module, "_MAX_TASKS", 10)
+
+    async def scenario() -> None:
+        topics = StuckTopics()
+        connection = Connection(topics)
+        connection.receives(CONNECT + b"".join(map(question, range(9))))
+        assert connection.transport.reading
+        connection.receives(question(9))
+        assert not connection.transport.reading
+        topics.release.set()
+        await connection.session.tasks.ended()
+        assert connection.transport.reading
+        answers = (await written(connection)).count(_T.PARTITIONED_METADATA_RESPONSE)
+        assert answers == 10
+
+    run(scenario)
+
+
+# -- the end
+
+
+def test_finishing_answers_what_is_open_and_reads_no_more() -> None:
+    async def scenario() -> None:
+        topics = StuckTopics()
+        connection = Connection(topics)
+        connection.receives(CONNECT + question(1))
+        finishing = asyncio.ensure_future(connection.session.finish())
+        await asyncio.sleep(0)
+        assert not connection.transport.reading
+        assert not finishing.done()
+        topics.release.set()
+        await finishing
+        assert _T.PARTITIONED_METADATA_RESPONSE in await written(connection)
+
+    run(scenario)
+
+
+def test_what_is_due_is_written_before_it_closes() -> None:
+    async def scenario() -> None:
+        connection = Connection()
+        connection.receives(CONNECT)
+        connection.session.close("enough")
+        assert connection.transport.commands() == [_T.CONNECTED]
+        assert connection.transport.closed
+
+    run(scenario)
+
+
+def test_a_lost_connection_lets_go_of_the_budget() -> None:
+    async def scenario() -> None:
+        connection = Connection(max_pending_publish_bytes=100)
+        connection.session.spend_budget(101)
+        connection.session.connection_lost(None)
+        connection.budget.give_back(101)
+        assert not connection.transport.reading, "nobody was resumed"
+        assert connection.session.ended.done()
+
+    run(scenario)
