@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import quote
 from weakref import WeakValueDictionary
 
 from managed_ledger.storage.backend import MetadataStore
@@ -82,7 +83,8 @@ class Schemas:
             await self._metadata.delete(key)
 
     def _folder(self, topic: TopicName) -> str:
-        return f"{_PREFIX}{topic.partitioned_name.ledger_name}/"
+        """Quoted: no topic's folder lies within another's."""
+        return f"{_PREFIX}{quote(topic.partitioned_name.ledger_name, safe='')}/"
 
     def _read(self, key: str) -> StoredSchema:
         stored = self._metadata.get(key)

@@ -1,0 +1,112 @@
+"""Tenants, namespaces, policies and partition counts: what is kept, what is refused."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from managed_ledger.storage.memory import MemoryBackend
+from pybroker.broker.tenants import Conflict, NotFound, Tenants
+from pybroker.config import BrokerConfig
+from pybroker.errors import InvalidTopicName, NotAllowed, TopicNotFound
+from pybroker.names import TopicName
+
+ORDERS = TopicName.parse("orders")
+
+
+def run(scenario: Callable[[Tenants], Coroutine[Any, Any, None]]) -> None:
+    async def go() -> None:
+        backend = MemoryBackend()
+        await backend.open()
+        await scenario(Tenants(backend.metadata, BrokerConfig()))
+        await backend.close()
+
+    asyncio.run(go())
+
+
+def test_what_a_standalone_pulsar_has_is_there() -> None:
+    async def scenario(tenants: Tenants) -> None:
+        assert tenants.tenants() == ["public", "pulsar"]
+        assert tenants.namespaces("public") == ["public/default"]
+        assert tenants.tenant("public")["allowedClusters"] == ["standalone"]
+
+    run(scenario)
+
+
+def test_a_namespace_needs_its_tenant_and_a_tenant_outlives_its_namespaces() -> None:
+    async def scenario(tenants: Tenants) -> None:
+        with pytest.raises(NotFound):
+            await tenants.create_namespace("acme/prod", {})
+        await tenants.put_tenant("acme", {"adminRoles": ["boss"]})
+        await tenants.create_namespace("acme/prod", {"retention": 1})
+        with pytest.raises(Conflict):
+            await tenants.create_namespace("acme/prod", {})
+        with pytest.raises(Conflict):
+            await tenants.delete_tenant("acme")
+        await tenants.delete_namespace("acme/prod")
+        await tenants.delete_tenant("acme")
+        assert tenants.tenants() == ["public", "pulsar"]
+
+    run(scenario)
+
+
+def test_a_policy_is_set_and_taken_back() -> None:
+    async def scenario(tenants: Tenants) -> None:
+        await tenants.set_policy("public/default", "deduplicationEnabled", True)
+        assert tenants.policies("public/default") == {"deduplicationEnabled": True}
+        await tenants.set_policy("public/default", "deduplicationEnabled", None)
+        assert tenants.policies("public/default") == {}
+        with pytest.raises(NotFound):
+            await tenants.set_policy("acme/none", "deduplicationEnabled", True)
+
+    run(scenario)
+
+
+def test_built_in_namespaces_stay() -> None:
+    async def scenario(tenants: Tenants) -> None:
+        for name in ("public/default", "pulsar/system"):
+            with pytest.raises(NotAllowed):
+                await tenants.delete_namespace(name)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "a\x00", "ä"])
+def test_a_tenant_s_name_is_one_plain_word(name: str) -> None:
+    async def scenario(tenants: Tenants) -> None:
+        with pytest.raises(InvalidTopicName):
+            await tenants.put_tenant(name, {})
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("name", ["public", "public/", "public/a/b", "public/..", "/a"])
+def test_a_namespace_s_name_is_two(name: str) -> None:
+    async def scenario(tenants: Tenants) -> None:
+        with pytest.raises(InvalidTopicName):
+            await tenants.create_namespace(name, {})
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("count", [0, -1, 100_001, 10**9])
+def test_a_number_of_partitions_out_of_range_is_refused(count: int) -> None:
+    async def scenario(tenants: Tenants) -> None:
+        with pytest.raises(NotAllowed):
+            await tenants.set_partitions(ORDERS, count)
+
+    run(scenario)
+
+
+def test_partitioned_topics_are_listed_by_namespace() -> None:
+    async def scenario(tenants: Tenants) -> None:
+        await tenants.set_partitions(ORDERS, 3)
+        await tenants.set_partitions(TopicName.parse("persistent://pulsar/system/other"), 3)
+        assert tenants.partitioned_topics("public/default") == [ORDERS]
+        await tenants.delete_partitions(ORDERS)
+        assert tenants.partitioned_topics("public/default") == []
+        with pytest.raises(TopicNotFound):
+            await tenants.delete_partitions(ORDERS)
+
+    run(scenario)

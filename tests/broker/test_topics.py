@@ -1,0 +1,370 @@
+"""Topics over a memory backend: loads are shared and retried, ends are waited for."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from dispatch_fakes import FakeOutcomes, SteppedClock
+
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.storage.memory import MemoryBackend
+from pybroker.broker.consumer import Consumer, SubscriptionType
+from pybroker.broker.producers import Producer
+from pybroker.broker.schemas import StoredSchema
+from pybroker.broker.tenants import Conflict, NotFound, Tenants
+from pybroker.broker.topic import Topic
+from pybroker.broker.topics import Topics
+from pybroker.config import BrokerConfig
+from pybroker.errors import NotAllowed, ServiceNotReady, SubscriptionNotFound, TopicNotFound
+from pybroker.names import COORDINATOR_ASSIGN, TopicName
+
+ORDERS = TopicName.parse("orders")
+P0 = TopicName.parse("orders-partition-0")
+
+
+class Owner:
+    """Of producers and consumers that nobody writes to."""
+
+    writable = True
+
+    def close_producer(self, producer: Producer, reason: str) -> None:
+        pass
+
+    def active_consumer_changed(self, consumer: Consumer, is_active: bool) -> None:
+        pass
+
+    def close_consumer(self, consumer: Consumer, reason: str) -> None:
+        pass
+
+
+class World:
+    def __init__(self, backend: MemoryBackend, config: BrokerConfig) -> None:
+        clock = SteppedClock()
+        self.factory = ManagedLedgerFactory(backend, clock)
+        self.tenants = Tenants(backend.metadata, config)
+        outcomes: Any = FakeOutcomes()
+        self.topics = Topics(self.factory, backend.metadata, self.tenants, outcomes, clock, config)
+
+    async def topic(self, name: TopicName = ORDERS) -> Topic:
+        topic = await self.topics.get(name, create=True)
+        assert topic is not None
+        return topic
+
+    async def use(self, topic: Topic) -> None:
+        await topic.add_producer(Producer(1, "p", Owner()), lambda: None)
+
+
+def run(scenario: Callable[[World], Coroutine[Any, Any, None]], **config: Any) -> None:
+    async def go() -> None:
+        backend = MemoryBackend()
+        await backend.open()
+        world = World(backend, replace(BrokerConfig(), **config))
+        await scenario(world)
+        await world.topics.close()
+        await world.factory.close()
+        await backend.close()
+
+    asyncio.run(go())
+
+
+# -- loading
+
+
+def test_concurrent_requests_share_one_load() -> None:
+    async def scenario(world: World) -> None:
+        first, second = await asyncio.gather(world.topic(), world.topic())
+        assert first is second
+        assert await world.topics.get("orders") is first
+
+    run(scenario)
+
+
+def test_who_gives_up_waiting_does_not_stop_the_load() -> None:
+    async def scenario(world: World) -> None:
+        impatient = asyncio.ensure_future(world.topic())
+        patient = asyncio.ensure_future(world.topic())
+        await asyncio.sleep(0)
+        impatient.cancel()
+        assert (await patient).name == ORDERS
+
+    run(scenario)
+
+
+def test_a_load_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        opening = world.factory.open
+        failures = iter([OSError("the disk does not answer")])
+
+        async def flaky(name: str) -> Any:
+            for failure in failures:
+                raise failure
+            return await opening(name)
+
+        monkeypatch.setattr(world.factory, "open", flaky)
+        outcomes = await asyncio.gather(world.topic(), world.topic(), return_exceptions=True)
+        assert all(isinstance(outcome, OSError) for outcome in outcomes)
+        assert (await world.topic()).name == ORDERS
+
+    run(scenario)
+
+
+def test_what_is_not_there_is_none_or_made() -> None:
+    async def scenario(world: World) -> None:
+        assert await world.topics.get("orders") is None
+        assert not world.topics.exists(ORDERS)
+        await world.topics.require(ORDERS)
+        assert world.topics.exists(ORDERS)
+
+    run(scenario)
+
+
+def test_auto_creation_follows_the_namespace_then_the_broker() -> None:
+    async def scenario(world: World) -> None:
+        with pytest.raises(TopicNotFound):
+            await world.topics.require(ORDERS)
+        await world.tenants.set_policy(
+            "public/default", "autoTopicCreation", {"allowAutoTopicCreation": True}
+        )
+        assert (await world.topics.require(ORDERS)).name == ORDERS
+
+    run(scenario, allow_auto_topic_creation=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("persistent://nobody/there/t", NotFound),
+        ("non-persistent://public/default/t", NotAllowed),
+        ("persistent://public/default/parted", NotAllowed),
+        ("persistent://public/default/parted-partition-3", TopicNotFound),
+        ("persistent://public/default/t-s__transaction_pending_ack", NotAllowed),
+        ("persistent://pulsar/system/__transaction_log_3", NotAllowed),
+    ],
+)
+def test_what_cannot_be_a_topic_is_refused(name: str, error: type[Exception]) -> None:
+    async def scenario(world: World) -> None:
+        await world.topics.create_partitioned(TopicName.parse("parted"), 3)
+        with pytest.raises(error):
+            await world.topics.get(name, create=True)
+
+    run(scenario)
+
+
+# -- partitions
+
+
+def test_a_partition_is_there_before_its_first_use() -> None:
+    async def scenario(world: World) -> None:
+        await world.topics.create_partitioned(ORDERS, 2)
+        assert world.topics.exists(P0)
+        assert await world.topics.get(P0) is not None
+        assert await world.topics.partitions_for_client(ORDERS, auto_create=True) == 2
+        assert await world.topics.partitions_for_client(P0, auto_create=True) == 0
+
+    run(scenario)
+
+
+def test_what_is_there_is_not_made_partitioned_even_while_it_loads() -> None:
+    async def scenario(world: World) -> None:
+        loading = asyncio.ensure_future(world.topic())
+        await asyncio.sleep(0)
+        with pytest.raises(Conflict):
+            await world.topics.create_partitioned(ORDERS, 2)
+        await loading
+        with pytest.raises(Conflict):
+            await world.topics.create(ORDERS)
+
+    run(scenario)
+
+
+def test_partitions_only_become_more() -> None:
+    async def scenario(world: World) -> None:
+        await world.topics.create_partitioned(ORDERS, 2)
+        await world.topics.update_partitions(ORDERS, 4)
+        with pytest.raises(NotAllowed):
+            await world.topics.update_partitions(ORDERS, 3)
+        with pytest.raises(TopicNotFound):
+            await world.topics.update_partitions(TopicName.parse("plain"), 3)
+        assert world.tenants.partitions(ORDERS) == 4
+
+    run(scenario)
+
+
+def test_the_coordinators_topic_has_as_many_partitions_as_coordinators() -> None:
+    async def scenario(world: World) -> None:
+        topics = world.topics
+        assert await topics.partitions_for_client(COORDINATOR_ASSIGN, auto_create=False) == 5
+
+    run(scenario, transaction_coordinators=5)
+
+
+# -- lists
+
+
+def test_names_are_what_clients_can_use() -> None:
+    async def scenario(world: World) -> None:
+        await world.topics.create_partitioned(TopicName.parse("parted"), 2)
+        await world.topic(TopicName.parse("persistent://public/default/b/c"))
+        await world.topic()
+        await world.factory.open("public/default/persistent/orders-s__transaction_pending_ack")
+        await world.factory.open("pulsar/system/persistent/__transaction_log_0")
+        names = [name.local for name in world.topics.names("public/default")]
+        assert names == ["b/c", "orders", "parted-partition-0", "parted-partition-1"]
+        assert world.topics.names("pulsar/system") == []
+        with pytest.raises(NotFound):
+            world.topics.names("nobody/there")
+
+    run(scenario)
+
+
+# -- ends
+
+
+def test_a_topic_in_use_is_deleted_only_by_force() -> None:
+    async def scenario(world: World) -> None:
+        await world.use(await world.topic())
+        with pytest.raises(Conflict):
+            await world.topics.delete(ORDERS)
+        await world.topics.delete(ORDERS, force=True)
+        assert not world.topics.exists(ORDERS)
+        with pytest.raises(TopicNotFound):
+            await world.topics.delete(ORDERS)
+
+    run(scenario)
+
+
+def test_a_deleted_topic_takes_its_schemas_along() -> None:
+    async def scenario(world: World) -> None:
+        await world.topic()
+        await world.topics.schemas.add(ORDERS, StoredSchema("s", 1, b""))
+        await world.topics.delete(ORDERS)
+        with pytest.raises(TopicNotFound):
+            world.topics.schemas.get(ORDERS)
+
+    run(scenario)
+
+
+def test_who_asks_while_a_topic_goes_gets_it_anew() -> None:
+    async def scenario(world: World) -> None:
+        old = await world.topic()
+        unloading = asyncio.ensure_future(world.topics.unload(ORDERS))
+        await asyncio.sleep(0)
+        new = await world.topic()
+        assert unloading.done()
+        assert new is not old
+        await world.use(new)
+        with pytest.raises(ServiceNotReady):
+            await world.use(old)
+
+    run(scenario)
+
+
+def test_two_ends_at_once_are_one() -> None:
+    async def scenario(world: World) -> None:
+        await world.topic()
+        await asyncio.gather(
+            world.topics.delete(ORDERS), world.topics.unload(ORDERS), world.topics.unload(ORDERS)
+        )
+        await world.topic()
+
+    run(scenario)
+
+
+def test_deleting_while_it_loads_waits_for_the_load() -> None:
+    async def scenario(world: World) -> None:
+        await world.topic()
+        await world.topics.unload(ORDERS)
+        loading = asyncio.ensure_future(world.topic())
+        await asyncio.sleep(0)
+        await world.topics.delete(ORDERS)
+        assert (await loading).name == ORDERS
+        assert not world.topics.exists(ORDERS)
+
+    run(scenario)
+
+
+def test_deleting_a_partitioned_topic_deletes_its_partitions() -> None:
+    async def scenario(world: World) -> None:
+        await world.topics.create_partitioned(ORDERS, 3)
+        await world.use(await world.topic(P0))
+        with pytest.raises(Conflict):
+            await world.topics.delete_partitioned(ORDERS)
+        assert world.tenants.partitions(ORDERS) == 3
+        await world.topics.delete_partitioned(ORDERS, force=True)
+        assert world.topics.names("public/default") == []
+
+    run(scenario)
+
+
+def test_a_topic_comes_back_with_its_subscriptions_and_epoch() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        await topic.subscription("s", None, {}, create=True)
+        await topic.reader_subscription("r", None)
+        await topic.terminate()
+        await world.topics.unload(ORDERS)
+        again = await world.topic()
+        assert list(again.subscriptions) == ["s"]
+        assert again.terminated
+
+    run(scenario)
+
+
+# -- subscriptions of a topic
+
+
+def test_concurrent_subscribers_share_one_subscription() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        first, second = await asyncio.gather(
+            topic.subscription("s", None, {}, create=True),
+            topic.subscription("s", None, {}, create=True),
+        )
+        assert first is second
+
+    run(scenario)
+
+
+def test_subscribing_while_the_topic_closes_is_refused() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        subscribing = asyncio.ensure_future(topic.subscription("s", None, {}, create=True))
+        await asyncio.sleep(0)
+        await world.topics.unload(ORDERS)
+        with pytest.raises(ServiceNotReady):
+            await subscribing
+
+    run(scenario)
+
+
+def test_subscribing_while_it_is_deleted_makes_a_new_one() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        old = await topic.subscription("s", None, {}, create=True)
+        _, new = await asyncio.gather(
+            topic.delete_subscription("s"), topic.subscription("s", None, {}, create=True)
+        )
+        assert new is not old
+        assert topic.ledger.cursors["s"] is new.cursor
+        with pytest.raises(SubscriptionNotFound):
+            await topic.delete_subscription("other")
+
+    run(scenario)
+
+
+def test_a_reader_that_goes_leaves_its_name_to_the_next() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        for _ in range(3):
+            subscription = await topic.reader_subscription("r", None)
+            consumer = Consumer(1, "c", Owner())  # type: ignore[arg-type]
+            await subscription.add_consumer(consumer, SubscriptionType.EXCLUSIVE)
+            subscription.remove_consumer(consumer)
+            assert "r" not in topic.subscriptions
+        last = await topic.subscription("r", None, {}, create=True)
+        await topic.tasks.ended()
+        assert topic.ledger.cursors["r"] is last.cursor
+
+    run(scenario)
