@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from managed_ledger.config import Clock, ManagedLedgerConfig
 from managed_ledger.cursors import Cursors
-from managed_ledger.errors import LedgerClosed, ManagedLedgerError
+from managed_ledger.errors import LedgerClosed
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.ledger_metadata import LEDGERS_PREFIX, LedgerList, ledgers_key
 from managed_ledger.recovery import recover_list
@@ -121,9 +121,9 @@ class ManagedLedgerFactory:
         while True:
             await asyncio.sleep(self._cursor_flush_interval_s)
             writes = [ledger.flush_cursors() for ledger in self._open_ledgers()]
-            for outcome in await asyncio.gather(*writes, return_exceptions=True):
-                if isinstance(outcome, BaseException):
-                    log.error("cursors could not be written, and will be again: %s", outcome)
+            outcomes = await asyncio.gather(*writes, return_exceptions=True)
+            if errors := [outcome for outcome in outcomes if outcome is not None]:
+                log.error("cursors of %d logs could not be written: %s", len(errors), errors[0])
 
     async def _roll_and_trim(self) -> None:
         while True:
@@ -132,8 +132,8 @@ class ManagedLedgerFactory:
                 ledger.roll_over_when_old()
                 try:
                     await ledger.trim()
-                except ManagedLedgerError as error:
-                    log.error("%s could not be trimmed, and will be again: %s", ledger.name, error)
+                except Exception:  # one log's trouble must not keep the others from trimming
+                    log.exception("%s could not be trimmed", ledger.name)
 
     def _open_ledgers(self) -> list[ManagedLedger]:
         return [ledger for ledger in self._ledgers.values() if not ledger.closed]

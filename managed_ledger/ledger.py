@@ -235,11 +235,11 @@ class ManagedLedger:
         except ManagedLedgerError:
             self._index.restore(released)
             raise
-        await asyncio.gather(*map(self._backend.delete_ledger, ids))
-        self._forget_deleting(ids)
         for ledger_id in ids:
             for trimmed in self.on_trimmed:
                 trimmed(ledger_id)
+        await asyncio.gather(*map(self._backend.delete_ledger, ids))
+        self._forget_deleting(ids)
 
     # ending
 

@@ -14,10 +14,10 @@ from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
 
-from managed_ledger.errors import StorageFull
+from managed_ledger.errors import ManagedLedgerError, StorageFull
 from managed_ledger.storage import ledger_files, snapshot
 from managed_ledger.storage.disk import Disk
-from managed_ledger.storage.disk_errors import is_full, translated
+from managed_ledger.storage.disk_errors import translated
 from managed_ledger.storage.engine_state import EngineState, LedgerState
 from managed_ledger.storage.journal_writer import JournalWriter, journal_name
 from managed_ledger.storage.ledger_files import (
@@ -45,7 +45,7 @@ class Checkpoints:
         writer: JournalWriter,
         oldest_generation: int,
         max_old_journals: int,
-        on_failure: Callable[[OSError, str], None],
+        on_failure: Callable[[ManagedLedgerError], None],
     ) -> None:
         self._disk = disk
         self._executor = executor
@@ -57,7 +57,7 @@ class Checkpoints:
         self._due = asyncio.Event()
         self._progress = asyncio.Event()
         self._stopping = False
-        self._stalled: StorageFull | None = None
+        self._stalled: ManagedLedgerError | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -74,7 +74,7 @@ class Checkpoints:
         self._due.set()
 
     async def caught_up(self) -> None:
-        """Return when the journal may begin another file. Raises StorageFull."""
+        """Return when the journal may begin another file. Raises StorageFull, StorageFailed."""
         while self.behind:
             if self._stalled is not None:
                 raise self._stalled
@@ -101,17 +101,19 @@ class Checkpoints:
             try:
                 await self.run_once()
                 self._stalled = None
-            except OSError as error:
-                self._note(error)
+            except Exception as error:  # a mistake of ours, too, must not leave commits waiting
+                self._note(translated(error, "the ledger files"))
             self._progress.set()
 
-    def _note(self, error: OSError) -> None:
-        if is_full(error):
-            self._stalled = StorageFull(str(translated(error, "the ledger files")))
-            log.error("%s", self._stalled)
+    def _note(self, error: ManagedLedgerError) -> None:
+        """A full disk passes; any other failure is the end."""
+        self._stalled = error
+        if isinstance(error, StorageFull):
+            log.error("%s", error)
             asyncio.get_running_loop().call_later(RETRY_S, self.wake)
         else:
-            self._on_failure(error, "the ledger files")
+            self._stopping = True
+            self._on_failure(error)
 
     async def _checkpoint(self) -> None:
         generation = self._writer.generation

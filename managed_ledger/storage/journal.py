@@ -21,7 +21,7 @@ from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.block_reader import BlockReader
 from managed_ledger.storage.checkpoints import Checkpoints
 from managed_ledger.storage.disk import Disk
-from managed_ledger.storage.disk_errors import failed, translated
+from managed_ledger.storage.disk_errors import translated
 from managed_ledger.storage.group_commit import Group
 from managed_ledger.storage.journal_recovery import Recovery
 from managed_ledger.storage.journal_writer import JournalWriter
@@ -104,6 +104,10 @@ class EmbeddedBackend(QueueingBackend):
         if self._own_executors:
             self._commit_executor.shutdown(wait=False)
             self._file_executor.shutdown(wait=False)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        await super().delete_ledger(ledger_id)
+        self._checkpoints.wake()  # the file goes in the background
 
     def read_cached(
         self,
@@ -194,10 +198,9 @@ class EmbeddedBackend(QueueingBackend):
         done.add_done_callback(lambda done: done.exception())  # `_committed` sees to it
         self._commits.submit(Sync(done))
 
-    def _checkpoint_failed(self, error: OSError, name: str) -> None:
-        failure = failed(error, name)
-        self._commits.refuse(failure)
-        self._fail(failure)
+    def _checkpoint_failed(self, error: ManagedLedgerError) -> None:
+        self._commits.refuse(error)
+        self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         if not self._failed:

@@ -27,7 +27,7 @@ from managed_ledger.storage.journal_writer import (
     FOLDER,
     JournalWriter,
     create_journal,
-    generation_of,
+    generations,
     journal_name,
 )
 from managed_ledger.storage.snapshot import Snapshot
@@ -51,12 +51,12 @@ class Recovery:
         found = snapshot.read(self._disk)
         if found is not None:
             self._load(found)
-        generations = self._journals(found)
-        size, torn = self._replay(generations)
+        replayed = self._journals(found)
+        size, torn = self._replay(replayed)
         self._check_deleted_later()
         if found is not None:
             self._disk.sync_folder(snapshot.FOLDER)
-        writer = self._reopen(generations, size, torn)
+        writer = self._reopen(replayed, size, torn)
         self._remove_leftovers()
         return writer
 
@@ -72,7 +72,7 @@ class Recovery:
         """The generations to replay. One is missing only if it was lost: the snapshot names the
         first, which was there before the snapshot.
         """
-        present = [generation_of(name) for name in self._disk.names(FOLDER)]
+        present = generations(self._disk)
         needed = [generation for generation in present if generation >= self.first_generation]
         if found is None and not present and not self._disk.names(ledger_files.FOLDER):
             return []
@@ -85,13 +85,13 @@ class Recovery:
                 )
         return needed
 
-    def _replay(self, generations: list[int]) -> tuple[int, Torn | None]:
+    def _replay(self, replayed: list[int]) -> tuple[int, Torn | None]:
         """The length of the last journal, and its torn end."""
         data, torn = b"", None
-        for generation in generations:
+        for generation in replayed:
             name = journal_name(generation)
             data = read_all(self._disk.open(name))
-            scan = JournalScan(name, generation, data, is_last=generation == generations[-1])
+            scan = JournalScan(name, generation, data, is_last=generation == replayed[-1])
             for body in scan:
                 for record in decode_body(body):
                     self._apply(record, name)
@@ -140,18 +140,18 @@ class Recovery:
             )
 
     def _remove_leftovers(self) -> None:
-        for name in self._disk.names(FOLDER):
-            if generation_of(name) < self.first_generation:
-                self._disk.unlink(name)
-        for name in self._disk.names(ledger_files.FOLDER):
-            if int(name.rpartition("/")[2]) not in self.ledgers:
-                self._disk.unlink(name)
+        for generation in generations(self._disk):
+            if generation < self.first_generation:
+                self._disk.unlink(journal_name(generation))
+        for ledger_id in ledger_files.ledger_ids(self._disk):
+            if ledger_id not in self.ledgers:
+                self._disk.unlink(ledger_files.ledger_file_name(ledger_id))
 
-    def _reopen(self, generations: list[int], size: int, torn: Torn | None) -> JournalWriter:
-        if not generations:
+    def _reopen(self, replayed: list[int], size: int, torn: Torn | None) -> JournalWriter:
+        if not replayed:
             file = create_journal(self._disk, self.first_generation)
             return JournalWriter(self._disk, self.first_generation, file, 0)
-        name = journal_name(generations[-1])
+        name = journal_name(replayed[-1])
         file = self._disk.open(name)
         if torn is not None:
             log.warning(
@@ -165,7 +165,7 @@ class Recovery:
             file.truncate(size)
         file.fdatasync()
         self._disk.sync_folder(FOLDER)
-        return JournalWriter(self._disk, generations[-1], file, size)
+        return JournalWriter(self._disk, replayed[-1], file, size)
 
 
 def read_all(file: DiskFile) -> bytes:

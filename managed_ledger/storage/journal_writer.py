@@ -17,8 +17,10 @@ def journal_name(generation: int) -> str:
     return f"{FOLDER}/{generation:010d}"
 
 
-def generation_of(name: str) -> int:
-    return int(name.rpartition("/")[2])
+def generations(disk: Disk) -> list[int]:
+    """Of the journals that are there, oldest first; other files are let alone."""
+    names = (name.rpartition("/")[2] for name in disk.names(FOLDER))
+    return [int(name) for name in names if name.isdecimal()]
 
 
 def create_journal(disk: Disk, generation: int) -> DiskFile:

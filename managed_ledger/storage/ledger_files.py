@@ -84,6 +84,12 @@ def ledger_file_name(ledger_id: int) -> str:
     return f"{FOLDER}/{ledger_id}"
 
 
+def ledger_ids(disk: Disk) -> list[int]:
+    """Of the files that are there; files with other names are let alone."""
+    names = (name.rpartition("/")[2] for name in disk.names(FOLDER))
+    return [int(name) for name in names if name.isdecimal()]
+
+
 def write_all(disk: Disk, jobs: Iterable[FlushJob]) -> list[FlushResult]:
     """Write the entries of each job behind what counts of its file. Raises OSError."""
     results = []

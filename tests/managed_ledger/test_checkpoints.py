@@ -126,7 +126,17 @@ def test_deleted_ledgers_give_their_files_back(run, clock):
         ledger = await factory.open("log")
         for n in range(30):
             await ledger.append_one(b"%d" % n * 30)
+        assert disk.names("ledgers") != []
+        gone = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def note(operation: str, name: str) -> None:
+            if (operation, name) == ("unlink", "ledgers/0"):
+                loop.call_soon_threadsafe(gone.set)
+
+        disk.fault = note
         await factory.delete("log")
+        await gone.wait()
         await factory.close()
         await backend.close()
         assert disk.names("ledgers") == []

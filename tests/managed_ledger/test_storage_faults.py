@@ -147,6 +147,22 @@ def test_an_io_error_in_the_background_is_fatal_too(run, clock):
     run(scenario())
 
 
+def test_commits_that_wait_for_the_background_work_hear_that_it_failed(run, clock):
+    async def scenario():
+        disk = FaultyDisk()
+        fatal: list[Exception] = []
+        options = {"journal_max_bytes": 100, "max_old_journals": 1}
+        backend = await opened(disk, clock, on_fatal=fatal.append, **options)
+        disk.fault = failing(errno.EIO, ("fdatasync", "metadata/"))
+        with pytest.raises(StorageFailed):
+            for _ in range(10):
+                await backend.metadata.put("key", b"x" * 200)
+        assert len(fatal) == 1
+        await backend.close()
+
+    run(scenario())
+
+
 def test_commits_fail_for_lack_of_space_when_the_background_work_has_none(run, clock):
     """Memory is bounded: the journal does not run ahead of the ledger files for ever."""
 
