@@ -3,9 +3,9 @@
 Frame = header | body | end byte. The header says which journal file (generation) and offset it
 belongs to, so that left-over bytes never pass for a frame, and how far the file was synced when it
 was written, so that a bad frame in front of it can be told from one that was lost in a crash. It
-also counts the disk sectors of the body that are rightly all zeros: a sector that never reached the
-disk reads as zeros, and only the count tells the two apart. The end byte keeps the last sector from
-being zeros. Body = records, each opened by its kind. Numbers are little-endian.
+also counts the disk sectors of body and end that are rightly all zeros: a sector that never reached
+the disk reads as zeros, and only the count tells the two apart. The end byte keeps the last sector
+from being zeros. Body = records, each opened by its kind. Numbers are little-endian.
 """
 
 import sys
@@ -96,7 +96,7 @@ Record = EntriesRecord | PutRecord | RemoveRecord | CreateLedgerRecord | DeleteL
 
 
 def encode_frame(body: bytes, generation: int, offset: int, synced_to: int) -> list[bytes]:
-    zeros = zero_sectors(body, offset + HEADER_BYTES) if ZERO_SECTOR in body else 0
+    zeros = zero_sectors(body + END, offset + HEADER_BYTES) if ZERO_SECTOR in body else 0
     header = HEADER.pack(MAGIC, generation, offset, synced_to, len(body), zeros, crc32c(body))
     return [header, CRC.pack(crc32c(header)), body, END]
 

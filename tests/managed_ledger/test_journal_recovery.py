@@ -139,6 +139,7 @@ def test_a_missing_journal_is_corrupt(run, clock):
 
 BODY = b"\x05" + b"body" * 600
 ZEROS = b"\x05" + bytes(2048) + b"x" * 300
+ENDS_IN_ZEROS = b"\x05" * 300 + bytes(1700)
 
 
 def scan(data: bytes, is_last: bool = True) -> JournalScan:
@@ -158,7 +159,7 @@ def without(data: bytes, start: int, end: int) -> bytes:
     return data[:start] + bytes(end - start) + data[end:]
 
 
-@pytest.mark.parametrize("body", [BODY, ZEROS])
+@pytest.mark.parametrize("body", [BODY, ZEROS, ENDS_IN_ZEROS])
 @pytest.mark.parametrize("before", [1, 300, 440, 480, 900])
 def test_a_frame_that_lost_any_of_its_sectors_is_torn(body, before):
     whole = frames(b"\x05" * before, body)
