@@ -69,6 +69,7 @@ Result = TypeVar("Result")
 
 
 def register(spark: SparkSession) -> None:
+    """Makes the format "pulsar" known to `spark.readStream`; once per application."""
     spark.dataSource.register(PulsarDataSource)
 
 

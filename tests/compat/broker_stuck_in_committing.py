@@ -1,6 +1,6 @@
 """`pybroker` whose participants never answer: transactions decide to commit and stay COMMITTING.
 
-Its first argument names a file that appears when it is so, for tests that kill it there.
+Its first argument names a pipe that is written to when it is so, for tests that kill it there.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from typing import Any
 from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.cli import main
 
-STUCK_FILE = Path(sys.argv[1])
+STUCK = Path(sys.argv[1])
 
 
 async def _never_answer(*_: Any) -> None:
-    STUCK_FILE.touch()  # noqa: ASYNC240
+    STUCK.write_text("stuck")  # noqa: ASYNC240
     await asyncio.Event().wait()
 
 

@@ -1,7 +1,12 @@
+from unittest.mock import MagicMock
+
 import pyarrow as pa
+import pytest
 
 from pybroker.client import partition_for_key
 from pybroker.client.batching import split_batch
+from pybroker.errors import NotAllowed
+from pybroker.names import TxnId
 from pybroker.spark import publish
 
 TOPIC = "persistent://public/default/out"
@@ -61,3 +66,11 @@ def test_messages_without_a_key_take_turns_by_whole_entries():
     many = publish.MAX_ENTRY_MESSAGES * 3
     partitions = [partition for partition, _ in publish._encode([rows([b"v"] * many)], PARTITIONS)]
     assert sorted(partitions) == PARTITIONS[TOPIC]
+
+
+def test_a_task_that_runs_again_refuses_to_publish(monkeypatch):
+    task = MagicMock()
+    task.attemptNumber.return_value = 1
+    monkeypatch.setattr(publish.TaskContext, "get", lambda: task)
+    with pytest.raises(NotAllowed, match="in a new transaction"):
+        next(publish._send([], "pulsar://nowhere", TxnId(0, 1)))
