@@ -19,22 +19,20 @@ from pybroker.spark.jars import official_client_jars
 
 _LEDGER_LIVES: Final = (
     Life("driver@plain-sent:2"),
-    Life("broker@acknowledged:2,driver@acknowledged:3"),
-    Life("broker@marked:2,driver@published:3"),
-    Life("hold@acknowledged:2,driver@marked:3", with_rival=True),
+    Life("broker@marked:2,driver@acknowledged:3"),
+    Life("hold@acknowledged:1,broker@acknowledged:2,driver@marked:3", with_rival=True),
     Life("driver@published:2", loses_checkpoint=True),
     Life("broker@published:2,driver@committed:3"),
     Life("broker@marked:2"),
 )
 _FLIGHT_LIVES: Final = (
     Life("broker@acknowledged:2,driver@published:3"),
-    Life("driver@committed:2"),
     Life("broker@marked:2"),
 )
 _TRANSFERS_PER_ENTRY: Final = 100
 _FLIGHTS_PER_ENTRY: Final = 1000
-_LEDGER_BATCHES: Final = 20
-_FLIGHT_BATCHES: Final = 10
+_LEDGER_BATCHES: Final = 16
+_FLIGHT_BATCHES: Final = 8
 
 
 # --- payments -----------------------------------------------------------------------------------
