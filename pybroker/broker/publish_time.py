@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
-from pybroker.wire.message_metadata import parse_metadata
+from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
 
 async def first_published_at(ledger: ManagedLedger, timestamp_ms: int) -> Position:
@@ -35,4 +35,7 @@ async def _published_before(ledger: ManagedLedger, position: Position, timestamp
     run = await ledger.read(position, position, 1, 1)
     if run is None:
         return True  # trimmed meanwhile
-    return parse_metadata(run.entries[0]).publish_time < timestamp_ms
+    try:
+        return parse_metadata(run.entries[0]).publish_time < timestamp_ms
+    except BadEntry:
+        return False  # nobody knows when; rather once too often than never

@@ -7,9 +7,11 @@ Everything here runs on the event loop; the ledger calls back when entries are d
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol
 
+from managed_ledger.errors import LedgerClosed
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
@@ -88,6 +90,8 @@ class Topic:
         self._subscribing = asyncio.Lock()
         self._closed: str | None = None
         self._terminating = False
+        self._publishing = 0  # runs that are not durable yet
+        self._all_published: asyncio.Event | None = None  # set by the last of them
         self._notified = False
 
     @classmethod
@@ -147,10 +151,15 @@ class Topic:
         return None
 
     def _notifying(self, published: Published) -> Published:
+        self._publishing += 1
+
         def done(position: Position | None, error: Exception | None) -> None:
             if error is not None and not isinstance(error, PulsarError):
                 error = PersistenceError(f"{self.name}: the write failed: {error}")
             published(position, error)
+            self._publishing -= 1
+            if self._all_published is not None and not self._publishing:
+                self._all_published.set()
             if not self._notified:
                 self._notified = True
                 asyncio.get_running_loop().call_soon(self._notify_now)
@@ -175,7 +184,8 @@ class Topic:
         """
         if self.terminated:
             raise TopicTerminated(f"{self.name} was terminated; it takes no more messages")
-        return await self.producers.add(producer, granted)
+        with self._told_when_unloaded():
+            return await self.producers.add(producer, granted)
 
     # -- deduplication
 
@@ -250,7 +260,8 @@ class Topic:
         position = self.buffer.last_visible_position()
         if position.entry_id < 0:
             return position, -1
-        run = await self.ledger.read(position, position, 1, 1)
+        with self._told_when_unloaded():
+            run = await self.ledger.read(position, position, 1, 1)
         if run is None:
             return Position(position.ledger_id, -1), -1
         return position, _last_batch_index(run.entries[0])
@@ -273,7 +284,8 @@ class Topic:
                     f"Subscription {name} of {self.name} does not exist and may not be created"
                 )
             await self._drop_ended_reader(name)
-            cursor = await self.ledger.open_cursor(name, start, properties)
+            with self._told_when_unloaded():
+                cursor = await self.ledger.open_cursor(name, start, properties)
             self._check_open()  # it may have been closed meanwhile
             subscription = await Subscription.open(self, cursor)
             self.subscriptions[name] = subscription
@@ -345,9 +357,20 @@ class Topic:
         if self._closed is not None:
             raise ServiceNotReady(f"{self.name} is being unloaded: {self._closed}")
 
+    @contextmanager
+    def _told_when_unloaded(self) -> Iterator[None]:
+        """Clients try again when they are told that the topic is being unloaded."""
+        try:
+            yield
+        except LedgerClosed as error:
+            raise ServiceNotReady(f"{self.name} is being unloaded: {error}") from error
+
     async def close(self, reason: str = "closed") -> None:
-        """Disconnect everybody and make what is known durable."""
+        """Disconnect everybody and make what is known durable. Producers are told last what was
+        written, so that they send nothing twice.
+        """
         self._closed = reason
+        await self._finish_publishing()
         self.producers.disconnect_all(reason)
         for subscription in list(self.subscriptions.values()):
             await subscription.close()
@@ -356,6 +379,11 @@ class Topic:
         if self.deduplication is not None:
             await self.deduplication.snapshot()
         await self.ledger.close()
+
+    async def _finish_publishing(self) -> None:
+        if self._publishing:
+            self._all_published = asyncio.Event()
+            await self._all_published.wait()
 
     async def delete(self) -> None:
         self._closed = "deleted"

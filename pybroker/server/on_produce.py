@@ -4,6 +4,7 @@ The hot path is `send`: a run of SENDs goes to its topic as it came, and one pie
 comes back when the group commit that holds it is durable.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from managed_ledger.position import Position
 from pybroker.broker.producers import AccessMode, Producer, ProducerState
 from pybroker.broker.schemas import StoredSchema, version_bytes
 from pybroker.broker.topic import Topic
-from pybroker.errors import PulsarError
+from pybroker.errors import PulsarError, ServiceNotReady
 from pybroker.names import TopicName
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -110,8 +111,16 @@ def stored_schema(schema: pb.Schema) -> StoredSchema:
 async def close_producer(session: "Session", command: pb.CommandCloseProducer) -> None:
     slot = session.producers.pop(command.producer_id, None)
     if slot is not None:
+        await _all_answered(slot)
         await slot.topic.producers.remove(slot.producer)
     session.write(commands.success(command.request_id))
+
+
+async def _all_answered(slot: "ProducerSlot") -> None:
+    if slot.behind is not None:
+        answered = asyncio.Event()
+        slot.behind.append(answered.set)
+        await answered.wait()
 
 
 # -- SEND
@@ -144,12 +153,10 @@ def _publish(session: "Session", slot: "ProducerSlot", run: SendRun) -> None:
         session.services.budget.give_back(size_bytes)
         if slot.behind is behind:
             slot.behind = None
-        if session.closed:
-            return
-        if first is None:
-            refuse(session, run, error)
-        else:
+        if first is not None:
             session.write(commands.receipts(run, first.ledger_id, first.entry_id))
+        elif not isinstance(error, ServiceNotReady):  # else it is closed next, and sends it again
+            refuse(session, run, error)
         for answer in behind:
             answer()
 

@@ -11,7 +11,7 @@ from dispatch_fakes import FakeOutcomes, SteppedClock
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.broker.consumer import Consumer, SubscriptionType
-from pybroker.broker.producers import Producer
+from pybroker.broker.producers import AccessMode, Producer
 from pybroker.broker.schemas import StoredSchema
 from pybroker.broker.tenants import Conflict, NotFound, Tenants
 from pybroker.broker.topic import Topic
@@ -308,6 +308,23 @@ def test_a_topic_comes_back_with_its_subscriptions_and_epoch() -> None:
         again = await world.topic()
         assert list(again.subscriptions) == ["s"]
         assert again.terminated
+
+    run(scenario)
+
+
+def test_who_is_overtaken_by_the_end_of_the_log_hears_of_the_unload() -> None:
+    """Other reasons make clients drop their connection."""
+
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        await topic.ledger.append_one(b"x")
+        await topic.ledger.close()
+        for overtaken in (
+            topic.subscription("s", None, {}, create=True),
+            topic.add_producer(Producer(1, "p", Owner(), AccessMode.EXCLUSIVE), lambda: None),
+        ):
+            with pytest.raises(ServiceNotReady, match="is being unloaded"):
+                await overtaken
 
     run(scenario)
 

@@ -229,3 +229,21 @@ def test_unsubscribing_forgets(official: pulsar.Client, topic: str) -> None:
     consumer.acknowledge(consumer.receive(SOON_MS))
     consumer.unsubscribe()
     assert earliest(official, topic).receive(SOON_MS).data() == b"x"
+
+
+def test_unloads_under_load_lose_and_double_nothing(topic: str) -> None:
+    with pybroker.testing.broker(broker_deduplication_enabled=True) as broker:
+        client = client_of(broker.service_url)
+        producer = client.create_producer(
+            topic, "p", batching_enabled=True, batching_max_messages=7, block_if_queue_full=True
+        )
+        for number in range(3000):
+            producer.send_async(b"%d" % number, lambda *_: None)
+            if number % 500 == 250:
+                unload(broker, topic)
+        producer.flush()
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        received = [reader.read_next(SOON_MS).data() for _ in range(3000)]
+        assert received == [b"%d" % number for number in range(3000)]
+        assert not reader.has_message_available()
+        client.close()

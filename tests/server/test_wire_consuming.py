@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from raw_client import RawClient
 
 import pybroker.testing
@@ -371,3 +372,23 @@ def test_consumer_stats_tell_what_the_consumer_has(raw: RawClient, topic: str) -
     stats = raw.request(_T.CONSUMER_STATS, "consumerStats", pb.CommandConsumerStats(consumer_id=1))
     assert (stats.consumerName, stats.type) == ("c", "Shared")
     assert (stats.unackedMessages, stats.availablePermits, stats.msgBacklog) == (2, 0, 3)
+
+
+# -- an entry that its producer made unreadable
+
+
+def test_metadata_that_does_not_parse_hurts_nobody_else(
+    raw: RawClient, wire_broker: Any, topic: str
+) -> None:
+    fill(raw, topic, 2)
+    body = b"\x00\x00\x00\x04\xff\xff\xff\xff"
+    entry = b"\x0e\x01" + crc32c(body).to_bytes(4, "big") + body
+    raw.send(_T.SEND, "send", pb.CommandSend(producer_id=1, sequence_id=2), entry)
+    raw.receive(_T.SEND_RECEIPT)
+    wire_broker.call(lambda running: running.topics.unload(TopicName.parse(topic)))
+    raw.subscribe(topic, subType=pb.CommandSubscribe.Key_Shared)
+    assert last_message_id(raw).last_message_id.entryId == 2
+    seek(raw, message_publish_time=1002)
+    raw.subscribe(topic, subType=pb.CommandSubscribe.Key_Shared)
+    raw.flow(10)
+    assert entry_ids(raw, 1) == [2]

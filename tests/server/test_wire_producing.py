@@ -296,3 +296,31 @@ def test_a_producer_that_comes_back_learns_its_last_sequence_id(
     deduplicating.close_producer()
     again = deduplicating.ask_for_producer("dedup", producer_name="raw")
     assert again.last_sequence_id == 41
+
+
+# -- CLOSE_PRODUCER
+
+
+def test_a_closed_producer_hears_of_all_it_sent_first(raw: RawClient, topic: str) -> None:
+    raw.create_producer(topic)
+    for number in range(50):
+        raw.start_publish(b"x", number)
+    raw.close_producer()
+    assert raw.kinds_before_pong() == [_T.SEND_RECEIPT] * 50
+
+
+def test_an_unload_tells_what_was_written_before_it_closes_producers(
+    raw: RawClient, wire_broker: Any, topic: str
+) -> None:
+    raw.create_producer(topic)
+    for number in range(50):
+        raw.start_publish(b"x", number)
+
+    async def unload(running: Any) -> int:
+        closing = await running.topics.get(topic)
+        await running.topics.unload(closing.name)
+        return int(closing.messages_in)
+
+    written = wire_broker.call(unload)
+    raw.receive(_T.CLOSE_PRODUCER)
+    assert raw.kinds_before_pong() == [_T.SEND_RECEIPT] * written
