@@ -27,6 +27,12 @@ from pybroker.client import Client
 from pybroker.testing.broker_process import BrokerProcess
 
 WORKERS = {"numbers": publish_numbers, "triples": publish_triples, "copies": copy_numbers}
+# Retention: the books compare all that was ever published.
+CONFIG = """\
+brokerDeduplicationEnabled=true
+defaultRetentionTimeInMinutes=-1
+defaultRetentionSizeInMB=-1
+"""
 MAX_DELAY_S = 0.5
 RECOVERED_WITHIN_S = 60.0
 
@@ -34,7 +40,7 @@ RECOVERED_WITHIN_S = 60.0
 def run(rounds: int, seed: int, folder: Path, say: Callable[[str], None]) -> list[str]:
     """The broken promises, as sentences."""
     config = folder / "broker.conf"
-    config.write_text("brokerDeduplicationEnabled=true\n")
+    config.write_text(CONFIG)
     books, progress = Books(), Progress()
     with BrokerProcess(folder / "data", ["--config", str(config)]) as broker:
         client = Client(broker.service_url, enable_transaction=True)
