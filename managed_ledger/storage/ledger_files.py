@@ -9,6 +9,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from struct import Struct
 from typing import Final
 
@@ -16,7 +17,7 @@ from crc32c import crc32c
 
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.disk import Disk, DiskFile
-from managed_ledger.storage.entry_columns import EntryColumns, leading
+from managed_ledger.storage.entry_columns import EntryColumns
 from managed_ledger.storage.journal_format import split, u32_column
 
 FOLDER: Final = "ledgers"
@@ -139,9 +140,12 @@ def open_for_flush(disk: Disk, job: FlushJob) -> DiskFile:
 
 
 def encode_blocks(job: FlushJob) -> Iterator[tuple[int, list[bytes]]]:
+    ends = list(accumulate(map(len, job.entries)))
     at = 0
     while at < len(job.entries):
-        entries = leading(job.entries[at : at + BLOCK_BYTES // 8], BLOCK_BYTES)
+        start = ends[at - 1] if at else 0
+        stop = max(at + 1, bisect_right(ends, start + BLOCK_BYTES, at))
+        entries = job.entries[at:stop]
         first_entry_id = job.flushed.entries + at
         counts = job.message_counts[at : at + len(entries)]
         yield first_entry_id, encode_block(job.ledger_id, first_entry_id, entries, counts)
