@@ -10,7 +10,7 @@ Pending acknowledgements (of open transactions) are replayed before the first co
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
@@ -27,6 +27,7 @@ from pybroker.names import TxnId
 from pybroker.transaction.pending_ack import PendingAck, PendingAcks
 from pybroker.transaction.txn_status import TxnAction
 
+READER_RETURN_S: Final = 60.0  # for a reader to come again after its seek
 Dispatcher = SingleActiveDispatcher | SharedDispatcher | KeySharedDispatcher
 
 
@@ -83,9 +84,14 @@ class Subscription:
         if consumer not in self.consumers:
             return
         self._remove(consumer)
-        if not self.durable and not self.consumers:
-            self._topic.subscriptions.pop(self.name, None)
-            self._topic.tasks.start(self.delete(), f"end of reader {self.name}")
+        self._end_deserted_reader()
+
+    def _end_deserted_reader(self) -> None:
+        if self.durable or self.consumers or self._closed is not None:
+            return
+        self._closed = "its last consumer has gone"
+        self._topic.subscriptions.pop(self.name, None)
+        self._topic.tasks.start(self.delete(), f"end of reader {self.name}")
 
     def _remove(self, consumer: Consumer) -> None:
         assert self._dispatcher is not None
@@ -289,6 +295,8 @@ class Subscription:
         self.cursor.reset(position)
         self._redelivery_counts.clear()
         self._reader.rewind()
+        if not self.durable:
+            asyncio.get_running_loop().call_later(READER_RETURN_S, self._end_deserted_reader)
         await self.cursor.flush()
 
     async def seek_to_time(self, timestamp_ms: int) -> None:

@@ -9,7 +9,9 @@ import pytest
 from dispatch_fakes import FakeOutcomes, SteppedClock
 
 from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.position import EARLIEST
 from managed_ledger.storage.memory import MemoryBackend
+from pybroker.broker import subscription as subscription_module
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.producers import AccessMode, Producer
 from pybroker.broker.schemas import StoredSchema
@@ -383,5 +385,26 @@ def test_a_reader_that_goes_leaves_its_name_to_the_next() -> None:
         last = await topic.subscription("r", None, {}, create=True)
         await topic.tasks.ended()
         assert topic.ledger.cursors["r"] is last.cursor
+
+    run(scenario)
+
+
+def test_a_reader_that_does_not_come_again_after_its_seek_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscription_module, "READER_RETURN_S", 0)
+
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        subscription = await topic.reader_subscription("r", None)
+        consumer = Consumer(1, "c", Owner())  # type: ignore[arg-type]
+        await subscription.add_consumer(consumer, SubscriptionType.EXCLUSIVE)
+        await subscription.seek(EARLIEST)
+        timer_is_over = asyncio.Event()
+        asyncio.get_running_loop().call_later(0, timer_is_over.set)
+        await timer_is_over.wait()
+        await topic.tasks.ended()
+        assert not topic.subscriptions
+        assert not topic.ledger.cursors
 
     run(scenario)

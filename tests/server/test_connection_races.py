@@ -38,7 +38,8 @@ def subscription_names(broker: Any, topic: str) -> list[str]:
 def test_a_close_right_behind_a_subscribe_comes_second(
     raw: RawClient, wire_broker: Any, topic: str
 ) -> None:
-    subscribing, closing = raw.start_subscribe(topic), start_close(raw)
+    with raw.in_one_piece():
+        subscribing, closing = raw.start_subscribe(topic), start_close(raw)
     assert isinstance(raw.answer_to(subscribing), pb.CommandSuccess)
     assert isinstance(raw.answer_to(closing), pb.CommandSuccess)
     assert not in_use(wire_broker, topic)
@@ -46,7 +47,8 @@ def test_a_close_right_behind_a_subscribe_comes_second(
 
 def test_subscribe_close_subscribe_leaves_one_consumer(raw: RawClient, topic: str) -> None:
     raw.create_producer(topic)
-    answers = [raw.start_subscribe(topic), start_close(raw), raw.start_subscribe(topic)]
+    with raw.in_one_piece():
+        answers = [raw.start_subscribe(topic), start_close(raw), raw.start_subscribe(topic)]
     for request_id in answers:
         assert isinstance(raw.answer_to(request_id), pb.CommandSuccess)
     raw.publish(b"x", 0)
@@ -60,8 +62,9 @@ def test_a_reader_that_comes_again_at_once_finds_its_name_free(raw: RawClient, t
     options = {"durable": False, "start_message_id": EARLIEST}
     raw.subscribe(topic, 1, **options)
     for consumer_id in range(2, 12):
-        closing = start_close(raw, consumer_id - 1)
-        subscribing = raw.start_subscribe(topic, consumer_id, **options)
+        with raw.in_one_piece():
+            closing = start_close(raw, consumer_id - 1)
+            subscribing = raw.start_subscribe(topic, consumer_id, **options)
         assert isinstance(raw.answer_to(closing), pb.CommandSuccess)
         assert isinstance(raw.answer_to(subscribing), pb.CommandSuccess)
     raw.flow(1, consumer_id=11)
@@ -72,7 +75,8 @@ def test_a_durable_subscription_may_follow_a_reader_of_its_name(
     raw: RawClient, wire_broker: Any, topic: str
 ) -> None:
     raw.subscribe(topic, 1, durable=False, start_message_id=EARLIEST)
-    closing, subscribing = start_close(raw), raw.start_subscribe(topic, 2)
+    with raw.in_one_piece():
+        closing, subscribing = start_close(raw), raw.start_subscribe(topic, 2)
     raw.answer_to(closing)
     assert isinstance(raw.answer_to(subscribing), pb.CommandSuccess)
     wire_broker.call(lambda running: running.topics.unload(TopicName.parse(topic)))
@@ -85,10 +89,12 @@ def test_whoever_goes_before_the_answer_leaves_nothing_behind(
     for number in range(5):
         name = f"{topic}-{number}"
         gone = connect()
-        body = pb.CommandProducer(topic=name, producer_id=1, request_id=1)
-        gone.send(_T.PRODUCER, "producer", body)
-        gone.start_subscribe(name)
-        gone.start_subscribe(name, 2, subscription="r", durable=False, start_message_id=EARLIEST)
+        body = pb.CommandProducer(topic=name, producer_id=1)
+        reader = {"subscription": "r", "durable": False, "start_message_id": EARLIEST}
+        with gone.in_one_piece():
+            gone.start_request(_T.PRODUCER, "producer", body)
+            gone.start_subscribe(name)
+            gone.start_subscribe(name, 2, **reader)
         gone.close()
     other = connect()
     for number in range(5):

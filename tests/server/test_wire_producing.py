@@ -270,8 +270,9 @@ def test_a_batch_is_a_duplicate_when_its_highest_id_was_seen(deduplicating: RawC
 def test_duplicates_are_answered_in_the_order_they_were_sent(deduplicating: RawClient) -> None:
     """A client that numbers its messages itself may go back; receipts out of turn confuse it."""
     deduplicating.publish(b"x", 5)
-    for sequence_id in (6, 5, 7, 7, 3, 8):
-        deduplicating.start_publish(b"x", sequence_id)
+    with deduplicating.in_one_piece():
+        for sequence_id in (6, 5, 7, 7, 3, 8):
+            deduplicating.start_publish(b"x", sequence_id)
     receipts = [deduplicating.receive(_T.SEND_RECEIPT) for _ in range(6)]
     assert [receipt.sequence_id for receipt in receipts] == [6, 5, 7, 7, 3, 8]
     assert list(map(is_dropped, receipts)) == [False, True, False, True, True, False]
@@ -303,9 +304,12 @@ def test_a_producer_that_comes_back_learns_its_last_sequence_id(
 
 def test_a_closed_producer_hears_of_all_it_sent_first(raw: RawClient, topic: str) -> None:
     raw.create_producer(topic)
-    for number in range(50):
-        raw.start_publish(b"x", number)
-    raw.close_producer()
+    with raw.in_one_piece():
+        for number in range(50):
+            raw.start_publish(b"x", number)
+        body = pb.CommandCloseProducer(producer_id=1)
+        closing = raw.start_request(_T.CLOSE_PRODUCER, "close_producer", body)
+    raw.answer_to(closing)
     assert raw.kinds_before_pong() == [_T.SEND_RECEIPT] * 50
 
 

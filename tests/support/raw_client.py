@@ -2,6 +2,8 @@
 
 import itertools
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pybroker.names import TxnId
@@ -25,6 +27,7 @@ class RawClient:
         self._decoder = FrameDecoder(5 * 1024 * 1024)
         self._received: list[CommandFrame] = []
         self._request_ids = itertools.count(1)
+        self._held: list[bytes] | None = None
         self.entry = b""  # behind the last command that was handed back
         connect = pb.CommandConnect(client_version="raw", protocol_version=protocol_version)
         self.send(_T.CONNECT, "connect", connect)
@@ -42,7 +45,18 @@ class RawClient:
     def send(self, kind: Any, field: str, body: Any, entry: bytes = b"") -> None:
         command = pb.BaseCommand(type=kind)
         getattr(command, field).CopyFrom(body)
-        self._socket.sendall(encode_frame(command, entry))
+        if self._held is not None:
+            self._held.append(encode_frame(command, entry))
+        else:
+            self._socket.sendall(encode_frame(command, entry))
+
+    @contextmanager
+    def in_one_piece(self) -> Iterator[None]:
+        """The broker reads at once, and handles at once, what is sent within."""
+        self._held = held = []
+        yield
+        self._held = None
+        self._socket.sendall(b"".join(held))
 
     def receive(self, *kinds: Any) -> Any:
         """The next command of one of these kinds; its body."""
