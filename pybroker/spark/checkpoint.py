@@ -27,15 +27,14 @@ class Checkpoint:
         path = self._path("")
         self._files = path.getFileSystem(context._jsc.hadoopConfiguration())
 
-    def query_id(self) -> str:
-        """The id of the query that this checkpoint belongs to. Raises MetadataError."""
+    def require(self, query_id: str) -> None:
+        """Raises MetadataError if this is another query's checkpoint, or none."""
         text = self._read("metadata")
-        if text is None:
+        if text is None or json.loads(text)["id"] != query_id:
             raise MetadataError(
-                f"{self._location} is not this query's checkpoint: give exactly_once the same "
-                "location as the option checkpointLocation"
+                f"{self._location} is not the checkpoint of query {query_id}: give exactly_once "
+                "the same location as the option checkpointLocation"
             )
-        return str(json.loads(text)["id"])
 
     def progress(self, batch_id: int) -> dict[CursorName, Span]:
         """What the batch reads from our sources; a source that did not move reads nothing."""

@@ -162,12 +162,9 @@ class ExactlyOnce:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         checkpoint = Checkpoint(batch.sparkSession, self.options.checkpoint)
-        work = Work(_query_id(batch.sparkSession), batch_id, checkpoint.progress(batch_id))
-        if checkpoint.query_id() != work.query_id:
-            raise MetadataError(
-                f"{self.options.checkpoint} is the checkpoint of another query: give exactly_once "
-                "the same location as the option checkpointLocation"
-            )
+        query_id = _query_id(batch.sparkSession)
+        checkpoint.require(query_id)
+        work = Work(query_id, batch_id, checkpoint.progress(batch_id))
         batch.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             self.process(batch, work, checkpoint)

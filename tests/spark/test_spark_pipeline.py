@@ -64,7 +64,13 @@ class Pipeline:
         number = F.col("value").cast("string").cast("long")
         return {self.doubled: batch.select((number * 2).cast("string").alias("value"))}
 
-    def run(self, write=None, mode="driver", on_step=lambda step, work: None) -> None:
+    def run(
+        self,
+        write=None,
+        mode="driver",
+        on_step=lambda step, work: None,
+        checkpoint_location=None,
+    ) -> None:
         source = self.spark.readStream.format("pulsar").options(
             service_url=self.broker.service_url,
             topic=self.source,
@@ -80,7 +86,8 @@ class Pipeline:
             on_step=on_step,
         )
         stream = source.load().writeStream.foreachBatch(process)
-        stream = stream.option("checkpointLocation", self.checkpoint)
+        location = checkpoint_location or self.checkpoint
+        stream = stream.option("checkpointLocation", location)
         stream.trigger(availableNow=True).start().awaitTermination()
 
     def published(self) -> list[int]:
@@ -151,3 +158,9 @@ def test_a_batch_that_fails_leaves_nothing_and_runs_again(pipeline):
     assert pipeline.published() == []
     pipeline.run()
     assert pipeline.published() == EXPECTED
+
+
+def test_another_location_than_the_querys_checkpoint_is_refused(pipeline, tmp_path):
+    with pytest.raises(StreamingQueryException, match="the same location as the option"):
+        pipeline.run(checkpoint_location=str(tmp_path / "elsewhere"))
+    assert pipeline.published() == []
