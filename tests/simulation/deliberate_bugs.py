@@ -1,6 +1,78 @@
 """Five wrong brokers, each made by one change to the right one: what the simulation must catch."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
 
-BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {}
+from managed_ledger.position import Position
+from managed_ledger.storage.journal_writer import JournalWriter
+from pybroker.transaction.open_transactions import OpenTransactions
+from pybroker.transaction.outcome_window import OutcomeWindow
+from pybroker.transaction.pending_ack import PendingAcks
+from pybroker.transaction.pending_ack_store import AckRecord
+from pybroker.transaction.transaction_buffer import TransactionBuffer
+
+
+@contextmanager
+def receipt_before_the_fsync() -> Iterator[None]:
+    """A commit of the journal is acknowledged when it is written, not when it is synced."""
+    right = JournalWriter.write
+
+    def write(self: JournalWriter, group: Any, sync: bool, rotate: bool) -> None:
+        right(self, group, False, rotate)
+
+    with patch.object(JournalWriter, "write", write):
+        yield
+
+
+@contextmanager
+def marker_skipped() -> Iterator[None]:
+    """A topic says that a transaction is over there, and has not written so into its log."""
+
+    async def end(self: TransactionBuffer, txn_id: Any, action: Any, low_watermark: int) -> None:
+        return None
+
+    with patch.object(TransactionBuffer, "end", end):
+        yield
+
+
+@contextmanager
+def pending_ack_forgotten_at_recovery() -> Iterator[None]:
+    """Replay leaves out what open transactions had acknowledged."""
+    right = PendingAcks._apply
+
+    def apply(self: PendingAcks, record: Any) -> None:
+        if not isinstance(record, AckRecord):
+            right(self, record)
+
+    with patch.object(PendingAcks, "_apply", apply):
+        yield
+
+
+@contextmanager
+def outcome_dropped() -> Iterator[None]:
+    """A coordinator does not remember how a transaction ended."""
+    with patch.object(OutcomeWindow, "record", lambda self, local_id, status: None):
+        yield
+
+
+@contextmanager
+def max_read_position_moved_early() -> Iterator[None]:
+    """Readers may go on when a transaction begins to end, not when its marker is durable."""
+
+    def limit(self: OpenTransactions) -> Position | None:
+        ongoing = (open_.limit for _, open_ in self.items() if open_.ending is None)
+        return next(ongoing, None)
+
+    with patch.object(OpenTransactions, "limit", limit):
+        yield
+
+
+BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "receipt-before-the-fsync": receipt_before_the_fsync,
+    "marker-skipped": marker_skipped,
+    "pending-ack-forgotten-at-recovery": pending_ack_forgotten_at_recovery,
+    "outcome-dropped": outcome_dropped,
+    "max-read-position-moved-early": max_read_position_moved_early,
+}

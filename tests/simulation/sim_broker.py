@@ -9,7 +9,7 @@ from sim_scenario import PARTITIONED, PARTITIONS, Fault, Scenario
 
 from managed_ledger.storage.journal import EmbeddedBackend
 from pybroker.app import Broker
-from pybroker.names import TopicName
+from pybroker.names import TopicName, TxnId
 
 
 class BrokerProcess:
@@ -62,6 +62,33 @@ class BrokerProcess:
         else:
             self._die(fault)
 
+    def stop_orderly(self, down_s: float) -> None:
+        """As SIGTERM does; start again after a while."""
+        if self.serving:
+            assert self.node is not None
+            self.serving = False
+            self.node.start(self._stop(down_s))
+
+    async def _stop(self, down_s: float) -> None:
+        assert self.node is not None
+        assert self.broker is not None
+        await self.broker.stop()
+        self._note("stopped")
+        self.world.after(down_s, self._restart, self.node)
+
+    def _restart(self, stopped: Node) -> None:
+        if not stopped.dead:  # else it crashed in between, and is started again because of that
+            stopped.crash()
+            self.disk.unmount()
+            self.start()
+
+    def restart(self, fault: Fault) -> None:
+        """Now, whatever else was said about faults."""
+        if fault.kind == "stop":
+            self.stop_orderly(fault.down_s)
+        else:
+            self._die(fault)
+
     def _die(self, fault: Fault) -> None:
         assert self.node is not None
         self.serving = False
@@ -85,6 +112,16 @@ class BrokerProcess:
             str(transaction.txn_id)
             for coordinator in self.broker.coordinators.served()
             for transaction in coordinator.live()
+        ]
+
+    def open_in_topics(self) -> list[tuple[str, TxnId]]:
+        """Transactions that hold a topic's readers back."""
+        if not self.serving or self.broker is None:
+            return []
+        return [
+            (str(topic.name), ongoing.txn_id)
+            for topic in self.broker.topics.loaded()
+            for ongoing in topic.buffer.ongoing()
         ]
 
     def unsettled(self) -> list[str]:

@@ -44,6 +44,11 @@ class Txn:
         return self.commit is Outcome.DONE
 
     @property
+    def ended(self) -> bool:
+        """Somebody was told so."""
+        return Outcome.DONE in (self.commit, self.abort)
+
+    @property
     def surely_aborted(self) -> bool:
         """Nobody asked for the commit, or it was refused."""
         return self.commit in (None, Outcome.REFUSED) or (

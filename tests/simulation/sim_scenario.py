@@ -5,12 +5,14 @@ are fast. Times are virtual seconds from the start of the work.
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pybroker.config import BrokerConfig
 
 PARTITIONED = "partitioned"
 PARTITIONS = 2
+FAULTS = ("crash", "crash", "crash", "stop", "reset", "reset", "silence", "client crash")
+OUTCOME_RETENTION_S = 1000.0  # more than all waiting in a simulation but the last
 ACTIVE_S = 12.0  # faults come within it; producers are usually done by then
 
 
@@ -19,7 +21,7 @@ class Fault:
     """`at_s` is when it happens; for a crash at a disk operation, when the counting starts."""
 
     at_s: float
-    kind: str  # crash, reset, silence, client crash, disk stall
+    kind: str
     power_cut: bool = False
     silent: bool = False
     disk_operation: int = 0  # crash before the n-th from then on; 0: at `at_s` itself
@@ -42,7 +44,10 @@ class Scenario:
     transformers: tuple[str, ...]  # subscription kinds, each with `members` consumers
     members: int
     plain_consumers: tuple[str, ...]
-    faults: tuple[Fault, ...] = field(default=())
+    faults: tuple[Fault, ...] = ()
+    # Before the account the broker is started once more, perhaps when outcomes are forgotten.
+    last_restart: Fault | None = None
+    last_rest_s: float = 0.0
 
     @classmethod
     def draw(cls, rng: random.Random) -> "Scenario":
@@ -64,6 +69,8 @@ class Scenario:
             members=rng.randint(1, 2),
             plain_consumers=tuple(rng.sample(kinds, rng.choice((0, 1)))),
             faults=tuple(_draw_faults(rng)),
+            last_restart=rng.choice((None, _draw_fault(rng, "crash"), _draw_fault(rng, "stop"))),
+            last_rest_s=rng.choice((0.0, 1.5 * OUTCOME_RETENTION_S)),
         )
 
     def broker_config(self) -> BrokerConfig:
@@ -75,6 +82,7 @@ class Scenario:
             managed_ledger_min_ledger_rollover_time_minutes=0,
             default_retention_time_in_minutes=-1,  # the account reads everything from its start
             default_retention_size_in_mb=-1,
+            transaction_outcome_retention_ms=int(1000 * OUTCOME_RETENTION_S),
             transaction_buffer_snapshot_max_transaction_count=self.snapshot_transactions,
             transaction_metadata_snapshot_entries=5 * self.snapshot_transactions,
             transaction_pending_ack_log_entries=5 * self.snapshot_transactions,
@@ -94,11 +102,10 @@ def _draw_faults(rng: random.Random) -> list[Fault]:
     return sorted((_draw_fault(rng) for _ in range(count)), key=lambda fault: fault.at_s)
 
 
-def _draw_fault(rng: random.Random) -> Fault:
-    kind = rng.choice(("crash", "crash", "crash", "reset", "reset", "silence", "client crash"))
+def _draw_fault(rng: random.Random, kind: str | None = None) -> Fault:
     return Fault(
         at_s=rng.random() ** 2 * ACTIVE_S,
-        kind=kind,
+        kind=kind or rng.choice(FAULTS),
         power_cut=rng.random() < 0.6,
         silent=rng.random() < 0.2,
         disk_operation=rng.choice((0, 1, 2, 3, rng.randint(4, 60))),

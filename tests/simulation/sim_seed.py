@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 from sim_broker import BrokerProcess
 from sim_checker import Logs, never_consumed, violations, was_committed
@@ -25,7 +26,11 @@ from sim_transacting import Transformer, TxnProducer
 from pybroker import errors
 from pybroker.client import aio
 from pybroker.client.errors import Timeout
+from pybroker.transaction import outcome_window
 
+OUTCOMES_PER_CHUNK = 4  # so that a few transactions are enough to see outcomes expire
+WATCH_S = 0.05
+WATCH_UNTIL_S = 30.0
 REST_S = 300.0  # more than any timeout that a transaction or a retry may have
 
 
@@ -62,9 +67,10 @@ class Simulation:
     def run(self) -> Report:
         found: list[str] = []
         try:
-            self._work()
-            self._rest()
-            found = self._account()
+            with patch.object(outcome_window, "CHUNK_IDS", OUTCOMES_PER_CHUNK):
+                self._work()
+                self._rest()
+                found = self._account()
         except (Stuck, OutOfSteps) as error:
             found = [f"STUCK: {error}"]
         found += [f"UNHANDLED: {failure}" for failure in self.world.failures]
@@ -90,6 +96,7 @@ class Simulation:
             self.world.after(self.rng.random() * 0.5, process.start)
         for fault in self.scenario.faults:
             self.world.after(fault.at_s, self._happen, fault)
+        self.world.after(WATCH_S, self._watch)
         self.world.sleep(ACTIVE_S)
 
     def _create_processes(self) -> None:
@@ -158,6 +165,8 @@ class Simulation:
         connections = self.world.network.connections
         if fault.kind == "crash":
             self.broker.crash(fault)
+        elif fault.kind == "stop":
+            self.broker.stop_orderly(fault.down_s)
         elif fault.kind == "client crash":
             self.rng.choice(self._processes()).crash(fault.down_s)
         elif connections:
@@ -167,6 +176,20 @@ class Simulation:
                 connection.break_off(ConnectionResetError("reset by the simulation"))
             else:
                 connection.go_silent()
+
+    def _watch(self) -> None:
+        """Time and again: what clients were told is over holds no reader back any more."""
+        if self.world.now > WATCH_UNTIL_S:
+            return
+        ended = {txn.txn_id: txn for txn in self.history.txns if txn.ended}
+        for topic, txn_id in self.broker.open_in_topics():
+            if txn_id in ended:
+                name = ended.pop(txn_id).name
+                self.history.failures.append(
+                    f"STILL OPEN at {self.world.now:.3f} s: {name} in {topic}, after its end"
+                )
+                return
+        self.world.after(WATCH_S, self._watch)
 
     # --- 2. rest
 
@@ -193,6 +216,17 @@ class Simulation:
         for process in self._processes():
             self._wait(lambda process=process: process.finished, f"{process.name}'s end")
         self._wait(lambda: not self.broker.open_transactions(), "the last transactions' end")
+        self._restart_once_more()
+
+    def _restart_once_more(self) -> None:
+        """What is durable must not depend on anything in memory, nor on outcomes kept for long."""
+        if self.scenario.last_rest_s:
+            self.world.sleep(self.scenario.last_rest_s)
+            self._on_a_fresh_node(self._push_outcomes_out())
+        fault = self.scenario.last_restart
+        if fault is not None:
+            self.broker.restart(fault)
+            self._wait(lambda: self.broker.serving, "the broker's last start")
 
     def _wait(self, until: Callable[[], object], for_what: str) -> None:
         """Looks twice a virtual second: some conditions take long to evaluate."""
@@ -288,6 +322,13 @@ class Simulation:
                     txn.abort = Outcome.DONE
                 except errors.InvalidTxnStatus:
                     txn.commit = Outcome.DONE
+        await client.close()
+
+    async def _push_outcomes_out(self) -> None:
+        """Outcomes expire, a chunk at a time, when later transactions end."""
+        client = self._auditor()
+        for _ in range(3 * self.scenario.coordinators):
+            await (await client.new_transaction()).commit()
         await client.close()
 
     async def _left_on_subscription(self, transformer: Transformer) -> list[str]:
