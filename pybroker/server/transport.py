@@ -107,4 +107,4 @@ class BrokerServer:
         if not done:
             log.warning("not everything was answered within %g s of stopping", timeout_s)
             work.cancel()
-            await asyncio.wait([work])
+            await asyncio.gather(work, return_exceptions=True)

@@ -1,6 +1,7 @@
 """How many may connect, how much they may have in flight, and how it all ends."""
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -92,4 +93,22 @@ def test_what_was_received_before_a_stop_is_answered(topic: str) -> None:
         receipts = [raw.receive(_T.SEND_RECEIPT).sequence_id for _ in range(100)]
         assert receipts == list(range(100))
         assert raw.answer_to(99).partitions == 0
+        raw.wait_closed()
+
+
+def test_a_stop_gives_up_what_never_ends_without_a_complaint() -> None:
+    with pybroker.testing.broker() as broker, RawClient(broker.service_url) as raw:
+
+        async def stop_amid_work(running: Any) -> list[Any]:
+            unhandled: list[Any] = []
+            loop = asyncio.get_running_loop()
+            loop.set_exception_handler(lambda _, context: unhandled.append(context))
+            (session,) = running.server.sessions
+            session.tasks.start(asyncio.Event().wait(), "something endless")
+            await running.server.stop(answer_timeout_s=0.01)
+            gc.collect()
+            loop.set_exception_handler(None)
+            return unhandled
+
+        assert broker.call(stop_amid_work) == []
         raw.wait_closed()
