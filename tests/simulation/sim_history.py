@@ -38,6 +38,8 @@ class Txn:
     acknowledged: list[tuple[str, "Read"]] = field(default_factory=list)
     commit: Outcome | None = None
     abort: Outcome | None = None
+    # Known to be decided because the opposite was refused: it may still be under way.
+    inferred: bool = False
 
     @property
     def committed(self) -> bool:
@@ -46,7 +48,7 @@ class Txn:
     @property
     def ended(self) -> bool:
         """Somebody was told so."""
-        return Outcome.DONE in (self.commit, self.abort)
+        return Outcome.DONE in (self.commit, self.abort) and not self.inferred
 
     @property
     def surely_aborted(self) -> bool:

@@ -321,7 +321,7 @@ class Simulation:
                     await client.attach_transaction(txn.txn_id).abort()
                     txn.abort = Outcome.DONE
                 except errors.InvalidTxnStatus:
-                    txn.commit = Outcome.DONE
+                    txn.commit, txn.inferred = Outcome.DONE, True
         await client.close()
 
     async def _push_outcomes_out(self) -> None:

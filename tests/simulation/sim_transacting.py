@@ -79,7 +79,7 @@ class Transacting(Process):
         txn_id, record = self.last
         await self.abort(client.attach_transaction(txn_id), record)
         if record.abort is Outcome.REFUSED and record.commit is Outcome.UNKNOWN:
-            record.commit = Outcome.DONE
+            record.commit, record.inferred = Outcome.DONE, True
         self.last = None
 
     async def publish(self, producer: Any, sent: Sent, txn: Any) -> None:
