@@ -18,6 +18,7 @@ import heapq
 import itertools
 import random
 import sys
+import warnings
 from asyncio import events
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -140,9 +141,11 @@ class World:
         """Let go of everything without running another line of the nodes' business."""
         for node in self.nodes:
             node.dead = True
-        for node in self.nodes:
-            node.bury()
-        self._events.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of coroutines that never came to run
+            for node in self.nodes:
+                node.bury()
+            self._events.clear()
 
     def _step(self) -> None:
         when, _, _, action, args = heapq.heappop(self._events)

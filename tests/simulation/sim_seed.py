@@ -18,7 +18,7 @@ from unittest.mock import patch
 from sim_broker import BrokerProcess
 from sim_checker import Logs, never_consumed, violations, was_committed
 from sim_clients import LiveReader, PlainConsumer, PlainProducer, Process, new_client, read_of
-from sim_history import History, Outcome
+from sim_history import History, Outcome, Read, Txn
 from sim_loop import OutOfSteps, World
 from sim_scenario import ACTIVE_S, PARTITIONED, PARTITIONS, Fault, Scenario
 from sim_transacting import Transformer, TxnProducer
@@ -238,23 +238,24 @@ class Simulation:
                 raise Stuck(f"gave up waiting for {for_what}")
             self.world.sleep(0.5)
 
-    def _inputs_of(self, process: Any, logs: Logs) -> list[str]:
-        return [
-            read.value
-            for topic in self._partitions_of([process.topic])
-            for read in logs.get(topic, [])
-        ]
+    def _inputs_of(self, process: Any, logs: Logs) -> list[Read]:
+        return [read for topic in self._partitions_of([process.topic]) for read in logs[topic]]
 
-    def _unprocessed(self, transformer: Transformer, inputs: Logs) -> list[str]:
+    def _unprocessed(self, transformer: Transformer, inputs: Logs) -> list[Read]:
         """Inputs that no committed transaction acknowledged so far."""
-        done = {
-            read.value
+        done = self._acknowledged(transformer, lambda txn: txn.committed)
+        return [read for read in self._inputs_of(transformer, inputs) if read not in done]
+
+    def _acknowledged(
+        self, transformer: Transformer, counts: Callable[[Txn], bool]
+    ) -> dict[Read, None]:
+        return {
+            read: None
             for txn in self.history.txns
-            if txn.committed
+            if counts(txn)
             for subscription, read in txn.acknowledged
             if subscription == transformer.subscription
         }
-        return [value for value in self._inputs_of(transformer, inputs) if value not in done]
 
     def _undelivered(self, consumer: PlainConsumer, inputs: Logs) -> list[str]:
         topics = self._partitions_of([consumer.topic])
@@ -273,18 +274,13 @@ class Simulation:
     def _not_exactly_once(
         self, transformer: Transformer, logs: Logs, visible: set[str]
     ) -> list[str]:
-        committed = {
-            read.value
-            for txn in self.history.txns
-            if was_committed(txn, visible)
-            for subscription, read in txn.acknowledged
-            if subscription == transformer.subscription
-        }
-        missing = [v for v in self._inputs_of(transformer, logs) if v not in committed]
+        committed = self._acknowledged(transformer, lambda txn: was_committed(txn, visible))
+        inputs = self._inputs_of(transformer, logs)
         left = self._on_a_fresh_node(self._left_on_subscription(transformer))
+        name = transformer.subscription
         return [
-            *(f"UNPROCESSED: {value} by {transformer.subscription}" for value in missing),
-            *(f"REDELIVERED AFTER COMMIT: {value} to {transformer.subscription}" for value in left),
+            *(f"UNPROCESSED: {read} by {name}" for read in inputs if read not in committed),
+            *(f"REDELIVERED AFTER COMMIT: {read} to {name}" for read in left if read in committed),
         ]
 
     def _read_all(self, topics: list[str]) -> Logs:
@@ -331,13 +327,13 @@ class Simulation:
             await (await client.new_transaction()).commit()
         await client.close()
 
-    async def _left_on_subscription(self, transformer: Transformer) -> list[str]:
+    async def _left_on_subscription(self, transformer: Transformer) -> list[Read]:
         client = self._auditor()
         consumer = await self._take_over(client, transformer)
         left = []
         while True:
             try:
-                left.append(read_of(await consumer.receive(timeout_millis=3000)).value)
+                left.append(read_of(await consumer.receive(timeout_millis=3000)))
             except Timeout:
                 await client.close()
                 return left
