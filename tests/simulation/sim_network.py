@@ -181,6 +181,9 @@ class Transport(asyncio.Transport):
         self._writing_paused = False
         self.set_write_buffer_limits()
 
+    def __repr__(self) -> str:
+        return f"<Transport of {self.node.name} to {self.peer.node.name}>"
+
     # --- opening and closing
 
     def start(self, protocol: Any) -> None:

@@ -20,6 +20,17 @@ WITHIN_SEEDS = 500
 ONCE_FAILED: tuple[int, ...] = ()
 
 
+def output_of(seed: int, hash_seed: int) -> str:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.simulation", "--seed", str(seed)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
 def replay(seed: int) -> str:
     return f"python -m tests.simulation --seed {seed}"
 
@@ -39,19 +50,14 @@ def test_seeds_that_once_failed_stay_repaired(seed):
 
 def test_one_seed_runs_the_same_way_in_every_process():
     """Otherwise a failing seed could not be replayed: no order of sets or addresses counts."""
-    command = [sys.executable, "-m", "tests.simulation", "--seed", "7"]
-    outputs = [
-        subprocess.run(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for hash_seed in (1, 2)
-    ]
-    assert outputs[0] == outputs[1]
+    for seed in (7, 8, 9):
+        assert output_of(seed, hash_seed=1) == output_of(seed, hash_seed=2)
+
+
+def test_a_seed_does_not_depend_on_the_seeds_before_it():
+    first = Simulation(7).run().digest
+    Simulation(8).run()
+    assert Simulation(7).run().digest == first
 
 
 @pytest.mark.slow
