@@ -244,10 +244,15 @@ class ManagedLedger:
     # ending
 
     async def close(self) -> None:
-        """Let what was appended become durable and write the cursors. Idempotent."""
+        """Let what was appended become durable and write the cursors. Idempotent.
+
+        Raises what keeps the cursors from being written; it is closed then all the same.
+        """
         if self._closing is None:
             closing = self._close(f"{self.name} is closed; open it again")
             self._closing = asyncio.get_running_loop().create_task(closing)
+        elif self._closing.done():
+            return  # an earlier caller was told how it went
         await asyncio.shield(self._closing)
 
     async def delete(self) -> None:
@@ -267,10 +272,12 @@ class ManagedLedger:
             raise self._closed
 
     async def _close(self, reason: str) -> None:
-        if self._closed is None:
-            await self._stop(LedgerClosed(reason))
-            await self._cursors.flush_dirty()
-        self._cursors.retire()
+        try:
+            if self._closed is None:
+                await self._stop(LedgerClosed(reason))
+                await self._cursors.flush_dirty()
+        finally:
+            self._cursors.retire()
 
     async def _stop(self, closed: LedgerClosed) -> None:
         """Take no more appends and see the last ones through."""

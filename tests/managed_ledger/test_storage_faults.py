@@ -51,6 +51,25 @@ def test_a_full_disk_fails_appends_and_lets_later_ones_succeed(run, clock):
     run(scenario())
 
 
+def test_a_log_that_a_full_disk_kept_from_closing_well_is_closed_and_opens_again(run, clock):
+    async def scenario():
+        disk = FaultyDisk()
+        factory = ManagedLedgerFactory(await opened(disk, clock), clock)
+        ledger = await factory.open("log")
+        cursor = await ledger.open_cursor("cursor", EARLIEST)
+        position = await ledger.append_one(b"entry")
+        cursor.delete(*position)
+        disk.fault = failing(errno.ENOSPC, ("write", "journal/"))
+        with pytest.raises(StorageFull):
+            await ledger.close()
+        disk.fault = lambda operation, name: None
+        await ledger.close()
+        again = await factory.open("log")
+        assert await read_all(again) == [b"entry"]
+
+    run(scenario())
+
+
 def test_appends_queued_behind_a_failed_one_fail_with_it(run, clock):
     """They were numbered on top of it; an append made by a failure's callback is not among them."""
 
