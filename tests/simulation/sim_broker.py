@@ -1,5 +1,9 @@
 """The broker process of a simulation: the whole product on a simulated disk, through crashes."""
 
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
+
 from sim_clients import PORT
 from sim_disk import SimulatedDisk
 from sim_history import History
@@ -7,6 +11,7 @@ from sim_loop import SimulatedClock, World
 from sim_node import Node
 from sim_scenario import PARTITIONED, PARTITIONS, Fault, Scenario
 
+from managed_ledger.errors import StorageFailed, StorageFull
 from managed_ledger.storage.journal import EmbeddedBackend
 from pybroker.app import Broker
 from pybroker.names import TopicName, TxnId
@@ -26,11 +31,25 @@ class BrokerProcess:
         self.broker: Broker | None = None
         self.serving = False
         self._faults_end = False
+        self._disk_had_faults = False
+        self._sync_fault: Fault | None = None
 
     def start(self) -> None:
         self.incarnation += 1
         self.node = self.world.node(f"broker.{self.incarnation}")
-        self.node.start(self._run(), f"broker.{self.incarnation}")
+        self.node.start(self._unless_disk_fails(self._run()), f"broker.{self.incarnation}")
+
+    async def _unless_disk_fails(self, work: Coroutine[Any, Any, None]) -> None:
+        """A process that cannot start or stop for want of a disk ends, and is started again."""
+        try:
+            await work
+        except (StorageFull, StorageFailed) as error:
+            if not self._disk_had_faults:
+                raise
+            self._note(f"ends: {error}")
+            self._sync_fault = None
+            self.disk.sync_fails = False
+            self._die(Fault(self.world.now, "disk", power_cut=True, down_s=0.5))
 
     async def _run(self) -> None:
         backend = EmbeddedBackend(
@@ -46,7 +65,13 @@ class BrokerProcess:
         self._note("serves")
 
     def _disk_failed(self, error: Exception) -> None:
-        self.history.failures.append(f"DISK FAILED without a fault: {error!r}")
+        if self._sync_fault is None:
+            self.history.failures.append(f"DISK FAILED without a fault: {error!r}")
+            return
+        # What a failed sync left on the disk is anybody's guess; the process ends.
+        fault, self._sync_fault = self._sync_fault, None
+        self.disk.sync_fails = False
+        self._die(replace(fault, power_cut=True))
 
     def _note(self, what: str) -> None:
         self.history.notes.append(f"{self.world.now:9.4f} broker.{self.incarnation} {what}")
@@ -62,12 +87,24 @@ class BrokerProcess:
         else:
             self._die(fault)
 
+    def fill_disk(self, fault: Fault) -> None:
+        """No room for anything more, for a while."""
+        self._disk_had_faults = True
+        self.disk.fill_up(fault.disk_operation * 20)
+        self.world.after(fault.down_s + 0.5, self.disk.make_room)
+
+    def fail_sync(self, fault: Fault) -> None:
+        if self.serving:
+            self._disk_had_faults = True
+            self._sync_fault = fault
+            self.disk.sync_fails = True
+
     def stop_orderly(self, down_s: float) -> None:
         """As SIGTERM does; start again after a while."""
         if self.serving:
             assert self.node is not None
             self.serving = False
-            self.node.start(self._stop(down_s))
+            self.node.start(self._unless_disk_fails(self._stop(down_s)), "stop")
 
     async def _stop(self, down_s: float) -> None:
         assert self.node is not None
@@ -103,6 +140,8 @@ class BrokerProcess:
         """No more crashes, not even those that wait for their disk operation."""
         self._faults_end = True
         self.disk.spare()
+        self.disk.sync_fails = False
+        self.disk.make_room()
 
     # --- what an administrator would see
 

@@ -202,12 +202,18 @@ class SimulatedDisk:
         self.unmount()
         raise SimulatedCrash
 
+    def fill_up(self, room_bytes: int) -> None:
+        """Nothing but `room_bytes` is left."""
+        self.capacity_bytes = self._used_bytes() + room_bytes
+
+    def make_room(self) -> None:
+        self.capacity_bytes = None
+
     def room_for(self, size: int) -> bool:
-        if self.capacity_bytes is None:
-            return True
-        return (
-            sum(len(inode.content) for inode in self.names.values()) + size <= self.capacity_bytes
-        )
+        return self.capacity_bytes is None or self._used_bytes() + size <= self.capacity_bytes
+
+    def _used_bytes(self) -> int:
+        return sum(len(inode.content) for inode in self.names.values())
 
     def change_names(self, change: Renaming) -> None:
         change.apply(self.names)

@@ -11,7 +11,9 @@ from pybroker.config import BrokerConfig
 
 PARTITIONED = "partitioned"
 PARTITIONS = 2
-FAULTS = ("crash", "crash", "crash", "stop", "reset", "reset", "silence", "client crash")
+CRASHES = ("crash", "crash", "crash", "stop")
+OTHERS = ("reset", "reset", "silence", "client crash", "disk full", "sync fails")
+FAULTS = CRASHES + OTHERS
 OUTCOME_RETENTION_S = 1000.0  # more than all waiting in a simulation but the last
 ACTIVE_S = 12.0  # faults come within it; producers are usually done by then
 

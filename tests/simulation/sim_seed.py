@@ -10,7 +10,7 @@ Whatever does not come to an end within a bounded virtual time is a violation to
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -25,7 +25,7 @@ from sim_transacting import Transformer, TxnProducer
 
 from pybroker import errors
 from pybroker.client import aio
-from pybroker.client.errors import Timeout
+from pybroker.client.errors import Timeout, TransactionOutcomeUnknown
 from pybroker.transaction import outcome_window
 
 OUTCOMES_PER_CHUNK = 4  # so that a few transactions are enough to see outcomes expire
@@ -167,6 +167,10 @@ class Simulation:
             self.broker.crash(fault)
         elif fault.kind == "stop":
             self.broker.stop_orderly(fault.down_s)
+        elif fault.kind == "disk full":
+            self.broker.fill_disk(fault)
+        elif fault.kind == "sync fails":
+            self.broker.fail_sync(fault)
         elif fault.kind == "client crash":
             self.rng.choice(self._processes()).crash(fault.down_s)
         elif connections:
@@ -313,8 +317,9 @@ class Simulation:
         client = self._auditor()
         for txn in self.history.txns:
             if txn.commit is Outcome.UNKNOWN and txn.owner.dead:
+                other = client.attach_transaction(txn.txn_id)
                 try:
-                    await client.attach_transaction(txn.txn_id).abort()
+                    await _patiently(other.abort)
                     txn.abort = Outcome.DONE
                 except errors.InvalidTxnStatus:
                     txn.commit, txn.inferred = Outcome.DONE, True
@@ -324,7 +329,8 @@ class Simulation:
         """Outcomes expire, a chunk at a time, when later transactions end."""
         client = self._auditor()
         for _ in range(3 * self.scenario.coordinators):
-            await (await client.new_transaction()).commit()
+            txn = await _patiently(client.new_transaction)
+            await _patiently(txn.commit)
         await client.close()
 
     async def _left_on_subscription(self, transformer: Transformer) -> list[Read]:
@@ -351,3 +357,12 @@ class Simulation:
 
     def _auditor(self) -> Any:
         return new_client(self.world, self.rng)
+
+
+async def _patiently(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """A coordinator may still be on its way back from the last fault."""
+    while True:
+        try:
+            return await ask()
+        except (errors.TransactionCoordinatorNotFound, TransactionOutcomeUnknown):
+            await asyncio.sleep(1.0)
