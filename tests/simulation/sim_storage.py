@@ -32,7 +32,7 @@ class Promises:
     flushed_deleted: set[Position] = field(default_factory=set)
     asked_mark: Position = EARLIEST  # the furthest that was ever acknowledged
     asked_deleted: set[Position] = field(default_factory=set)
-    properties: dict[str, set[str]] = field(default_factory=dict)  # what each may be
+    properties: dict[str, set[str | None]] = field(default_factory=dict)  # what each may be
 
 
 class StorageSimulation:
@@ -160,7 +160,7 @@ class StorageSimulation:
             promises.flushed_mark, promises.flushed_deleted = mark, deleted
         elif action == "property":
             key, value = self.rng.choice("ab"), str(self.rng.random())
-            promises.properties.setdefault(key, set()).add(value)
+            promises.properties.setdefault(key, {None}).add(value)
             await ledger.set_property(key, value)
             promises.properties[key] = {value}
         elif action == "trim":
@@ -199,8 +199,9 @@ class StorageSimulation:
     def _verify_properties(self, ledger: Any, promises: Promises) -> None:
         for key, allowed in promises.properties.items():
             value = ledger.properties.get(key)
-            if value not in allowed and not (value is None and len(allowed) == 1):
+            if value not in allowed:
                 self._violated(ledger.name, f"PROPERTY {key} is {value!r}, not in {allowed}")
+            promises.properties[key] = {value}
 
     def _verify_cursor(self, name: str, cursor: Any, promises: Promises) -> None:
         for position in promises.flushed_deleted:
