@@ -41,6 +41,7 @@ _MAX_PRODUCERS_AND_CONSUMERS: Final = 20_000
 # Why the socket is not being read.
 _BUDGET, _OUTBOX, _TASKS = "publish budget", "slow reader", "too many requests at once"
 _STOPPING: Final = "the broker shuts down"
+_WITHOUT_TEXT: Final = frozenset({pb.BaseCommand.ACK, pb.BaseCommand.FLOW})  # the frequent ones
 
 
 class ProducerSlot:
@@ -233,6 +234,8 @@ class Session(asyncio.BufferedProtocol):
         if not command.HasField(handler.field):
             raise ProtocolError(f"command type {kind} came without its body")
         body = getattr(command, handler.field)
+        if kind not in _WITHOUT_TEXT and commands.has_invalid_text(body):
+            raise ProtocolError(f"{handler.field} holds text that is not UTF-8")
         if handler.immediate is not None:
             self._run_now(handler, body)
         else:

@@ -8,6 +8,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
 from pybroker.errors import PulsarError
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import varint
@@ -16,6 +19,20 @@ from pybroker.wire.varint import ENTRY_HIGH, ENTRY_LOW, ENTRY_WIDTH
 
 Type = pb.BaseCommand
 _SIZES: Final = struct.Struct(">II")
+
+
+def has_invalid_text(message: Message) -> bool:
+    """Whether a string somewhere in it is not UTF-8: proto2 lets it pass, and shows it as bytes."""
+    for descriptor, value in message.ListFields():
+        if descriptor.type == FieldDescriptor.TYPE_STRING:
+            texts = (value,) if isinstance(value, str | bytes) else value
+            if any(isinstance(text, bytes) for text in texts):
+                return True
+        elif descriptor.type == FieldDescriptor.TYPE_MESSAGE:
+            parts = (value,) if isinstance(value, Message) else value
+            if any(map(has_invalid_text, parts)):
+                return True
+    return False
 
 
 # -- SEND_RECEIPT --------------------------------------------------------------------------------

@@ -52,15 +52,11 @@ def run(rounds: int, seed: int, folder: Path, say: Callable[[str], None]) -> lis
         progress.stop()
         for thread in threads:
             thread.join(RECOVERED_WITHIN_S)
-        progress.wait_until(lambda: not any(t.is_alive() for t in threads), RECOVERED_WITHIN_S)
+        if stuck := [thread.name for thread in threads if thread.is_alive()]:
+            raise RuntimeError(f"{', '.join(stuck)} did not end: {books.summary()}")
         faults = faults_in(client, books)
         client.close()
-    say(
-        f"{rounds} kills: {len(books.acknowledged_numbers)} messages, "
-        f"{len(books.committed_triples)} transactions over three topics committed, "
-        f"{len(books.aborted_triples)} aborted, {len(books.committed_copies)} copied; "
-        f"{len(faults)} promises broken"
-    )
+    say(f"{rounds} kills: {books.summary()}; {len(faults)} promises broken")
     return faults
 
 

@@ -45,6 +45,13 @@ class Books:
     aborted_triples: set[int] = field(default_factory=set)
     committed_copies: list[int] = field(default_factory=list)
 
+    def summary(self) -> str:
+        return (
+            f"{len(self.acknowledged_numbers)} messages, "
+            f"{len(self.committed_triples)} transactions over three topics committed, "
+            f"{len(self.aborted_triples)} aborted, {len(self.committed_copies)} copied"
+        )
+
 
 class Progress:
     """How far each worker came; the round that kills waits for all of them."""

@@ -43,6 +43,21 @@ def test_a_missing_required_field_is_refused(peer: Peer) -> None:
     assert peer.is_refused()
 
 
+NOT_UTF_8 = {
+    "topic": pb.CommandProducer(topic="@@", producer_id=1, request_id=1),
+    "property": pb.CommandProducer(
+        topic="t", producer_id=1, request_id=1, metadata=[pb.KeyValue(key="@@", value="")]
+    ),
+}
+
+
+@pytest.mark.parametrize("where", NOT_UTF_8)
+def test_text_that_is_not_utf_8_ends_the_connection(peer: Peer, where: str) -> None:
+    command = pb.BaseCommand(type=Type.PRODUCER, producer=NOT_UTF_8[where])
+    peer.write(encode_frame(command).replace(b"@@", b"\xff\xfe"))
+    assert peer.is_refused()
+
+
 @pytest.mark.parametrize("permits", [0, 2**31, 2**32 - 1])
 def test_permits_beyond_reason_do_not_stop_delivery(client: RawClient, permits: int) -> None:
     topic = f"permits-{permits}"

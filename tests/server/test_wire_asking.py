@@ -234,3 +234,15 @@ def test_whoever_takes_any_schema_leaves_none_behind(raw: RawClient, topic: str)
 def test_a_partition_shares_the_schemas_of_its_topic(raw: RawClient, topic: str) -> None:
     create_schema(raw, topic, json_schema())
     assert get_schema(raw, f"{topic}-partition-0").schema_version == bytes(8)
+
+
+# -- transactions
+
+
+def test_the_first_transaction_s_zeros_are_written_out() -> None:
+    """The Go client dereferences both."""
+    with pybroker.testing.broker() as broker, RawClient(broker.service_url) as raw:
+        response = raw.try_new_txn()
+        assert (response.txnid_most_bits, response.txnid_least_bits) == (0, 0)
+        assert response.HasField("txnid_most_bits")
+        assert response.HasField("txnid_least_bits")

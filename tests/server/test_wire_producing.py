@@ -299,6 +299,21 @@ def test_a_producer_that_comes_back_learns_its_last_sequence_id(
     assert again.last_sequence_id == 41
 
 
+def test_what_was_refused_while_waiting_is_no_duplicate_later(topic: str) -> None:
+    with (
+        pybroker.testing.broker(broker_deduplication_enabled=True) as broker,
+        RawClient(broker.service_url) as owner,
+        RawClient(broker.service_url) as waiting,
+    ):
+        owner.create_producer(topic)
+        request_id = start_producer(waiting, topic, producer_name="w", producer_access_mode=WAIT)
+        waiting.answer_to(request_id)
+        assert isinstance(waiting.publish(b"too early", 0), pb.CommandSendError)
+        owner.close_producer()
+        waiting.answer_to(request_id)
+        assert not is_dropped(waiting.publish(b"now", 0))
+
+
 # -- CLOSE_PRODUCER
 
 
