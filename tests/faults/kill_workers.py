@@ -171,6 +171,7 @@ def copy_numbers(client: Client, progress: Progress, books: Books) -> None:
         except (ConnectError, TransactionConflict):
             # A conflict: delivered again after a kill, and committed before it.
             end(client, txn, commit=False)
+            consumer.redeliver_unacknowledged_messages()  # also what the transaction never reached
             continue
         if end(client, txn, commit=True):
             books.committed_copies += [int(message.data()) for message in messages]
