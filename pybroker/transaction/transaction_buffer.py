@@ -26,7 +26,12 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.config import BrokerConfig
-from pybroker.errors import InvalidTxnStatus, PulsarError, TransactionCoordinatorNotFound
+from pybroker.errors import (
+    InvalidTxnStatus,
+    NotAllowed,
+    PulsarError,
+    TransactionCoordinatorNotFound,
+)
 from pybroker.names import TopicName, TxnId
 from pybroker.runtime import Clock, Tasks
 from pybroker.transaction.aborted_txns import HiddenEntries
@@ -35,7 +40,6 @@ from pybroker.transaction.open_transactions import OpenTransaction, OpenTransact
 from pybroker.transaction.transactional_entries import (
     TransactionalEntry,
     marker,
-    naming_transaction,
     transactional_entries,
 )
 from pybroker.transaction.txn_status import (
@@ -44,6 +48,7 @@ from pybroker.transaction.txn_status import (
     action_to_settle,
     require_open,
 )
+from pybroker.wire.message_metadata import BadEntry, naming_transaction
 
 _SINCE: Final = "transactions"  # ledger property: everything up to this position is plain
 _SCAN_ENTRIES: Final = 1000
@@ -113,14 +118,20 @@ class TransactionBuffer:
             require_open(self._outcomes, txn_id)
             transaction = self._open.get(txn_id) or self._begin(txn_id)
             self._check_not_ending(txn_id, transaction)
-            entries = naming_transaction(entries, txn_id, transaction.fields)
+            entries = naming_transaction(entries, transaction.fields)
+        except BadEntry as error:
+            self._refuse(txn_id, done, NotAllowed(f"It cannot be stored for {txn_id}: {error}"))
+            return
         except PulsarError as refusal:
-            self._drop_if_empty(txn_id)
-            done(None, refusal)
+            self._refuse(txn_id, done, refusal)
             return
         transaction.in_flight += 1
         answered = partial(self._appended, txn_id, transaction, len(entries), done)
         self._ledger.append(entries, message_counts, answered)
+
+    def _refuse(self, txn_id: TxnId, done: Appended, why: PulsarError) -> None:
+        self._drop_if_empty(txn_id)
+        done(None, why)
 
     def _begin(self, txn_id: TxnId) -> OpenTransaction:
         if not self._outcomes.has_partition(txn_id, self._topic):

@@ -4,12 +4,11 @@ Recovery has nothing but the log, so every entry's own metadata names its transa
 client named it in the SEND command only (the Go client does).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import EntryRun
-from pybroker.errors import NotAllowed
 from pybroker.names import TxnId
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire.message_metadata import (
@@ -17,10 +16,8 @@ from pybroker.wire.message_metadata import (
     MARKER_TXN_COMMIT,
     BadEntry,
     marker_entry,
-    names_transaction,
     parse_metadata,
     transaction_of,
-    with_transaction,
 )
 
 _MARKER_TYPES: Final = {TxnAction.COMMIT: MARKER_TXN_COMMIT, TxnAction.ABORT: MARKER_TXN_ABORT}
@@ -37,20 +34,6 @@ class TransactionalEntry(NamedTuple):
 
 def marker(txn_id: TxnId, action: TxnAction, publish_time_ms: int) -> bytes:
     return marker_entry(txn_id, _MARKER_TYPES[action], publish_time_ms)
-
-
-def naming_transaction(entries: Sequence[bytes], txn_id: TxnId, fields: bytes) -> list[bytes]:
-    """The entries, those that do not name `txn_id` rewritten so that they do.
-
-    `fields` is `transaction_fields(txn_id)`. Raises NotAllowed for metadata that does not parse.
-    """
-    try:
-        return [
-            entry if names_transaction(entry, fields) else with_transaction(entry, fields)
-            for entry in entries
-        ]
-    except BadEntry as error:
-        raise NotAllowed(f"A message of transaction {txn_id} cannot be stored: {error}") from error
 
 
 def transactional_entries(run: EntryRun) -> Iterator[TransactionalEntry]:
