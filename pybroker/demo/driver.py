@@ -75,7 +75,6 @@ def _session(directory: Path) -> SparkSession:
         builder = builder.config(name, value)
     spark = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse")).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    register(spark)
     return spark
 
 
@@ -124,6 +123,7 @@ def _start(
     checkpoint: str,
     process: Callable[[DataFrame, int], None],
 ) -> StreamingQuery:
+    register(spark)  # for each query anew: see there
     source = (
         spark.readStream.format("pulsar")
         .option("service_url", settings.service_url)

@@ -69,7 +69,11 @@ Result = TypeVar("Result")
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format "pulsar" known to `spark.readStream`; once per application."""
+    """Makes the format "pulsar" known to `spark.readStream`; before the `load` of each query.
+
+    PySpark 4 lets all queries of one registration share a Java map that each changes as it starts.
+    Two that start at once can break it, and every task then fails with OptionalDataException.
+    """
     spark.dataSource.register(PulsarDataSource)
 
 
