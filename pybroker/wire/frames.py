@@ -32,15 +32,17 @@ CHECKSUM_MAGIC: Final = 0x0E01
 # official client writes it: fields in order. Whatever else a client writes goes through protobuf.
 _VARINT: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
 _SEND: Final = re.compile(
-    rb"\x08\x06\x32[\x00-\x7f](\x08V)(\x10V)(?:\x18(V))?(?:\x20(V)\x28(V))?(?:\x30(V))?".replace(
+    rb"\x08\x06\x32[\x00-\x7f](\x08V)(\x10V)(?:\x18(V))?(\x20V\x28V)?(?:\x30(V))?".replace(
         b"V", _VARINT
     ),
     re.DOTALL,
 )
 
 _PREFIX: Final = re.compile(rb"\x08V\x10(V)".replace(b"V", _VARINT), re.DOTALL)
+_TXN: Final = re.compile(rb"\x20(V)\x28(V)".replace(b"V", _VARINT), re.DOTALL)
 
-# producer_id and sequence_id with their tags; the values of the optional fields or None.
+# producer_id, sequence_id and the transaction with their tags; the values of the others. None for
+# what is not there.
 _SendGroups = tuple[Any, ...]
 
 
@@ -115,7 +117,7 @@ class FrameDecoder:
         self._held = 0
         self._wanted = 4
         self._run: SendRun | None = None
-        self._run_key: tuple[bytes, bytes | None, bytes | None] | None = None
+        self._run_key: tuple[bytes, bytes | None] | None = None
 
     @property
     def held_bytes(self) -> int:
@@ -190,15 +192,15 @@ class FrameDecoder:
         entry_end: int,
         events: list[Event],
     ) -> None:
-        producer, sequence, count, txn_least, txn_most, highest = groups
+        producer, sequence, count, txn, highest = groups
         if not _checksum_matches(data, view, entry_start, entry_end):
             self._run_key = None
             events.append(BadChecksum(varint.decode(producer[1:]), varint.decode(sequence[1:])))
             return
-        key = (producer, txn_least, txn_most)
+        key = (producer, txn)
         if key != self._run_key:
             self._run_key = key
-            self._run = SendRun(varint.decode(producer[1:]), _txn_id(txn_least, txn_most))
+            self._run = SendRun(varint.decode(producer[1:]), _txn_id(txn))
             events.append(self._run)
         run = self._run
         assert run is not None
@@ -250,23 +252,25 @@ def _send_groups(send: pb.CommandSend) -> _SendGroups:
     def optional(name: str) -> bytes | None:
         return varint.encode(getattr(send, name)) if send.HasField(name) else None
 
-    least, most = optional("txnid_least_bits"), optional("txnid_most_bits")
-    if (least is None) != (most is None):
-        least, most = least or b"\x00", most or b"\x00"
+    txn = None
+    if send.HasField("txnid_least_bits") or send.HasField("txnid_most_bits"):
+        least, most = varint.encode(send.txnid_least_bits), varint.encode(send.txnid_most_bits)
+        txn = b"\x20" + least + b"\x28" + most
     return (
         b"\x08" + varint.encode(send.producer_id),
         b"\x10" + varint.encode(send.sequence_id),
         optional("num_messages"),
-        least,
-        most,
+        txn,
         optional("highest_sequence_id"),
     )
 
 
-def _txn_id(least: bytes | None, most: bytes | None) -> TxnId | None:
-    if least is None or most is None:
+def _txn_id(fields: bytes | None) -> TxnId | None:
+    if fields is None:
         return None
-    return TxnId(varint.decode(most), varint.decode(least))
+    match = _TXN.fullmatch(fields)
+    assert match is not None, fields
+    return TxnId(varint.decode(match[2]), varint.decode(match[1]))
 
 
 def _message_count(encoded: bytes) -> int:
