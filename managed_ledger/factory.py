@@ -143,4 +143,10 @@ def own(tasks: "dict[str, asyncio.Task[T]]", name: str, work: Coroutine[Any, Any
     """Run `work` as the task of that name until it ends."""
     task = asyncio.get_running_loop().create_task(work)
     tasks[name] = task
-    task.add_done_callback(lambda _: tasks.pop(name, None))
+
+    def ended(_: "asyncio.Task[T]") -> None:
+        tasks.pop(name, None)
+        if not task.cancelled():
+            task.exception()  # retrieved: whoever waited for it may be gone
+
+    task.add_done_callback(ended)

@@ -9,8 +9,9 @@ An END is two such steps with the participants between them: COMMITTING or ABORT
 once it is durable each participant is told, again and again until it has followed; COMMITTED or
 ABORTED closes the transaction. Whoever asks for the same end meanwhile waits for the one that runs.
 
-Memory is ahead of the disk only by entries in flight. If one of those fails, this coordinator is
-done for: it fails whoever waits, and `Coordinators` opens a new one from the log.
+Memory is ahead of the disk only by entries in flight, and no answer tells what may still be lost: a
+refusal that rests on a decision waits for it, too. If an entry fails, this coordinator is done for:
+it fails whoever waits, and `Coordinators` opens a new one from the log.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from managed_ledger.errors import ManagedLedgerError
-from pybroker.errors import TransactionCoordinatorNotFound
+from pybroker.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.names import TxnId
 from pybroker.runtime import Clock, Tasks
 from pybroker.transaction.metadata_store import (
@@ -51,6 +52,18 @@ class CoordinatorStats:
     retries: list[Retry]
 
 
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    decided: asyncio.Future[None]  # the decision is durable
+    followed: asyncio.Future[None]  # and all participants have followed
+
+    def fail(self, error: Exception) -> None:
+        for waited_for in (self.decided, self.followed):
+            if not waited_for.done():
+                waited_for.set_exception(error)
+                waited_for.exception()  # retrieved: nobody may be waiting
+
+
 class TransactionCoordinator:
     """Transactions of one coordinator id. Build it with `open`.
 
@@ -72,7 +85,7 @@ class TransactionCoordinator:
         self._clock = clock
         self._participants = ParticipantEnds(participants)
         self._failed = failed
-        self._ends: dict[int, asyncio.Future[None]] = {}
+        self._ends: dict[int, _Ending] = {}
         self._timeouts = TimeoutTracker()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
@@ -104,7 +117,11 @@ class TransactionCoordinator:
         Source: PIP-31, "TC Request Processing".
         """
         self._check_open()
-        decision = self._store.decide_add_partitions(txn_id.least, topics, principal)
+        try:
+            decision = self._store.decide_add_partitions(txn_id.least, topics, principal)
+        except InvalidTxnStatus:
+            await self._until_decided(txn_id.least)
+            raise
         await self._log_and_apply(decision)
 
     async def add_subscriptions(
@@ -115,7 +132,11 @@ class TransactionCoordinator:
         Raises TransactionNotFound, InvalidTxnStatus (not OPEN).
         """
         self._check_open()
-        decision = self._store.decide_add_subscriptions(txn_id.least, subscriptions, principal)
+        try:
+            decision = self._store.decide_add_subscriptions(txn_id.least, subscriptions, principal)
+        except InvalidTxnStatus:
+            await self._until_decided(txn_id.least)
+            raise
         await self._log_and_apply(decision)
 
     async def end(self, txn_id: TxnId, action: TxnAction, principal: str | None) -> None:
@@ -126,12 +147,24 @@ class TransactionCoordinator:
         Differs: Apache Pulsar answers TransactionNotFound to the repeated END of an ended one.
         """
         self._check_open()
-        decision = self._store.decide_end(txn_id.least, action, principal, self._clock.now_ms())
+        try:
+            decision = self._store.decide_end(txn_id.least, action, principal, self._clock.now_ms())
+        except InvalidTxnStatus:
+            await self._until_decided(txn_id.least)
+            raise
         if decision is not None:
             self._start_end(txn_id.least, action, self._log_and_apply(decision))
         running = self._ends.get(txn_id.least)
         if running is not None:
-            await asyncio.shield(running)
+            await asyncio.shield(running.followed)
+
+    async def _until_decided(self, local_id: int) -> None:
+        """Who is told that a transaction ends takes it for granted, and a crash could still undo a
+        decision that is not durable: no refusal may speak of it before.
+        """
+        running = self._ends.get(local_id)
+        if running is not None:
+            await asyncio.shield(running.decided)
 
     # Decide, log, apply
 
@@ -152,12 +185,15 @@ class TransactionCoordinator:
 
     def _start_end(self, local_id: int, action: TxnAction, decided: Awaitable[object]) -> None:
         self._timeouts.remove(local_id)
-        self._ends[local_id] = asyncio.get_running_loop().create_future()
+        new_future = asyncio.get_running_loop().create_future
+        self._ends[local_id] = _Ending(new_future(), new_future())
         self._tasks.start(self._end(local_id, action, decided), f"end {local_id}")
 
     async def _end(self, local_id: int, action: TxnAction, decided: Awaitable[object]) -> None:
         try:
             await decided
+            self._check_open()
+            self._ends[local_id].decided.set_result(None)
             await self._end_everywhere(local_id, action)
         except TransactionCoordinatorNotFound:
             # The log failed and whoever waits was told. Recovery goes on from what is durable.
@@ -173,7 +209,7 @@ class TransactionCoordinator:
             self._store.decide_ended(local_id, action, self._clock.now_ms())
         )
         self._ended[action] += 1
-        self._ends.pop(local_id).set_result(None)
+        self._ends.pop(local_id).followed.set_result(None)
         await closed
 
     # Timeouts
@@ -258,8 +294,7 @@ class TransactionCoordinator:
         if self._timer is not None:
             self._timer.cancel()
         for running in self._ends.values():
-            running.set_exception(self._not_found())
-            running.exception()  # retrieved: nobody may be waiting
+            running.fail(self._not_found())
         self._ends.clear()
 
     def _check_open(self) -> None:

@@ -15,6 +15,7 @@ from managed_ledger.errors import StorageFailed, StorageFull
 from managed_ledger.storage.journal import EmbeddedBackend
 from pybroker.app import Broker
 from pybroker.names import TopicName, TxnId
+from pybroker.transaction.transaction_log import log_name
 
 
 class BrokerProcess:
@@ -148,10 +149,11 @@ class BrokerProcess:
     def open_transactions(self) -> list[str]:
         """Those of a coordinator that is on its way back count, too: nobody knows them yet."""
         assert self.broker is not None
-        served = self.broker.coordinators.served()
-        away = self.scenario.coordinators - len(served)
-        known = [str(txn.txn_id) for coordinator in served for txn in coordinator.live()]
-        return known + ["of a coordinator that is not served"] * away
+        served = {c.coordinator_id: c for c in self.broker.coordinators.served()}
+        exist = range(self.scenario.coordinators)
+        logs = [number for number in exist if self.broker.ledgers.exists(log_name(number))]
+        known = [str(txn.txn_id) for coordinator in served.values() for txn in coordinator.live()]
+        return known + [f"of coordinator {number}" for number in logs if number not in served]
 
     def open_in_topics(self) -> list[tuple[str, TxnId]]:
         """Transactions that hold a topic's readers back."""

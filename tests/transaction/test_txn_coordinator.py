@@ -78,6 +78,25 @@ async def test_the_opposite_end_is_refused_while_one_runs(world: World) -> None:
 
 
 @in_world
+async def test_no_refusal_tells_of_a_decision_that_a_crash_could_undo(world: World) -> None:
+    txn_id = await world.begin_on(ORDERS)
+    world.storage.holding = True
+    commit = asyncio.ensure_future(world.end(txn_id, COMMIT))
+    await soon()
+    abort = asyncio.ensure_future(world.end(txn_id, ABORT))
+    add = asyncio.ensure_future(world.add(txn_id, COPIES))
+    await soon()
+    assert not abort.done()
+    assert not add.done()
+    await (await world.crashed()).end(txn_id, ABORT)
+    world.storage.release()
+    for refused in (abort, add):
+        with pytest.raises(InvalidTxnStatus, match="COMMITTING"):
+            await refused
+    await commit
+
+
+@in_world
 async def test_an_unknown_transaction_is_not_found(world: World) -> None:
     await world.coordinators.get(0)
     with pytest.raises(TransactionNotFound):
