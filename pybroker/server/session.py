@@ -97,7 +97,8 @@ class Session(asyncio.BufferedProtocol):
         self._last_of: dict[tuple[str, int], asyncio.Task[Any]] = {}
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
-        self._handshake: asyncio.TimerHandle | None = None
+        # Of the handshake first, of closing at the end.
+        self._timer: asyncio.TimerHandle | None = None
 
     # -- asyncio.BufferedProtocol
 
@@ -112,7 +113,7 @@ class Session(asyncio.BufferedProtocol):
             transport.abort()
             return
         timeout_s = self.services.config.handshake_timeout_ms / 1000
-        self._handshake = self._loop.call_later(timeout_s, self._handshake_timed_out)
+        self._timer = self._loop.call_later(timeout_s, self._handshake_timed_out)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         # One buffer for all sessions: it is filled and emptied within one callback.
@@ -150,8 +151,7 @@ class Session(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.state = ConnectionState.CLOSED
         self.writable = False
-        if self._handshake is not None:
-            self._handshake.cancel()
+        self._cancel_timer()
         self.services.budget.forget(self._resume_budget)
         for slot in list(self.consumers.values()):
             slot.subscription.remove_consumer(slot.consumer)
@@ -306,8 +306,7 @@ class Session(asyncio.BufferedProtocol):
 
     def connected(self) -> None:
         self.state = ConnectionState.CONNECTED
-        if self._handshake is not None:
-            self._handshake.cancel()
+        self._cancel_timer()
 
     def _handshake_timed_out(self) -> None:
         if self.state is ConnectionState.AWAITING_CONNECT:
@@ -384,5 +383,10 @@ class Session(asyncio.BufferedProtocol):
         if self._outbox:
             self._flush()
         if self._transport is not None:
+            self._cancel_timer()
+            self._timer = self._loop.call_later(_CLOSE_TIMEOUT_S, self._transport.abort)
             self._transport.close()
-            self._loop.call_later(_CLOSE_TIMEOUT_S, self._transport.abort)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,9 +1,13 @@
 """Bytes that are no protocol: the connection is closed or told within a second, others go on."""
 
+import asyncio
+import gc
+
 import pytest
 from peer import CONNECT, Peer, frame
 from raw_client import RawClient
 
+import pybroker.testing
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import encode_frame
 from pybroker.wire.message_metadata import build_entry
@@ -120,3 +124,19 @@ def test_a_message_as_large_as_allowed_goes_through(client: RawClient) -> None:
     client.create_producer("large")
     receipt = client.publish(bytes(MAX_MESSAGE_BYTES), 0)
     assert isinstance(receipt, pb.CommandSendReceipt)
+
+
+def test_a_refused_connection_leaves_nothing_behind() -> None:
+    """Not for the seconds either that a closing connection may take: a flood would fill memory."""
+
+    def transports() -> int:
+        gc.collect()
+        return sum(isinstance(found, asyncio.Transport) for found in gc.get_objects())
+
+    with pybroker.testing.broker() as broker:
+        before = transports()
+        for _ in range(20):
+            with Peer(broker.service_url) as peer:
+                peer.write(UNREADABLE["HTTP"])
+                assert peer.is_refused()
+        broker.wait_until(lambda: transports() <= before, timeout_s=2.0)

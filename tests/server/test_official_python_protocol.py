@@ -237,13 +237,16 @@ def test_unloads_under_load_lose_and_double_nothing(topic: str) -> None:
         producer = client.create_producer(
             topic, "p", batching_enabled=True, batching_max_messages=7, block_if_queue_full=True
         )
+        # Before its first receipt this client begins its sequence ids anew when it reconnects, and
+        # then its own messages pass for duplicates (apache/pulsar#2047 says so of Java's).
+        producer.send(b"first")
         for number in range(3000):
             producer.send_async(b"%d" % number, lambda *_: None)
             if number % 500 == 250:
                 unload(broker, topic)
         producer.flush()
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
-        received = [reader.read_next(SOON_MS).data() for _ in range(3000)]
-        assert received == [b"%d" % number for number in range(3000)]
+        received = [reader.read_next(SOON_MS).data() for _ in range(3001)]
+        assert received == [b"first", *(b"%d" % number for number in range(3000))]
         assert not reader.has_message_available()
         client.close()
