@@ -1,4 +1,4 @@
-"""What the containers run, run here: an image cannot be built everywhere, its command can be tried."""
+"""What the containers run, tried here: not every machine can build an image."""
 
 import json
 import re
