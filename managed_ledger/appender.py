@@ -102,11 +102,15 @@ class Appender:
             self._drained = None
 
     def _fail_pending(self, error: Exception) -> None:
-        """What was numbered behind a failed append cannot stand; the next takes its number."""
-        failed, self._pending = self._pending, deque()
-        self._abandoned = len(failed) - 1
+        """What was numbered behind a failed append cannot stand; the next takes its number. Nor may
+        what is held get ahead of it: its caller will come again with both, in their order.
+        """
+        failed = [done for _, _, done in self._pending] + [done for _, _, done in self._held]
+        self._abandoned = len(self._pending) - 1
+        self._pending.clear()
+        self._held.clear()
         self._count_anew()
-        for _, _, done in failed:
+        for done in failed:
             done(None, error)
 
     def _count_anew(self) -> None:

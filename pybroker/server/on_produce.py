@@ -12,7 +12,7 @@ from managed_ledger.position import Position
 from pybroker.broker.producers import AccessMode, Producer, ProducerState
 from pybroker.broker.schemas import StoredSchema, version_bytes
 from pybroker.broker.topic import Topic
-from pybroker.errors import PulsarError, ServiceNotReady
+from pybroker.errors import PersistenceError, PulsarError, ServiceNotReady
 from pybroker.names import TopicName
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -155,13 +155,24 @@ def _publish(session: "Session", slot: "ProducerSlot", run: SendRun) -> None:
             slot.behind = None
         if first is not None:
             session.write(commands.receipts(run, first.ledger_id, first.entry_id))
-        elif not isinstance(error, ServiceNotReady):  # else it is closed next, and sends it again
-            refuse(session, run, error)
+        else:
+            _not_stored(session, slot, run, error)
         for answer in behind:
             answer()
 
     session.spend_budget(size_bytes)
     topic.publish(producer, run, published)
+
+
+def _not_stored(
+    session: "Session", slot: "ProducerSlot", run: SendRun, error: Exception | None
+) -> None:
+    if isinstance(error, PersistenceError):
+        # What comes behind must not get ahead of it: the client comes back, and sends it all again.
+        slot.topic.tasks.start(slot.topic.producers.remove(slot.producer), "producer starts over")
+        session.close_producer(slot.producer, str(error))
+    elif not isinstance(error, ServiceNotReady):  # else it is closed next, and sends it again
+        refuse(session, run, error)
 
 
 def refuse(session: "Session", run: SendRun, error: Exception | None) -> None:
@@ -177,7 +188,7 @@ def _answer_duplicate(session: "Session", slot: "ProducerSlot", run: SendRun) ->
 
     def answer(error: Exception | None) -> None:
         if error is not None:
-            refuse(session, run, error)
+            _not_stored(session, slot, run, error)
             return
         (lowest,), (highest,) = run.sequence_ids(), run.highest_sequence_ids()
         session.write(commands.duplicate_receipt(run.producer_id, lowest, highest))

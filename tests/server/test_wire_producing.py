@@ -7,6 +7,7 @@ import pytest
 from raw_client import RawClient
 
 import pybroker.testing
+from managed_ledger.errors import StorageFull
 from pybroker.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -343,3 +344,30 @@ def test_an_unload_tells_what_was_written_before_it_closes_producers(
     written = wire_broker.call(unload)
     raw.receive(_T.CLOSE_PRODUCER)
     assert raw.kinds_before_pong() == [_T.SEND_RECEIPT] * written
+
+
+# -- a write that fails
+
+
+def test_what_comes_behind_a_failed_write_does_not_get_ahead_of_it(
+    raw: RawClient, wire_broker: Any, topic: str
+) -> None:
+    raw.create_producer(topic)
+
+    async def fill_the_disk(running: Any) -> None:
+        ledger = (await running.topics.get(topic)).ledger
+
+        def fail(entries: Any, counts: Any, done: Any) -> None:
+            del ledger.append  # there is room again
+            done(None, StorageFull("no space left"))
+
+        ledger.append = fail
+
+    wire_broker.call(fill_the_disk)
+    raw.start_publish(b"first", 0)
+    raw.receive(_T.CLOSE_PRODUCER)
+    raw.start_publish(b"second", 1)
+    assert raw.kinds_before_pong() == []
+    raw.create_producer(topic)
+    for sequence_id, content in enumerate([b"first", b"second"]):
+        assert raw.publish(content, sequence_id).message_id.entryId == sequence_id
