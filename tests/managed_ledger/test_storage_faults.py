@@ -8,6 +8,7 @@ import sys
 import pytest
 from faulty_disk import FaultyDisk, failing
 
+from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import CorruptStorage, DirectoryInUse, StorageFailed, StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, LATEST, Position
@@ -66,6 +67,32 @@ def test_a_log_that_a_full_disk_kept_from_closing_well_is_closed_and_opens_again
         await ledger.close()
         again = await factory.open("log")
         assert await read_all(again) == [b"entry"]
+
+    run(scenario())
+
+
+def test_appends_that_wait_for_the_next_ledger_fail_with_those_before_them(run, clock):
+    """Or they would get ahead of them: the disk may have room again by then."""
+
+    async def scenario():
+        disk = FaultyDisk()
+        backend = await opened(disk, clock)
+        config = ManagedLedgerConfig(max_entries_per_ledger=2, min_rollover_time_ms=0)
+        ledger = await ManagedLedgerFactory(backend, clock, config).open("log")
+        disk.fault = failing(errno.ENOSPC, ("write", "journal/"))
+        outcomes = []
+
+        def done(first, error):
+            disk.fault = lambda operation, name: None
+            outcomes.append(error)
+
+        for n in range(4):
+            ledger.append([b"%d" % n], [1], done)
+        with pytest.raises(StorageFull):
+            await ledger.append_one(b"last")
+        assert [type(error) for error in outcomes] == [StorageFull] * 4
+        await ledger.append_one(b"after")
+        assert await read_all(ledger) == [b"after"]
 
     run(scenario())
 
