@@ -40,7 +40,7 @@ class TransactionalAcks:
         cursor: ManagedCursor,
         restored: Callable[[list[Position]], None],
     ) -> None:
-        """`restored` is told of entries that an abort gave back without anybody's `end`."""
+        """`restored` is told of entries that were given back without anybody's `end`."""
         self.opened: PendingAcks | None = None
         self._topic = topic
         self._cursor = cursor

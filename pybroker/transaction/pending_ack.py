@@ -83,7 +83,8 @@ class PendingAcks:
         self._outcomes = outcomes
         self._log_entries = config.transaction_pending_ack_log_entries
         self._state = PendingAckState(cursor)
-        # Told of what was given back by an abort that nobody called `end` for.
+        # Told of what was given back by an abort that nobody called `end` for, or because it could
+        # not be written: whoever had it may be gone by then, and the others were kept from it.
         self.on_restored: Callable[[list[Position]], None] = lambda positions: None
         self._tasks = Tasks(f"pending acknowledgements of {topic}, {cursor.name}")
         self._timer: asyncio.TimerHandle | None = None
@@ -160,6 +161,7 @@ class PendingAcks:
             await self._log(AckRecord(txn_id, False, acks))
         except PersistenceError:
             self._state.give_back(txn_id, acks)
+            self.on_restored([ack.position for ack in acks])
             raise
 
     async def acknowledge_cumulative(self, txn_id: TxnId, ack: PendingAck) -> None:
@@ -170,6 +172,7 @@ class PendingAcks:
             await self._log(AckRecord(txn_id, True, [ack]))
         except PersistenceError:
             self._state.give_back_cumulative(txn_id, ack)
+            self.on_restored([])
             raise
 
     def _check(self, txn_id: TxnId, acks: Sequence[PendingAck]) -> None:

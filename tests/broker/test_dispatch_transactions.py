@@ -1,5 +1,8 @@
 """What open transactions acknowledge: withheld from everybody, delivered again after an abort."""
 
+import asyncio
+from unittest.mock import patch
+
 import pytest
 from dispatch_fakes import (
     EXCLUSIVE,
@@ -11,10 +14,11 @@ from dispatch_fakes import (
     with_topic,
 )
 
+from managed_ledger.errors import StorageFull
 from managed_ledger.position import Position
 from pybroker.broker.consumer import SubscriptionType
 from pybroker.broker.subscription import Subscription
-from pybroker.errors import NotAllowed, TransactionConflict
+from pybroker.errors import NotAllowed, PersistenceError, TransactionConflict
 from pybroker.names import TxnId
 from pybroker.transaction.pending_ack import PendingAck
 from pybroker.transaction.txn_status import TxnAction
@@ -66,6 +70,32 @@ def test_pending_messages_are_withheld_from_the_next_consumer(kind: Subscription
         await topic.settled()
         assert sink.take() == [1]
         assert subscription.cursor.mark_delete_position == positions[0]
+
+    with_topic(scenario)
+
+
+@EVERY_TYPE
+def test_what_could_not_be_acknowledged_goes_to_those_who_are_left(kind: SubscriptionType) -> None:
+    """While it was being written, its consumer went, and the next one was kept from it."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, kind, 100)
+        positions = await topic.publish(3)
+        await acknowledge(subscription, T1, positions[0])
+        writing = asyncio.get_running_loop().create_future()
+        assert subscription.pending_acks is not None
+        with patch.object(subscription.pending_acks._store, "append", return_value=writing):
+            acknowledging = asyncio.ensure_future(acknowledge(subscription, T1, positions[1]))
+            await topic.settled()
+        subscription.remove_consumer(consumer)
+        _, sink = await topic.consumer(subscription, kind, 100)
+        assert sink.take() == [2]
+        writing.set_exception(StorageFull("no space left"))
+        with pytest.raises(PersistenceError):
+            await acknowledging
+        await topic.settled()
+        assert sink.take() == [1]
 
     with_topic(scenario)
 
