@@ -9,7 +9,7 @@ payload is a sequence of [metadata size u32][SingleMessageMetadata][payload], co
 import base64
 import binascii
 import struct
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 from crc32c import crc32c
@@ -25,6 +25,8 @@ _MARKER_PRODUCER: Final = "pulsar.txn.marker"
 _U32: Final = struct.Struct(">I")
 _CHECKSUM: Final = struct.Struct(">HI")
 _HEAD: Final = struct.Struct(">HII")  # with a checksum: its magic, itself, the metadata's size
+_MAGIC: Final = CHECKSUM_MAGIC.to_bytes(2, "big")
+_LONG_RUN: Final = 16  # from here on the columns are cheaper
 
 
 class BadEntry(ValueError):
@@ -32,7 +34,7 @@ class BadEntry(ValueError):
 
 
 def _metadata_bounds(entry: bytes) -> tuple[int, int]:
-    start = 10 if entry.startswith(b"\x0e\x01") else 4
+    start = 10 if entry.startswith(_MAGIC) else 4
     try:
         end = start + _U32.unpack_from(entry, start - 4)[0]
     except struct.error:
@@ -89,11 +91,14 @@ def transaction_fields(txn_id: TxnId) -> bytes:
     ).SerializePartialToString()
 
 
-def naming_transaction(entries: Iterable[bytes], fields: bytes) -> list[bytes]:
+def naming_transaction(entries: Sequence[bytes], fields: bytes) -> Sequence[bytes]:
     """The entries, those whose metadata does not spell `fields` rewritten by `with_transaction`.
 
-    Raises BadEntry. A flat loop: this is what a message of a transaction costs beyond others.
+    Raises BadEntry. This is what a message of a transaction costs beyond others. A run's metadata
+    mostly has one layout: a long run is looked through by column first, then entry by entry.
     """
+    if len(entries) >= _LONG_RUN and _all_spell(entries, fields):
+        return entries
     named: list[bytes] = []
     add, unpack = named.append, _HEAD.unpack_from
     for entry in entries:
@@ -107,6 +112,23 @@ def naming_transaction(entries: Iterable[bytes], fields: bytes) -> list[bytes]:
         else:
             add(with_transaction(entry, fields))
     return named
+
+
+def _all_spell(entries: Sequence[bytes], fields: bytes) -> bool:
+    """Whether all spell `fields`, and where the first does: False may be wrong, True is not."""
+    first = entries[0]
+    end = 10 + int.from_bytes(first[6:10], "big")
+    start = first.find(fields, 10, end)
+    stride = start + len(fields)
+    if start < 0 or min(map(len, entries)) < end:
+        return False
+    count = len(entries)
+    heads = b"".join([entry[:stride] for entry in entries])
+    # The checksum's magic, the metadata's size, the fields; the checksum between differs.
+    columns = (0, 1, 6, 7, 8, 9, *range(start, stride))
+    return first.startswith(_MAGIC) and all(
+        heads[column::stride].count(first[column]) == count for column in columns
+    )
 
 
 def with_transaction(entry: bytes, fields: bytes) -> bytes:

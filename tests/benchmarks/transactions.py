@@ -65,12 +65,15 @@ def connect_coordinator(broker: MeasuredBroker) -> RawConnection:
 
 
 def transactional_publish(bench: Bench) -> list[Figure]:
-    """The same messages plain and in transactions of 1,000, by turns."""
+    """The same messages plain and in transactions of 1,000, by turns.
+
+    A ratio of two noisy figures takes more runs than one figure.
+    """
     txns = bench.scaled(150_000) // MESSAGES_PER_TXN
     count = txns * MESSAGES_PER_TXN
     plain, in_txn = [], []
     with bench.broker("txn-publish") as broker:
-        for _ in range(bench.runs):
+        for _ in range(3 * bench.runs):
             plain.append(publish(broker, new_topic(), Load(count, 1, 100, WINDOW)))
             in_txn.append(_publish_in_transactions(broker, txns))
     plain_us, in_txn_us = ([s.cpu_us(count) for s in spent] for spent in (plain, in_txn))
