@@ -41,10 +41,11 @@ class OfficialClient:
     def producer(self, topic: str) -> Any:
         return self.client.newProducer().topic(topic).create()
 
-    def consumer(self, topic: str, subscription: str) -> Any:
+    def consumer(self, topic: str, subscription: str, kind: str = "Exclusive") -> Any:
         topics = self._gateway.new_array(self._jvm.java.lang.String, 1)
         topics[0] = topic
         builder = self.client.newConsumer().topic(topics).subscriptionName(subscription)
+        builder = builder.subscriptionType(getattr(self._api.SubscriptionType, kind))
         earliest = self._api.SubscriptionInitialPosition.Earliest
         return builder.subscriptionInitialPosition(earliest).subscribe()
 

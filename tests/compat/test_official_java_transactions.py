@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,92 @@ def test_a_broker_killed_while_committing_completes_the_commit_unaided(
     sinks = [witness.consumer(topic, "auditor") for topic in OUTPUTS]
     assert [witness.receive(sink).getData() for sink in sinks] == [b"result"] * 3
     witness.shutdown()
+
+
+class Copier:
+    """Copies INPUTS[0] to OUTPUTS[0], ten messages a transaction, of which every third loses the
+    broker at one of the stages.
+    """
+
+    STAGES = ("published", "acknowledged", "committing")
+
+    def __init__(self, official: OfficialClient, broker: BrokerProcess) -> None:
+        self._official = official
+        self._broker = broker
+        self._source = official.consumer(INPUTS[0], "worker", "Shared")
+        self._sink = official.producer(OUTPUTS[0])
+        self.kills = 0
+
+    def run(self, messages: int) -> None:
+        copied, numbers = 0, count()
+        while copied < messages:
+            number = next(numbers)
+            stage = self.STAGES[number // 3 % len(self.STAGES)]
+            batch = self._next_ten()
+            if self._copy(batch, stage if number % 3 == 0 else None):
+                copied += len(batch)
+
+    def _next_ten(self) -> list[object]:
+        first = self._official.receive(self._source)
+        assert first is not None, "the rest of the inputs never came"
+        others = iter(lambda: self._official.receive(self._source, NOTHING_S), None)
+        return [first, *islice(others, 9)]
+
+    def _copy(self, batch: list[object], stage: str | None) -> bool:
+        """False if it was aborted."""
+        txn = self._official.transaction()
+        try:
+            answers = [self._publish(message, txn) for message in batch]
+            self._kill_if(stage == "published")
+            answers += [self._acknowledge(message, txn) for message in batch]
+            self._kill_if(stage == "acknowledged")
+            for answer in answers:
+                answer.get()
+            committed = txn.commit()
+            self._kill_if(stage == "committing")
+            committed.get()
+        except Py4JJavaError:
+            return not self._give_up(txn)
+        return True
+
+    def _publish(self, message: object, txn: object) -> object:
+        return self._sink.newMessage(txn).value(message.getData()).sendAsync()
+
+    def _acknowledge(self, message: object, txn: object) -> object:
+        return self._source.acknowledgeAsync(message.getMessageId(), txn)
+
+    def _give_up(self, txn: object) -> bool:
+        """False if it was committed, and only the answer was lost."""
+        try:
+            txn.abort().get()
+        except Py4JJavaError:
+            return False
+        self._source.redeliverUnacknowledgedMessages()
+        return True
+
+    def _kill_if(self, due: bool) -> None:
+        if due:
+            self._broker.kill()
+            self._broker.start()
+            self.kills += 1
+
+
+def test_each_message_is_copied_once_though_the_broker_is_killed(gateway, tmp_path):
+    """With deduplication: the client sends again what was not answered."""
+    config = tmp_path / "broker.conf"
+    config.write_text("brokerDeduplicationEnabled=true")
+    values = [b"%d" % number for number in range(300)]
+    with BrokerProcess(tmp_path / "data", ["--config", str(config)]) as broker:
+        official = OfficialClient(gateway, broker.service_url)
+        auditor = official.consumer(OUTPUTS[0], "auditor")
+        copier = Copier(official, broker)
+        inputs = official.producer(INPUTS[0])
+        for value in values:
+            inputs.sendAsync(value)
+        inputs.flush()
+        copier.run(len(values))
+        assert copier.kills >= 10
+        copies = [official.receive(auditor).getData() for _ in values]
+        assert sorted(copies, key=int) == values
+        assert official.receive(auditor, NOTHING_S) is None
+        official.shutdown()
