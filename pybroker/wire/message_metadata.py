@@ -116,19 +116,19 @@ def naming_transaction(entries: Sequence[bytes], fields: bytes) -> Sequence[byte
 
 def _all_spell(entries: Sequence[bytes], fields: bytes) -> bool:
     """Whether all spell `fields`, and where the first does: False may be wrong, True is not."""
-    first = entries[0]
+    first, sizes = entries[0], set(map(len, entries))
     end = 10 + int.from_bytes(first[6:10], "big")
     start = first.find(fields, 10, end)
-    stride = start + len(fields)
-    if start < 0 or min(map(len, entries)) < end:
+    if not first.startswith(_MAGIC) or start < 0 or min(sizes) < end:
         return False
-    count = len(entries)
-    heads = b"".join([entry[:stride] for entry in entries])
+    stride, count = len(first), len(entries)
+    if len(sizes) > 1:
+        stride = start + len(fields)
+        entries = [entry[:stride] for entry in entries]
+    rows = b"".join(entries)
     # The checksum's magic, the metadata's size, the fields; the checksum between differs.
-    columns = (0, 1, 6, 7, 8, 9, *range(start, stride))
-    return first.startswith(_MAGIC) and all(
-        heads[column::stride].count(first[column]) == count for column in columns
-    )
+    columns = (0, 1, 6, 7, 8, 9, *range(start, start + len(fields)))
+    return all(rows[column::stride].count(first[column]) == count for column in columns)
 
 
 def with_transaction(entry: bytes, fields: bytes) -> bytes:
