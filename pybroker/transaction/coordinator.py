@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar, TypeVarTuple
 
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
@@ -36,6 +36,8 @@ from pybroker.transaction.transaction_log import TransactionLog
 from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnAction, TxnStatus
 
 _FULL_WAIT_S: Final = 0.1
+Arguments = TypeVarTuple("Arguments")
+Decision = TypeVar("Decision")
 
 log = logging.getLogger(__name__)
 
@@ -117,11 +119,8 @@ class TransactionCoordinator:
         Source: PIP-31, "TC Request Processing".
         """
         self._check_open()
-        try:
-            decision = self._store.decide_add_partitions(txn_id.least, topics, principal)
-        except InvalidTxnStatus:
-            await self._until_decided(txn_id.least)
-            raise
+        decide = self._store.decide_add_partitions
+        decision = await self._decided(decide, txn_id.least, topics, principal)
         await self._log_and_apply(decision)
 
     async def add_subscriptions(
@@ -132,11 +131,8 @@ class TransactionCoordinator:
         Raises TransactionNotFound, InvalidTxnStatus (not OPEN).
         """
         self._check_open()
-        try:
-            decision = self._store.decide_add_subscriptions(txn_id.least, subscriptions, principal)
-        except InvalidTxnStatus:
-            await self._until_decided(txn_id.least)
-            raise
+        decide = self._store.decide_add_subscriptions
+        decision = await self._decided(decide, txn_id.least, subscriptions, principal)
         await self._log_and_apply(decision)
 
     async def end(self, txn_id: TxnId, action: TxnAction, principal: str | None) -> None:
@@ -147,24 +143,26 @@ class TransactionCoordinator:
         Differs: Apache Pulsar answers TransactionNotFound to the repeated END of an ended one.
         """
         self._check_open()
-        try:
-            decision = self._store.decide_end(txn_id.least, action, principal, self._clock.now_ms())
-        except InvalidTxnStatus:
-            await self._until_decided(txn_id.least)
-            raise
+        decide, now_ms = self._store.decide_end, self._clock.now_ms()
+        decision = await self._decided(decide, txn_id.least, action, principal, now_ms)
         if decision is not None:
             self._start_end(txn_id.least, action, self._log_and_apply(decision))
         running = self._ends.get(txn_id.least)
         if running is not None:
             await asyncio.shield(running.followed)
 
-    async def _until_decided(self, local_id: int) -> None:
-        """Who is told that a transaction ends takes it for granted, and a crash could still undo a
-        decision that is not durable: no refusal may speak of it before.
+    async def _decided(
+        self, decide: Callable[[int, *Arguments], Decision], local_id: int, *arguments: *Arguments
+    ) -> Decision:
+        """At once; only a refusal may take its time. Who is told that a transaction ends takes it
+        for granted, and a crash could still undo a decision that is not durable.
         """
-        running = self._ends.get(local_id)
-        if running is not None:
-            await asyncio.shield(running.decided)
+        try:
+            return decide(local_id, *arguments)
+        except InvalidTxnStatus:
+            if (running := self._ends.get(local_id)) is not None:
+                await asyncio.shield(running.decided)
+            raise
 
     # Decide, log, apply
 

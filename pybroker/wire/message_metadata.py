@@ -122,7 +122,7 @@ def _all_spell(entries: Sequence[bytes], fields: bytes) -> bool:
     if not first.startswith(_MAGIC) or start < 0 or min(sizes) < end:
         return False
     stride, count = len(first), len(entries)
-    if len(sizes) > 1:
+    if len(sizes) > 1:  # then their beginnings, which are of one size
         stride = start + len(fields)
         entries = [entry[:stride] for entry in entries]
     rows = b"".join(entries)
