@@ -15,7 +15,7 @@ from pathlib import Path
 for folder in (Path(__file__).parents[2], Path(__file__).parent):
     sys.path.insert(0, str(folder))
 
-from deliberate_bugs import BUGS  # noqa: E402
+from bugs import BUGS  # noqa: E402
 from sim_seed import Report, Simulation  # noqa: E402
 
 

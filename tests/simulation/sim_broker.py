@@ -4,12 +4,12 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
-from sim_clients import PORT
-from sim_disk import SimulatedDisk
-from sim_history import History
-from sim_loop import SimulatedClock, World
-from sim_node import Node
+from checks.history import History
+from clients.plain import PORT
 from sim_scenario import PARTITIONED, PARTITIONS, Fault, Scenario
+from world.disk import SimulatedDisk
+from world.loop import SimulatedClock, World
+from world.node import Node
 
 from managed_ledger.errors import StorageFailed, StorageFull
 from managed_ledger.storage.journal import EmbeddedBackend

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+from checks.history import History, Outcome, Read, Txn
+from checks.promises import Logs, never_consumed, violations, was_committed
+from clients.plain import LiveReader, PlainConsumer, PlainProducer, Process, new_client, read_of
+from clients.transacting import Transformer, TxnProducer
 from sim_broker import BrokerProcess
-from sim_checker import Logs, never_consumed, violations, was_committed
-from sim_clients import LiveReader, PlainConsumer, PlainProducer, Process, new_client, read_of
-from sim_history import History, Outcome, Read, Txn
-from sim_loop import OutOfSteps, World
 from sim_scenario import ACTIVE_S, PARTITIONED, PARTITIONS, Fault, Scenario
-from sim_transacting import Transformer, TxnProducer
+from world.loop import OutOfSteps, World
 
 from pybroker import errors
 from pybroker.client import aio
@@ -135,7 +135,7 @@ class Simulation:
             )  # fmt: skip
 
     def _create_transformers(self, kind: str, output: str) -> None:
-        # One that acknowledges cumulatively owns its subscription alone: sim_transacting says why.
+        # One that acknowledges cumulatively owns its subscription alone: Transformer says why.
         cumulative = kind == "Exclusive" and self.rng.random() < 0.6
         topic = self.rng.choice(self.scenario.topics)
         for number in range(1 if kind == "Exclusive" else self.scenario.members):

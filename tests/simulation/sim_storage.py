@@ -8,10 +8,10 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim_disk import SimulatedDisk
-from sim_loop import SimulatedClock, World
-from sim_node import Node
 from sim_scenario import draw_storage
+from world.disk import SimulatedDisk
+from world.loop import SimulatedClock, World
+from world.node import Node
 
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory

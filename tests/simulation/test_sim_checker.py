@@ -1,8 +1,8 @@
 """The checker names each kind of broken promise, and is silent when all are kept."""
 
 import pytest
-from sim_checker import never_consumed, violations
-from sim_history import History, Outcome, Read, Sent
+from checks.history import History, Outcome, Read, Sent
+from checks.promises import never_consumed, violations
 
 
 def send(history, value, outcome=Outcome.DONE, txn=None, topic="t", **more):

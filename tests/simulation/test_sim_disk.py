@@ -4,9 +4,9 @@ import asyncio
 import random
 
 import pytest
-from sim_disk import SECTOR, SimulatedDisk
-from sim_loop import World
-from sim_node import SimulatedCrash
+from world.disk import SECTOR, SimulatedDisk
+from world.loop import World
+from world.node import SimulatedCrash
 
 
 def disks(seeds):

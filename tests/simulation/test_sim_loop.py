@@ -4,7 +4,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sim_loop import OutOfSteps, Weather, World
+from world.loop import OutOfSteps, Weather, World
 
 
 @pytest.fixture

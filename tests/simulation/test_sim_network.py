@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from sim_loop import Weather, World
+from world.loop import Weather, World
 
 
 class EchoServer(asyncio.Protocol):

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from deliberate_bugs import BUGS
+from bugs import BUGS
 from sim_seed import Simulation
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sim_loop import World
+    from world.loop import World
 
 Callback = Callable[..., object]
 Job = tuple[asyncio.Future[Any], Callback, tuple[Any, ...]]

@@ -8,7 +8,7 @@ read off there too: all of it is visible, or none.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from sim_history import History, Outcome, Read, Sent, Txn
+from checks.history import History, Outcome, Read, Sent, Txn
 
 Logs = dict[str, list[Read]]
 

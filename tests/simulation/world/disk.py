@@ -18,10 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
-from sim_loop import World
-from sim_node import SimulatedCrash
-
 from managed_ledger.errors import DirectoryInUse
+from world.loop import World
+from world.node import SimulatedCrash
 
 SECTOR: Final = 512
 

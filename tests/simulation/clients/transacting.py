@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from sim_clients import Process, read_of, receive, subscribe
-from sim_history import Outcome, Receiver, Sent, Txn
+from checks.history import Outcome, Receiver, Sent, Txn
 
+from clients.plain import Process, read_of, receive, subscribe
 from pybroker import errors
 from pybroker.client.errors import PulsarException, TransactionAborted
 

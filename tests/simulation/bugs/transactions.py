@@ -1,4 +1,4 @@
-"""Five wrong brokers, each made by one change to the right one: what the simulation must catch."""
+"""Receipts, markers, outcomes and read positions gone wrong."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

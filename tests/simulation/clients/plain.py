@@ -9,9 +9,9 @@ import asyncio
 import random
 from typing import Any
 
-from sim_history import History, Outcome, Read, Receiver, Sent
-from sim_loop import SimulatedClock, World
-from sim_node import Node
+from checks.history import History, Outcome, Read, Receiver, Sent
+from world.loop import SimulatedClock, World
+from world.node import Node
 
 from pybroker import errors
 from pybroker.client import aio

@@ -24,8 +24,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sim_network import Network
-from sim_node import Node
+from world.network import Network
+from world.node import Node
 
 T = TypeVar("T")
 EPOCH_MS = 1_700_000_000_000

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from sim_loop import World
-    from sim_node import Node
+    from world.loop import World
+    from world.node import Node
 
 _LARGEST_READ: Final = 256 * 1024  # what asyncio's selector transports read at once
 _EOF: Final = b""

@@ -1,0 +1,13 @@
+"""Wrong brokers, each made by one change to the right one: what the simulation must catch.
+
+A module per area; each has a table `BUGS` from a bug's name to what switches it on.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from bugs import transactions
+
+Bug = Callable[[], AbstractContextManager[None]]
+AREAS = (transactions,)
+BUGS: dict[str, Bug] = {name: bug for area in AREAS for name, bug in area.BUGS.items()}

@@ -1,0 +1,1 @@
+"""What clients saw, and what holds it against the promises."""
