@@ -13,7 +13,7 @@ from managed_ledger.config import Clock, ManagedLedgerConfig
 from managed_ledger.cursors import Cursors
 from managed_ledger.errors import LedgerClosed
 from managed_ledger.ledger import ManagedLedger
-from managed_ledger.ledger_metadata import LEDGERS_PREFIX, LedgerList, ledgers_key
+from managed_ledger.ledger_metadata import LEDGERS_PREFIX, LedgerList, cursor_key, ledgers_key
 from managed_ledger.recovery import recover_list
 from managed_ledger.storage.backend import Backend
 
@@ -58,10 +58,21 @@ class ManagedLedgerFactory:
         stored = self._backend.metadata.get(ledgers_key(name))
         return stored is not None and not LedgerList.decode(stored.value, name).deleted
 
-    def names(self, prefix: str = "") -> list[str]:
-        """The managed ledgers whose names start with `prefix`, sorted."""
+    def names(self, prefix: str = "", suffix: str = "") -> list[str]:
+        """The managed ledgers whose names start and end so, sorted."""
         keys = self._backend.metadata.keys(LEDGERS_PREFIX + prefix)
-        return [name for key in keys if self.exists(name := key.removeprefix(LEDGERS_PREFIX))]
+        names = [key.removeprefix(LEDGERS_PREFIX) for key in keys if key.endswith(suffix)]
+        return [name for name in names if self.exists(name)]
+
+    def ledger_ids(self, name: str) -> list[int]:
+        """Of what the managed ledger consists, oldest first; it need not be open."""
+        stored = self._backend.metadata.get(ledgers_key(name))
+        found = LedgerList() if stored is None else LedgerList.decode(stored.value, name)
+        return [info.ledger_id for info in found.ledgers]
+
+    def has_cursor(self, name: str, cursor: str) -> bool:
+        """Whether there is a durable cursor of that name; nothing need be open."""
+        return self._backend.metadata.get(cursor_key(name, cursor)) is not None
 
     async def delete(self, name: str) -> None:
         """Delete the managed ledger with all it holds. Idempotent."""

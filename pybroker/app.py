@@ -32,6 +32,7 @@ from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.services import Services
 from pybroker.server.transport import BrokerServer, Endpoint
 from pybroker.transaction.coordinators import Coordinators
+from pybroker.transaction.pending_ack_migration import migrate_pending_ack_logs
 
 if TYPE_CHECKING:
     from pybroker.admin.http_server import HttpServer
@@ -78,6 +79,7 @@ class Broker:
             parts.push_async_callback(self.ledgers.close)
             parts.push_async_callback(self.topics.close)
             parts.push_async_callback(self.coordinators.close)
+            await migrate_pending_ack_logs(self.ledgers)
             self.coordinators.count = self.topics.tenants.partitions(COORDINATOR_ASSIGN)
             await self.coordinators.recover_all(LocalParticipants(self.topics))
             parts.push_async_callback(self.server.stop)

@@ -2,6 +2,7 @@
 
 import re
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
 from pybroker.errors import InvalidTopicName
 
@@ -11,6 +12,10 @@ _LOCAL: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
 _PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,5})\Z", re.DOTALL)
 _DOMAINS: Final = ("persistent", "non-persistent")
 MAX_NAME_BYTES: Final = 1024
+
+# Local names that no topic may have: they are, or once were, those of transactions' own logs.
+TRANSACTION_LOG_PREFIX: Final = "__transaction_log_"
+PENDING_ACK_SUFFIX: Final = "__transaction_pending_ack"
 
 
 class TxnId(NamedTuple):
@@ -64,6 +69,12 @@ class TopicName(NamedTuple):
             )
         return cls(domain, tenant, namespace, local)
 
+    @classmethod
+    def of_ledger(cls, name: str) -> "TopicName":
+        """The topic whose `ledger_name` it is."""
+        tenant, namespace, domain, local = name.split("/", 3)
+        return cls(domain, tenant, namespace, local)
+
     def __str__(self) -> str:
         return f"{self.domain}://{self.tenant}/{self.namespace}/{self.local}"
 
@@ -74,6 +85,13 @@ class TopicName(NamedTuple):
     @property
     def persistent(self) -> bool:
         return self.domain == "persistent"
+
+    @property
+    def internal(self) -> bool:
+        """Reserved for a log of transactions: no topic."""
+        return self.local.startswith(TRANSACTION_LOG_PREFIX) or self.local.endswith(
+            PENDING_ACK_SUFFIX
+        )
 
     @property
     def partition(self) -> int:
@@ -94,6 +112,13 @@ class TopicName(NamedTuple):
     def ledger_name(self) -> str:
         """The managed ledger's name, as Apache Pulsar names it: tenant/ns/persistent/topic."""
         return f"{self.tenant}/{self.namespace}/{self.domain}/{self.local}"
+
+
+def pending_ack_log(topic: TopicName, subscription: str) -> str:
+    """The managed ledger of its acknowledgements in transactions. Three parts, where a topic's name
+    has at least four, and quoted ones: no two subscriptions mean the same.
+    """
+    return f"pending-acks/{quote(topic.ledger_name, safe='')}/{quote(subscription, safe='')}"
 
 
 SYSTEM_NAMESPACE: Final = "pulsar/system"

@@ -23,11 +23,12 @@ class _Reading:
 class Rates:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._readings: dict[tuple[str, str], _Reading] = {}
+        self._readings: dict[tuple[str, ...], _Reading] = {}
 
-    def of(self, counter: tuple[str, str], count: int) -> float:
-        """Per second; `counter` is whose and of what. 0 at its first reading, and when it went
-        back, for then it began anew.
+    def of(self, counter: tuple[str, ...], count: int) -> float:
+        """Per second; `counter` is whose, each name by itself, and of what.
+
+        0 at its first reading, and when it went back, for then it began anew.
         """
         now_s = self._clock.monotonic_s()
         last = self._readings.get(counter)
@@ -39,7 +40,7 @@ class Rates:
             self._remember(counter, _Reading(now_s, count, (count - last.count) / passed_s))
         return self._readings[counter].rate
 
-    def _remember(self, counter: tuple[str, str], reading: _Reading) -> None:
+    def _remember(self, counter: tuple[str, ...], reading: _Reading) -> None:
         self._readings.pop(counter, None)
         self._readings[counter] = reading  # last read last
         if len(self._readings) > _MAX_COUNTERS:

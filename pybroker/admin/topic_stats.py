@@ -39,7 +39,7 @@ def topic_stats(topic: Topic, rates: Rates, now_ms: int) -> Stats:
     }
     publishers = [producer_stats(producer, topic, rates) for producer in topic.producers.all()]
     return {
-        **_traffic_in(str(topic.name), topic, rates),
+        **_traffic_in((str(topic.name),), topic, rates),
         **{field: _total(subscriptions.values(), field) for field in _OUT_FIELDS},
         "storageSize": topic.ledger.total_size_bytes,
         "backlogSize": max((s["backlogSize"] for s in subscriptions.values()), default=0),
@@ -54,8 +54,8 @@ def topic_stats(topic: Topic, rates: Rates, now_ms: int) -> Stats:
 
 
 def subscription_stats(subscription: Subscription, topic: Topic, rates: Rates) -> Stats:
-    name = f"{topic.name} {subscription.name}"
-    consumers = [consumer_stats(consumer, name, rates) for consumer in subscription.consumers]
+    names = (str(topic.name), subscription.name)
+    consumers = [consumer_stats(consumer, names, rates) for consumer in subscription.consumers]
     cursor, kind = subscription.cursor, subscription.kind
     backlog, active = subscription.backlog, subscription.active_consumer
     return {
@@ -81,15 +81,15 @@ def subscription_stats(subscription: Subscription, topic: Topic, rates: Rates) -
     }
 
 
-def consumer_stats(consumer: Consumer, subscription: str, rates: Rates) -> Stats:
-    # A name, not the consumer: rates must keep nobody alive.
-    counter = f"{subscription} {consumer.name} {consumer.address} {consumer.consumer_id}"
+def consumer_stats(consumer: Consumer, subscription: tuple[str, str], rates: Rates) -> Stats:
+    # Names, not the consumer: rates must keep nobody alive.
+    counter = (*subscription, consumer.name, consumer.address, str(consumer.consumer_id))
     return {
-        "msgRateOut": rates.of((counter, "messages out"), consumer.messages_out),
-        "msgThroughputOut": rates.of((counter, "bytes out"), consumer.bytes_out),
+        "msgRateOut": rates.of((*counter, "messages out"), consumer.messages_out),
+        "msgThroughputOut": rates.of((*counter, "bytes out"), consumer.bytes_out),
         "msgOutCounter": consumer.messages_out,
         "bytesOutCounter": consumer.bytes_out,
-        "msgRateRedeliver": rates.of((counter, "redelivered"), consumer.messages_redelivered),
+        "msgRateRedeliver": rates.of((*counter, "redelivered"), consumer.messages_redelivered),
         "consumerName": consumer.name,
         "availablePermits": consumer.permits,
         "unackedMessages": consumer.unacked.messages,
@@ -101,7 +101,7 @@ def consumer_stats(consumer: Consumer, subscription: str, rates: Rates) -> Stats
 
 
 def producer_stats(producer: Producer, topic: Topic, rates: Rates) -> Stats:
-    traffic = _traffic_in(f"{topic.name} {producer.name}", producer, rates)
+    traffic = _traffic_in((str(topic.name), producer.name), producer, rates)
     return {
         "msgRateIn": traffic["msgRateIn"],
         "msgThroughputIn": traffic["msgThroughputIn"],
@@ -181,11 +181,11 @@ def _cursor(subscription: Subscription, topic: Topic) -> Stats:
     }
 
 
-def _traffic_in(counter: str, source: Topic | Producer, rates: Rates) -> Stats:
+def _traffic_in(counter: tuple[str, ...], source: Topic | Producer, rates: Rates) -> Stats:
     messages, size_bytes = source.messages_in, source.bytes_in
     return {
-        "msgRateIn": rates.of((counter, "messages in"), messages),
-        "msgThroughputIn": rates.of((counter, "bytes in"), size_bytes),
+        "msgRateIn": rates.of((*counter, "messages in"), messages),
+        "msgThroughputIn": rates.of((*counter, "bytes in"), size_bytes),
         "msgInCounter": messages,
         "bytesInCounter": size_bytes,
         "averageMsgSize": size_bytes / messages if messages else 0.0,

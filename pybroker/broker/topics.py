@@ -6,7 +6,7 @@ partition of a partitioned topic exists with it and comes into being at first us
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Any
 
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
@@ -18,9 +18,6 @@ from pybroker.errors import NotAllowed, TopicNotFound
 from pybroker.names import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TopicName
 from pybroker.runtime import Clock
 from pybroker.transaction.txn_status import TransactionOutcomes
-
-_PENDING_ACK_SUFFIX: Final = "__transaction_pending_ack"
-_TRANSACTION_LOG: Final = "__transaction_log_"
 
 
 class Topics:
@@ -109,9 +106,10 @@ class Topics:
             raise NotAllowed(f"{name}: non-persistent topics are not served yet; use persistent://")
         self.tenants.check_namespace(name.namespace_name)
         partitions = self.tenants.partitions(name.partitioned_name)
-        if name.partition >= 0 and partitions and name.partition >= partitions:
+        if name.partition >= partitions:  # -1 is no partition
             raise TopicNotFound(
-                f"{name.partitioned_name} has {partitions} partitions; {name.partition} is none"
+                f"{name} would be a partition of {name.partitioned_name}, which has {partitions}: "
+                "create that as a partitioned topic first, or use another name"
             )
         if name.partition < 0 and self.tenants.partitions(name):
             raise NotAllowed(f"{name} is partitioned; use its partitions")
@@ -160,6 +158,7 @@ class Topics:
 
     async def create_partitioned(self, name: TopicName, partitions: int) -> None:
         """Raises Conflict if it exists."""
+        _refuse_internal(name)
         self.tenants.check_namespace(name.namespace_name)
         if name.partition >= 0:
             raise NotAllowed(f"{name} is named as a partition; it cannot have partitions")
@@ -188,7 +187,7 @@ class Topics:
         prefix = f"{namespace}/persistent/"
         for ledger in self._factory.names(prefix):
             name = TopicName("persistent", tenant, local, ledger.removeprefix(prefix))
-            if not _internal(name):
+            if not name.internal:
                 found[name] = None
         return sorted(found)
 
@@ -249,10 +248,6 @@ class Topics:
         self._loaded.clear()
 
 
-def _internal(name: TopicName) -> bool:
-    return name.local.endswith(_PENDING_ACK_SUFFIX) or name.local.startswith(_TRANSACTION_LOG)
-
-
 def _refuse_internal(name: TopicName) -> None:
-    if _internal(name):
+    if name.internal:
         raise NotAllowed(f"{name} is a log of transactions, not a topic; use another name")

@@ -14,9 +14,9 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
 from pybroker.config import BrokerConfig
 from pybroker.errors import PersistenceError
-from pybroker.names import TopicName
+from pybroker.names import TopicName, pending_ack_log
 from pybroker.runtime import Tasks
-from pybroker.transaction.pending_ack import PendingAcks, log_name
+from pybroker.transaction.pending_ack import PendingAcks
 from pybroker.transaction.txn_status import TransactionOutcomes
 
 
@@ -45,7 +45,7 @@ class TransactionalAcks:
         self._topic = topic
         self._cursor = cursor
         self._restored = restored
-        self._log_name = log_name(topic.name, cursor.name)
+        self._log_name = pending_ack_log(topic.name, cursor.name)
         self._opening: asyncio.Task[PendingAcks] | None = None
         self._exist = cursor.durable and topic.factory.exists(self._log_name)
 

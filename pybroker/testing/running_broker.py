@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from pybroker.app import Broker, embedded_backend, memory_backend, standalone
 from pybroker.config import BrokerConfig
-from pybroker.names import TopicName
+from pybroker.names import TopicName, pending_ack_log
 from pybroker.testing.loop_thread import LoopThread
 
 T = TypeVar("T")
@@ -133,8 +133,7 @@ class RunningBroker:
 
     def pending_ack_log_entries(self, topic: str, subscription: str) -> int:
         """What the subscription's log of transactional acknowledgements still holds."""
-        name = TopicName.parse(topic).ledger_name
-        log = f"{name}-{quote(subscription, safe='')}__transaction_pending_ack"
+        log = pending_ack_log(TopicName.parse(topic), subscription)
 
         async def look(broker: Broker) -> int:
             if not broker.ledgers.exists(log):

@@ -39,7 +39,6 @@ from pybroker.transaction.pending_ack_store import (
     PendingAck,
     PendingAckStore,
     Record,
-    log_name,
 )
 from pybroker.transaction.txn_status import (
     TransactionOutcomes,
@@ -48,7 +47,7 @@ from pybroker.transaction.txn_status import (
     require_open,
 )
 
-__all__ = ["PendingAck", "PendingAckStats", "PendingAcks", "log_name"]
+__all__ = ["PendingAck", "PendingAckStats", "PendingAcks"]
 
 _CHECK_INTERVAL_S: Final = 5.0
 
@@ -99,7 +98,7 @@ class PendingAcks:
         outcomes: TransactionOutcomes,
         config: BrokerConfig,
     ) -> "PendingAcks":
-        """Makes the log, named `log_name(topic, cursor.name)`, if there is none."""
+        """Makes the log, named `pending_ack_log(topic, cursor.name)`, if there is none."""
         ledger = await factory.open(topic.ledger_name)
         store = await PendingAckStore.open(factory, topic, cursor.name)
         pending = cls(topic, ledger, cursor, store, outcomes, config)

@@ -1,7 +1,7 @@
 """A subscription's pending acknowledgements as records, and the log that they are kept in.
 
-The log is the managed ledger `<topic>-<quoted subscription>__transaction_pending_ack`, made at the
-first acknowledgement in a transaction. An entry is a format byte, a count and so many records.
+The log is a managed ledger, made at the first acknowledgement in a transaction. An entry is a
+format byte, a count and so many records.
 """
 
 import asyncio
@@ -9,12 +9,11 @@ import enum
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote
 
 from managed_ledger.codec import Reader, Writer
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
-from pybroker.names import TopicName, TxnId
+from pybroker.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction.snapshot_log import SnapshotLog
 from pybroker.transaction.txn_status import TxnAction
 
@@ -65,10 +64,6 @@ _END_OPERATIONS: Final = {
     TxnAction.COMMIT: _Operation.COMMIT,
     TxnAction.ABORT: _Operation.ABORT,
 }
-
-
-def log_name(topic: TopicName, subscription: str) -> str:
-    return f"{topic.ledger_name}-{quote(subscription, safe='')}__transaction_pending_ack"
 
 
 def encode_entry(records: Sequence[Record]) -> bytes:
@@ -135,7 +130,11 @@ class PendingAckStore:
     async def open(
         cls, factory: ManagedLedgerFactory, topic: TopicName, subscription: str
     ) -> "PendingAckStore":
-        return cls(await SnapshotLog.open(factory, log_name(topic, subscription), _CURSOR))
+        return await cls.open_log(factory, pending_ack_log(topic, subscription))
+
+    @classmethod
+    async def open_log(cls, factory: ManagedLedgerFactory, name: str) -> "PendingAckStore":
+        return cls(await SnapshotLog.open(factory, name, _CURSOR))
 
     async def replay(self, apply: Callable[[Record], None]) -> None:
         def apply_entry(entry: bytes) -> None:
@@ -144,9 +143,9 @@ class PendingAckStore:
 
         await self._log.replay(apply_entry)
 
-    def append(self, record: Record) -> asyncio.Future[Position]:
-        """Queue it, now; the future is done once it is durable."""
-        return self._log.append(encode_entry((record,)))
+    def append(self, *records: Record) -> asyncio.Future[Position]:
+        """Queue them as one entry, now; the future is done once it is durable."""
+        return self._log.append(encode_entry(records))
 
     @property
     def entries_since_snapshot(self) -> int:

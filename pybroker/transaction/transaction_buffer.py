@@ -81,7 +81,7 @@ class TransactionBuffer:
         stable_moved: Callable[[], None],
     ) -> None:
         self._ledger = ledger
-        self._topic = _topic_of(ledger.name)
+        self._topic = str(TopicName.of_ledger(ledger.name))
         self._outcomes = outcomes
         self._clock = clock
         self._config = config
@@ -406,8 +406,3 @@ class TransactionBuffer:
             self._timer.cancel()
             self._timer = None
         await self._tasks.close()
-
-
-def _topic_of(ledger_name: str) -> str:
-    tenant, namespace, domain, local = ledger_name.split("/", 3)
-    return str(TopicName(domain, tenant, namespace, local))

@@ -15,7 +15,7 @@ from managed_ledger.codec import Reader, Writer
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
-from pybroker.names import SYSTEM_NAMESPACE
+from pybroker.names import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX
 from pybroker.transaction.metadata_store import (
     AddPartitions,
     AddSubscriptions,
@@ -44,7 +44,7 @@ class _Operation(enum.IntEnum):
 
 
 def log_name(coordinator_id: int | str) -> str:
-    return f"{SYSTEM_NAMESPACE}/persistent/__transaction_log_{coordinator_id}"
+    return f"{SYSTEM_NAMESPACE}/persistent/{TRANSACTION_LOG_PREFIX}{coordinator_id}"
 
 
 def encode_entry(records: Sequence[Record]) -> bytes:

@@ -1,6 +1,11 @@
 """Rates are differences of readings that are at least a second apart."""
 
+from types import SimpleNamespace
+from typing import Any
+
 from pybroker.admin.rates import Rates
+from pybroker.admin.topic_stats import producer_stats
+from pybroker.broker.producers import AccessMode
 
 A, B = ("a", "messages"), ("b", "messages")
 
@@ -55,3 +60,29 @@ def test_counters_do_not_mix() -> None:
     rates.of(B, 0)
     clock.seconds += 1
     assert (rates.of(A, 1), rates.of(B, 2)) == (1.0, 2.0)
+
+
+def test_names_that_join_to_the_same_have_rates_of_their_own() -> None:
+    """Producer "b c" of topic "a", producer "c" of topic "a b"."""
+    clock = HandClock()
+    rates = Rates(clock)
+    producer_stats(_producer("b c", 0), _topic("a"), rates)
+    clock.seconds += 2
+    assert producer_stats(_producer("c", 100), _topic("a b"), rates)["msgRateIn"] == 0.0
+
+
+def _producer(name: str, messages_in: int) -> Any:
+    return SimpleNamespace(
+        name=name,
+        messages_in=messages_in,
+        bytes_in=0,
+        access_mode=AccessMode.SHARED,
+        producer_id=1,
+        address="",
+        connected_since_ms=0,
+        client_version="",
+    )
+
+
+def _topic(name: str) -> Any:
+    return SimpleNamespace(name=name)

@@ -323,3 +323,26 @@ def test_input_is_acknowledged_exactly_when_output_is_visible_after_a_kill(
         assert drain(results, 2) == [b"0", b"behind"], "the open transaction timed out"
         assert drain(subscribe(again, source), 2) == [b"1", b"2"]
         again.close()
+
+
+def test_subscriptions_whose_names_join_to_the_same_are_not_confused(
+    topics: Callable[[int], list[str]],
+) -> None:
+    """Topic "orders", subscription "eu-billing"; topic "orders-eu", subscription "billing"."""
+    orders = topics(1)[0]
+    pairs = [(f"{orders}-eu", "billing"), (orders, "eu-billing")]
+    with pybroker.testing.broker() as broker:
+        client = Client(broker.service_url, enable_transaction=True)
+        consumers = []
+        for topic, name in pairs:
+            consumers.append(subscribe(client, topic, name))
+            _publish(client, topic, 5)
+        received = [_receive(consumer, 5) for consumer in consumers]
+        with client.new_transaction() as txn:
+            consumers[0].acknowledge(received[0][0], txn=txn)
+        with client.new_transaction() as txn:
+            consumers[1].acknowledge_cumulative(received[1][4], txn=txn)
+        broker.kill_and_restart()
+        assert drain(subscribe(client, *pairs[0]), 4) == [b"1", b"2", b"3", b"4"]
+        assert_nothing_more(subscribe(client, *pairs[1]))
+        client.close()

@@ -141,6 +141,7 @@ def test_auto_creation_follows_the_namespace_then_the_broker() -> None:
         ("non-persistent://public/default/t", NotAllowed),
         ("persistent://public/default/parted", NotAllowed),
         ("persistent://public/default/parted-partition-3", TopicNotFound),
+        ("persistent://public/default/orders-partition-0", TopicNotFound),
         ("persistent://public/default/t-s__transaction_pending_ack", NotAllowed),
         ("persistent://pulsar/system/__transaction_log_3", NotAllowed),
     ],

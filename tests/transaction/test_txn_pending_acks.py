@@ -13,8 +13,8 @@ from pybroker.errors import (
     TransactionConflict,
     TransactionNotFound,
 )
-from pybroker.names import TopicName, TxnId
-from pybroker.transaction.pending_ack import PendingAck, PendingAcks, log_name
+from pybroker.names import TopicName, TxnId, pending_ack_log
+from pybroker.transaction.pending_ack import PendingAck, PendingAcks
 from pybroker.transaction.pending_ack_store import EndRecord
 
 
@@ -256,7 +256,7 @@ async def test_the_log_stays_short_and_keeps_what_is_open(world: World) -> None:
     committed = await world.begin_acking()
     await acks.acknowledge(committed, whole(at[3]))
     await world.end(committed, COMMIT)
-    log = await world.factory.open(log_name(TopicName.parse(ORDERS), "sub"))
+    log = await world.factory.open(pending_ack_log(TopicName.parse(ORDERS), "sub"))
     assert log.cursors["__pending_ack_state"].backlog(log.last_confirmed) < 60
     world = await world.crashed()
     acks, cursor = await durable_cursor(world)
@@ -270,7 +270,7 @@ async def test_the_log_of_an_idle_subscription_is_cleaned(world: World) -> None:
     await acks.acknowledge(txn_id, whole(at[3]))
     await world.end(txn_id, COMMIT)
     await asyncio.sleep(12)
-    log = await world.factory.open(log_name(TopicName.parse(ORDERS), "sub"))
+    log = await world.factory.open(pending_ack_log(TopicName.parse(ORDERS), "sub"))
     assert log.cursors["__pending_ack_state"].backlog(log.last_confirmed) == 1
     assert acks._timer is None
     _, cursor = await durable_cursor(await world.crashed())
@@ -368,7 +368,7 @@ async def test_ending_twice_logs_one_end(world: World) -> None:
     await acks.acknowledge(txn_id, whole(at[1]))
     await asyncio.gather(acks.end(txn_id, ABORT), acks.end(txn_id, ABORT))
     assert await acks.end(txn_id, ABORT) == []
-    log = await world.factory.open(log_name(TopicName.parse(ORDERS), "sub"))
+    log = await world.factory.open(pending_ack_log(TopicName.parse(ORDERS), "sub"))
     assert log.last_confirmed.entry_id == 1
 
 

@@ -19,9 +19,9 @@ from managed_ledger.storage.group_commit import Group
 from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.storage.operations import Operation
 from pybroker.config import BrokerConfig
-from pybroker.names import TopicName, TxnId
+from pybroker.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction.coordinators import Coordinators
-from pybroker.transaction.pending_ack import PendingAcks, log_name
+from pybroker.transaction.pending_ack import PendingAcks
 from pybroker.transaction.transaction_buffer import TransactionBuffer
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -207,7 +207,7 @@ class World:
         self, txn_id: TxnId, topic: str, subscription: str, action: TxnAction, low_watermark: int
     ) -> None:
         await self.before_end(f"{topic}/{subscription}")
-        if self.factory.exists(log_name(TopicName.parse(topic), subscription)):
+        if self.factory.exists(pending_ack_log(TopicName.parse(topic), subscription)):
             await (await self.acks(subscription, topic)).end(txn_id, action)
 
     # what clients do

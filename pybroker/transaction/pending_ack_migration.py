@@ -1,0 +1,84 @@
+"""Pending-ack logs from before each had a name of its own.
+
+The one of topic T, subscription S was `<T>-<quoted S>__transaction_pending_ack`. "orders" with
+"eu-billing" and "orders-eu" with "billing" meant the same log, so it may hold the records of
+several subscriptions. A ledger id belongs to one topic for ever: it tells which records are whose.
+
+At start, before anybody uses a log, each subscription that a name may mean gets its records into
+its own log; then the old one goes. While that is there nothing counts that was written for it: what
+a crash cut short is begun anew.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import quote, unquote
+
+from managed_ledger.factory import ManagedLedgerFactory
+from pybroker.names import PENDING_ACK_SUFFIX, TopicName, TxnId, pending_ack_log
+from pybroker.transaction.pending_ack_store import AckRecord, PendingAckStore, Record
+
+_RECORDS_PER_ENTRY: Final = 500
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Subscription:
+    topic: TopicName
+    name: str
+
+
+async def migrate_pending_ack_logs(factory: ManagedLedgerFactory) -> None:
+    """Raises ManagedLedgerError; then try again."""
+    for old_name in factory.names(suffix=PENDING_ACK_SUFFIX):
+        records = await _records(factory, old_name)
+        owners = list(_owners(factory, old_name))
+        for owner in owners:
+            own = _of_topic(records, factory.ledger_ids(owner.topic.ledger_name))
+            await _write_anew(factory, owner, own)
+        await factory.delete(old_name)
+        log.info("%s: %d records went to %d subscriptions", old_name, len(records), len(owners))
+
+
+async def _records(factory: ManagedLedgerFactory, old_name: str) -> list[Record]:
+    store = await PendingAckStore.open_log(factory, old_name)
+    records: list[Record] = []
+    await store.replay(records.append)
+    return records
+
+
+def _owners(factory: ManagedLedgerFactory, old_name: str) -> Iterator[_Subscription]:
+    """Every subscription that is there and whose log had this name."""
+    parts = old_name.removesuffix(PENDING_ACK_SUFFIX).split("-")
+    for index in range(1, len(parts)):
+        ledger_name, quoted = "-".join(parts[:index]), "-".join(parts[index:])
+        subscription = unquote(quoted)
+        if quote(subscription, safe="") == quoted and factory.has_cursor(ledger_name, subscription):
+            yield _Subscription(TopicName.of_ledger(ledger_name), subscription)
+
+
+def _of_topic(records: Sequence[Record], ledger_ids: Sequence[int]) -> list[Record]:
+    """Acknowledgements of the topic's entries, and the ends of transactions that have some."""
+    kept, ids, acknowledging = list[Record](), set(ledger_ids), set[TxnId]()
+    for record in records:
+        if isinstance(record, AckRecord):
+            acks = [ack for ack in record.acks if ack.position.ledger_id in ids]
+            if acks:
+                acknowledging.add(record.txn_id)
+                kept.append(replace(record, acks=acks))
+        elif record.txn_id in acknowledging:
+            kept.append(record)
+    return kept
+
+
+async def _write_anew(
+    factory: ManagedLedgerFactory, owner: _Subscription, records: Sequence[Record]
+) -> None:
+    name = pending_ack_log(owner.topic, owner.name)
+    await factory.delete(name)
+    store = await PendingAckStore.open_log(factory, name)
+    for first in range(0, len(records), _RECORDS_PER_ENTRY):
+        await store.append(*records[first : first + _RECORDS_PER_ENTRY])
+    await store.close()
