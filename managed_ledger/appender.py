@@ -32,7 +32,7 @@ class Appender:
         self._max_bytes = max_bytes
         self._on_full = on_full
         self._pending: deque[tuple[int, int, Appended]] = deque()  # entries, bytes, done
-        self._held: deque[tuple[Sequence[bytes], Sequence[int], Appended]] = deque()
+        self._held: deque[tuple[Sequence[bytes], Sequence[int], Appended, bytes]] = deque()
         self._holding = False
         self._abandoned = 0  # callbacks still to come for appends already reported as failed
         self._drained: asyncio.Event | None = None
@@ -41,14 +41,14 @@ class Appender:
         self._queued_bytes = 0
 
     def append(
-        self, entries: Sequence[bytes], message_counts: Sequence[int], done: Appended
+        self, entries: Sequence[bytes], message_counts: Sequence[int], done: Appended, tag: bytes
     ) -> None:
         if self._refusal is not None:
             asyncio.get_running_loop().call_soon(done, None, self._refusal)
         elif self._holding:
-            self._held.append((entries, message_counts, done))
+            self._held.append((entries, message_counts, done, tag))
         else:
-            self._submit(entries, message_counts, done)
+            self._submit(entries, message_counts, done, tag)
 
     def hold(self) -> None:
         self._holding = True
@@ -64,7 +64,7 @@ class Appender:
         """Fail what is held, and everything from now on."""
         self._refusal = error
         held, self._held = self._held, deque()
-        for _, _, done in held:
+        for _, _, done, _ in held:
             done(None, error)
 
     async def drained(self) -> None:
@@ -75,7 +75,7 @@ class Appender:
             await self._drained.wait()
 
     def _submit(
-        self, entries: Sequence[bytes], message_counts: Sequence[int], done: Appended
+        self, entries: Sequence[bytes], message_counts: Sequence[int], done: Appended, tag: bytes
     ) -> None:
         first_entry_id = self.queued_entries
         size_bytes = sum(map(len, entries))
@@ -83,7 +83,12 @@ class Appender:
         self._queued_bytes += size_bytes
         self._pending.append((len(entries), size_bytes, done))
         self._storage.append(
-            self._index.current_id, first_entry_id, entries, message_counts, self._on_appended
+            self._index.current_id,
+            first_entry_id,
+            entries,
+            message_counts,
+            self._on_appended,
+            tag,
         )
         if self.queued_entries >= self._max_entries or self._queued_bytes >= self._max_bytes:
             self._on_full()
@@ -105,7 +110,7 @@ class Appender:
         """What was numbered behind a failed append cannot stand; the next takes its number. Nor may
         what is held get ahead of it: its caller will come again with both, in their order.
         """
-        failed = [done for _, _, done in self._pending] + [done for _, _, done in self._held]
+        failed = [done for _, _, done in self._pending] + [done for _, _, done, _ in self._held]
         self._abandoned = len(self._pending) - 1
         self._pending.clear()
         self._held.clear()

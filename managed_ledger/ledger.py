@@ -107,17 +107,21 @@ class ManagedLedger:
     # appending
 
     def append(
-        self, entries: Sequence[bytes], message_counts: Sequence[int], done: Appended
+        self,
+        entries: Sequence[bytes],
+        message_counts: Sequence[int],
+        done: Appended,
+        tag: bytes = b"",
     ) -> None:
-        """Append consecutive entries to one ledger; returns at once.
+        """Append consecutive entries to one ledger; returns at once. `tag` is kept with them all.
 
         `done(first_position, None)` comes when they are durable, in the order of the appends, with
         `last_confirmed` already moved; `done(None, error)` when they are not. `entries` must not
         change afterwards.
         """
-        self._appender.append(entries, message_counts, done)
+        self._appender.append(entries, message_counts, done, tag)
 
-    async def append_one(self, entry: bytes, message_count: int = 1) -> Position:
+    async def append_one(self, entry: bytes, message_count: int = 1, tag: bytes = b"") -> Position:
         """Durable when it returns; cancelling it does not stop the append."""
         position: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
 
@@ -129,7 +133,7 @@ class ManagedLedger:
             elif error is not None:
                 position.set_exception(error)
 
-        self.append([entry], [message_count], done)
+        self.append([entry], [message_count], done, tag)
         return await position
 
     # reading

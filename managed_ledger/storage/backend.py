@@ -5,9 +5,11 @@ ZooKeeper implement `Backend`. Everything above works through these Protocols al
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+from managed_ledger.storage.tag_runs import TagRun
 
 # Called exactly once, on the event loop: None after the entries are durable, else the reason why
 # they are not. Calls come in the order of the appends.
@@ -19,13 +21,14 @@ class EntryRun:
     """Consecutive entries of one ledger, by column: entry i is `first_entry_id + i`.
 
     `message_counts[i]` is how many messages the entry carries (a batch is one entry; a
-    transaction marker carries 0).
+    transaction marker carries 0). `tags` says which of them were appended with a tag.
     """
 
     ledger_id: int
     first_entry_id: int
     entries: list[bytes]
     message_counts: list[int]
+    tags: Iterable[TagRun] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +89,12 @@ class LogStorage(Protocol):
         entries: Sequence[bytes],
         message_counts: Sequence[int],
         appended: Appended,
+        tag: bytes = b"",
     ) -> None:
         """Queue consecutive entries for the next group commit; returns at once.
 
         The caller must not change `entries` afterwards. `appended` is called once, in order.
+        `tag`, of at most 65,535 bytes, is kept with all of these entries and read with them.
         """
         ...
 

@@ -59,7 +59,9 @@ class LedgerState:
         start = self.flushed.entries - self.tail.first_entry_id
         entries = leading(self.tail.entries[start : start + MAX_ENTRIES_PER_FLUSH], max_bytes)
         message_counts = self.tail.message_counts[start : start + len(entries)]
-        return FlushJob(self.ledger_id, self.flushed, entries, message_counts)
+        first, count = self.flushed.entries, len(entries)
+        tags = self.tail.tags.within(first, first + count - 1)
+        return FlushJob(self.ledger_id, self.flushed, entries, message_counts, tags)
 
     def note_flushed(self, result: FlushResult) -> None:
         self.flushed = result.flushed
@@ -86,7 +88,7 @@ class EngineState:
         if isinstance(operation, Append):
             state = self.ledgers.get(operation.ledger_id)
             if state is not None:  # else it was deleted while this was on its way
-                state.tail.extend(operation.entries, operation.message_counts)
+                state.tail.extend(operation.entries, operation.message_counts, operation.tag)
         elif isinstance(operation, Put | Remove):
             self.table.apply(operation)
         elif isinstance(operation, CreateLedger):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from managed_ledger.storage.backend import EntryRun
+from managed_ledger.storage.tag_runs import TagRuns
 
 
 def leading(entries: list[bytes], max_bytes: int) -> list[bytes]:
@@ -19,23 +20,30 @@ def leading(entries: list[bytes], max_bytes: int) -> list[bytes]:
 class EntryColumns:
     """Entries `first_entry_id` up to (but without) `next_entry_id`; all of them durable."""
 
-    __slots__ = ("entries", "first_entry_id", "message_counts")
+    __slots__ = ("entries", "first_entry_id", "message_counts", "tags")
 
     def __init__(
         self,
         first_entry_id: int = 0,
         entries: list[bytes] | None = None,
         message_counts: "array[int] | None" = None,
+        tags: TagRuns | None = None,
     ) -> None:
         self.first_entry_id = first_entry_id
         self.entries = [] if entries is None else entries
         self.message_counts = array("I") if message_counts is None else message_counts
+        self.tags = TagRuns() if tags is None else tags
 
     @property
     def next_entry_id(self) -> int:
         return self.first_entry_id + len(self.entries)
 
-    def extend(self, entries: Sequence[bytes], message_counts: Iterable[int]) -> None:
+    def extend(
+        self, entries: Sequence[bytes], message_counts: Iterable[int], tag: bytes = b""
+    ) -> None:
+        if tag and entries:
+            first = self.next_entry_id
+            self.tags.add(first, first + len(entries) - 1, tag)
         self.entries.extend(entries)
         self.message_counts.extend(message_counts)
 
@@ -43,6 +51,7 @@ class EntryColumns:
         dropped = max(0, entry_id - self.first_entry_id)
         del self.entries[:dropped]
         del self.message_counts[:dropped]
+        self.tags.drop_before(entry_id)
         self.first_entry_id += dropped
 
     def run(
@@ -63,4 +72,7 @@ class EntryColumns:
             return None
         entries = leading(entries, max_bytes)
         message_counts = self.message_counts[start : start + len(entries)].tolist()
-        return EntryRun(ledger_id, first_entry_id, entries, message_counts)
+        run = EntryRun(ledger_id, first_entry_id, entries, message_counts)
+        if self.tags:
+            run.tags = self.tags.within(first_entry_id, first_entry_id + len(entries) - 1)
+        return run

@@ -39,7 +39,9 @@ CRC: Final = Struct("<I")
 HEADER_BYTES: Final = HEADER.size + CRC.size
 
 KIND_ENTRIES, KIND_PUT, KIND_REMOVE, KIND_CREATE_LEDGER, KIND_DELETE_LEDGER = range(1, 6)
+KIND_TAGGED_ENTRIES: Final = 6
 ENTRIES: Final = Struct("<BQQI")  # kind, ledger id, first entry id, count; then two u32 columns
+TAG: Final = Struct("<H")  # of tagged entries, behind ENTRIES: bytes; then the tag and the columns
 PUT: Final = Struct("<BQII")  # kind, version, key and value bytes
 REMOVE: Final = Struct("<BI")  # kind, key bytes
 LEDGER: Final = Struct("<BQ")  # kind, ledger id
@@ -69,6 +71,7 @@ class EntriesRecord:
     first_entry_id: int
     entries: list[bytes]
     message_counts: "array[int]"
+    tag: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,11 @@ def encode_body(operations: Iterable[Operation]) -> bytes:
     for operation in operations:
         if isinstance(operation, Append):
             ids = operation.ledger_id, operation.first_entry_id, len(operation.entries)
-            parts.append(ENTRIES.pack(KIND_ENTRIES, *ids))
+            if operation.tag:
+                parts.append(ENTRIES.pack(KIND_TAGGED_ENTRIES, *ids))
+                parts.append(TAG.pack(len(operation.tag)) + operation.tag)
+            else:
+                parts.append(ENTRIES.pack(KIND_ENTRIES, *ids))
             parts.append(operation.lengths)
             parts.append(operation.message_counts)
             parts.extend(operation.entries)
@@ -157,13 +164,9 @@ def decode_body(body: bytes) -> Iterator[Record]:
     at = 0
     while at < len(body):
         kind = body[at]
-        if kind == KIND_ENTRIES:
-            _, ledger_id, first_entry_id, count = ENTRIES.unpack_from(body, at)
-            at += ENTRIES.size
-            lengths = u32_column(body, at, count)
-            message_counts = u32_column(body, at + 4 * count, count)
-            entries, at = split(body, at + 8 * count, lengths)
-            yield EntriesRecord(ledger_id, first_entry_id, entries, message_counts)
+        if kind in (KIND_ENTRIES, KIND_TAGGED_ENTRIES):
+            record, at = decode_entries(body, at, kind)
+            yield record
         elif kind == KIND_PUT:
             _, version, key_bytes, value_bytes = PUT.unpack_from(body, at)
             (key, value), at = split(body, at + PUT.size, (key_bytes, value_bytes))
@@ -177,6 +180,18 @@ def decode_body(body: bytes) -> Iterator[Record]:
             at += LEDGER.size
             created = kind == KIND_CREATE_LEDGER
             yield CreateLedgerRecord(ledger_id) if created else DeleteLedgerRecord(ledger_id)
+
+
+def decode_entries(body: bytes, at: int, kind: int) -> tuple[EntriesRecord, int]:
+    _, ledger_id, first_entry_id, count = ENTRIES.unpack_from(body, at)
+    at += ENTRIES.size
+    tag = b""
+    if kind == KIND_TAGGED_ENTRIES:
+        (tag,), at = split(body, at + TAG.size, TAG.unpack_from(body, at))
+    lengths = u32_column(body, at, count)
+    message_counts = u32_column(body, at + 4 * count, count)
+    entries, at = split(body, at + 8 * count, lengths)
+    return EntriesRecord(ledger_id, first_entry_id, entries, message_counts, tag), at
 
 
 def u32_column(data: bytes, at: int, count: int) -> "array[int]":

@@ -126,7 +126,7 @@ class Recovery:
                 f"entry {state.tail.next_entry_id} is missing: restore the data directory from a "
                 "backup"
             )
-        state.tail.extend(record.entries[known:], record.message_counts[known:])
+        state.tail.extend(record.entries[known:], record.message_counts[known:], record.tag)
         state.queued_entries = state.tail.next_entry_id
 
     def _check_deleted_later(self) -> None:

@@ -1,7 +1,8 @@
 """The bytes of a ledger's own file: blocks of consecutive entries, each verified by CRC when read.
 
-Block = header | u32 lengths | u32 message counts | payloads. A file counts only up to the length
-that the snapshot records; what lies behind is left from a flush that a crash cut short, and the
+Block = header | u32 lengths | u32 message counts | payloads. Where entries carry tags its magic is
+another, and the tags stand behind the header. A file counts only up to the length that the snapshot
+records; what lies behind is left from a flush that a crash cut short, and the
 next flush overwrites it. All functions here block; they run in worker threads.
 """
 
@@ -19,11 +20,14 @@ from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.disk import Disk, DiskFile
 from managed_ledger.storage.entry_columns import EntryColumns
 from managed_ledger.storage.journal_format import split, u32_column
+from managed_ledger.storage.tag_runs import TagRuns
 
 FOLDER: Final = "ledgers"
 MAGIC: Final = b"PBL1"
+TAGGED_MAGIC: Final = b"PBL2"
 HEADER: Final = Struct("<4sQQIII")  # magic, ledger id, first entry id, count, body bytes, body crc
 CRC: Final = Struct("<I")
+COUNT: Final = Struct("<I")  # of tag runs
 HEADER_BYTES: Final = HEADER.size + CRC.size
 BLOCK_BYTES: Final = 64 * 1024
 
@@ -46,6 +50,7 @@ class FlushJob:
     flushed: FlushedPart
     entries: list[bytes]
     message_counts: "array[int]"
+    tags: TagRuns
 
 
 class BlockIndex:
@@ -148,18 +153,44 @@ def encode_blocks(job: FlushJob) -> Iterator[tuple[int, list[bytes]]]:
         entries = job.entries[at:stop]
         first_entry_id = job.flushed.entries + at
         counts = job.message_counts[at : at + len(entries)]
-        yield first_entry_id, encode_block(job.ledger_id, first_entry_id, entries, counts)
+        tags = job.tags.within(first_entry_id, first_entry_id + len(entries) - 1)
+        yield first_entry_id, encode_block(job.ledger_id, first_entry_id, entries, counts, tags)
         at += len(entries)
 
 
 def encode_block(
-    ledger_id: int, first_entry_id: int, entries: Sequence[bytes], message_counts: "array[int]"
+    ledger_id: int,
+    first_entry_id: int,
+    entries: Sequence[bytes],
+    message_counts: "array[int]",
+    tags: TagRuns,
 ) -> list[bytes]:
     lengths = array("I", map(len, entries))
-    body = b"".join((lengths, message_counts, *entries))
+    tagged = encode_tags(tags, first_entry_id) if tags else b""
+    body = b"".join((tagged, lengths, message_counts, *entries))
     ids = ledger_id, first_entry_id, len(entries)
-    header = HEADER.pack(MAGIC, *ids, len(body), crc32c(body))
+    header = HEADER.pack(TAGGED_MAGIC if tags else MAGIC, *ids, len(body), crc32c(body))
     return [header, CRC.pack(crc32c(header)), body]
+
+
+def encode_tags(tags: TagRuns, first_entry_id: int) -> bytes:
+    """u32 how many, then columns: the first and the last entry as of the block, tag bytes; tags."""
+    firsts = array("I", [first - first_entry_id for first in tags.firsts])
+    lasts = array("I", [last - first_entry_id for last in tags.lasts])
+    lengths = array("I", map(len, tags.tags))
+    return b"".join((COUNT.pack(len(tags)), firsts, lasts, lengths, *tags.tags))
+
+
+def decode_tags(data: bytes, at: int, first_entry_id: int) -> tuple[TagRuns, int]:
+    """And where they end."""
+    (count,) = COUNT.unpack_from(data, at)
+    at += COUNT.size
+    firsts, lasts, lengths = (u32_column(data, at + 4 * count * n, count) for n in range(3))
+    tags, at = split(data, at + 12 * count, lengths)
+    runs = TagRuns()
+    for first, last, tag in zip(firsts, lasts, tags, strict=True):
+        runs.add(first_entry_id + first, first_entry_id + last, tag)
+    return runs, at
 
 
 def load_index(disk: Disk, ledger_id: int, flushed: FlushedPart) -> BlockIndex:
@@ -171,7 +202,8 @@ def load_index(disk: Disk, ledger_id: int, flushed: FlushedPart) -> BlockIndex:
         offset = next_entry_id = 0
         while offset < flushed.file_bytes:
             data = file.pread(HEADER_BYTES, offset)
-            first_entry_id, count, body_bytes, _ = decode_header(data, 0, ledger_id, name, offset)
+            header = decode_header(data, 0, ledger_id, name, offset)
+            _, first_entry_id, count, body_bytes, _ = header
             if first_entry_id != next_entry_id:
                 raise corrupt(name, offset)
             index.add(first_entry_id, offset)
@@ -204,30 +236,34 @@ def decode_block(
 ) -> tuple[EntryColumns, int]:
     """The block at `at` of `data`, which begins at `file_offset`, and where the next one begins."""
     offset = file_offset + at
-    first_entry_id, count, body_bytes, crc = decode_header(data, at, ledger_id, name, offset)
+    header = decode_header(data, at, ledger_id, name, offset)
+    magic, first_entry_id, count, body_bytes, crc = header
     at += HEADER_BYTES
     end = at + body_bytes
     if crc32c(memoryview(data)[at:end]) != crc or end > len(data):
         raise corrupt(name, offset)
+    tags = TagRuns()
+    if magic == TAGGED_MAGIC:
+        tags, at = decode_tags(data, at, first_entry_id)
     lengths = u32_column(data, at, count)
     message_counts = u32_column(data, at + 4 * count, count)
     entries, end = split(data, at + 8 * count, lengths)
-    return EntryColumns(first_entry_id, entries, message_counts), end
+    return EntryColumns(first_entry_id, entries, message_counts, tags), end
 
 
 def decode_header(
     data: bytes, at: int, ledger_id: int, name: str, offset: int
-) -> tuple[int, int, int, int]:
-    """First entry id, count, body bytes, body crc."""
+) -> tuple[bytes, int, int, int, int]:
+    """Magic, first entry id, count, body bytes, body crc."""
     packed = data[at : at + HEADER.size]
     if len(data) < at + HEADER_BYTES or CRC.unpack_from(data, at + HEADER.size)[0] != crc32c(
         packed
     ):
         raise corrupt(name, offset)
     magic, found_id, first_entry_id, count, body_bytes, body_crc = HEADER.unpack(packed)
-    if magic != MAGIC or found_id != ledger_id:
+    if magic not in (MAGIC, TAGGED_MAGIC) or found_id != ledger_id:
         raise corrupt(name, offset)
-    return first_entry_id, count, body_bytes, body_crc
+    return magic, first_entry_id, count, body_bytes, body_crc
 
 
 def corrupt(name: str, offset: int) -> CorruptStorage:

@@ -14,7 +14,8 @@ from managed_ledger.storage.backend import Appended, Versioned
 
 @dataclass(slots=True, eq=False)
 class Append:
-    """By column: `entries[i]` has `lengths[i]` bytes and carries `message_counts[i]` messages."""
+    """By column: `entries[i]` has `lengths[i]` bytes and carries `message_counts[i]` messages;
+    `tag` is that of all of them."""
 
     ledger_id: int
     first_entry_id: int
@@ -23,6 +24,7 @@ class Append:
     message_counts: "array[int]"
     size_bytes: int
     appended: Appended
+    tag: bytes
 
     def complete(self, error: Exception | None) -> None:
         self.appended(error)
@@ -95,7 +97,9 @@ def append_operation(
     entries: Sequence[bytes],
     message_counts: Sequence[int],
     appended: Appended,
+    tag: bytes,
 ) -> Append:
     lengths = array("I", map(len, entries))
     counts = array("I", message_counts)
-    return Append(ledger_id, first_entry_id, entries, lengths, counts, sum(lengths), appended)
+    size_bytes = sum(lengths)
+    return Append(ledger_id, first_entry_id, entries, lengths, counts, size_bytes, appended, tag)

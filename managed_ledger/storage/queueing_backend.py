@@ -52,6 +52,7 @@ class QueueingBackend:
         entries: Sequence[bytes],
         message_counts: Sequence[int],
         appended: Appended,
+        tag: bytes = b"",
     ) -> None:
         state = self._state.ledgers.get(ledger_id)
         if state is None or state.fenced:
@@ -61,7 +62,7 @@ class QueueingBackend:
         assert first_entry_id == state.queued_entries, "entries are numbered without gaps"
         state.queued_entries += len(entries)
         self._commits.submit_append(
-            append_operation(ledger_id, first_entry_id, entries, message_counts, appended)
+            append_operation(ledger_id, first_entry_id, entries, message_counts, appended, tag)
         )
 
     async def recover_ledger(self, ledger_id: int) -> LedgerSummary:

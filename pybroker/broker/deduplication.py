@@ -6,6 +6,7 @@ message share its sequence id; it counts as seen with its last chunk. Memory is 
 what is in flight: a duplicate of a message that is not durable yet is answered when that one is.
 
 State is rebuilt at load from a snapshot in the metadata store and a scan of the entries behind it.
+What belongs to a transaction, and what ended it, is told by the entries' tags, as everywhere.
 """
 
 import json
@@ -14,16 +15,12 @@ from typing import Any, Final, NamedTuple
 
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST, Position
-from managed_ledger.storage.backend import MetadataStore
+from managed_ledger.storage.backend import EntryRun, MetadataStore
 from pybroker.broker.sequence_ranges import SequenceRanges
 from pybroker.names import TxnId
-from pybroker.wire.message_metadata import (
-    MARKER_TXN_ABORT,
-    MARKER_TXN_COMMIT,
-    BadEntry,
-    parse_metadata,
-    transaction_of,
-)
+from pybroker.transaction.transactional_entries import UntaggedSpan, transactional_entries
+from pybroker.transaction.txn_status import TxnAction
+from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
 _SCAN_ENTRIES: Final = 1000
 _SCAN_BYTES: Final = 4 * 1024 * 1024
@@ -205,21 +202,31 @@ class Deduplication:
         position = EARLIEST
         if stored is not None:
             position = self._restore(json.loads(stored.value))
+        untagged = UntaggedSpan.of(self._ledger.properties)
         while run := await self._ledger.read(position, LATEST, _SCAN_ENTRIES, _SCAN_BYTES):
-            for entry in run.entries:
-                self._replay(entry)
+            self._replay_run(run, untagged)
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
 
-    def _replay(self, entry: bytes) -> None:
+    def _replay_run(self, run: EntryRun, untagged: UntaggedSpan) -> None:
+        start = 0
+        for txn_id, action, first, count in transactional_entries(run, untagged):
+            at = first.entry_id - run.first_entry_id
+            for entry in run.entries[start:at]:
+                self._replay(entry, None)
+            start = at + count
+            if action is None:
+                for entry in run.entries[at:start]:
+                    self._replay(entry, txn_id)
+            else:
+                self.ended(txn_id, action is TxnAction.ABORT)
+        for entry in run.entries[start:]:
+            self._replay(entry, None)
+
+    def _replay(self, entry: bytes, txn_id: TxnId | None) -> None:
         try:
             metadata = parse_metadata(entry)
         except BadEntry:
             return  # its producer made it so; it has no sequence id to remember
-        txn_id = transaction_of(metadata)
-        if metadata.marker_type in (MARKER_TXN_COMMIT, MARKER_TXN_ABORT):
-            if txn_id is not None:
-                self.ended(txn_id, metadata.marker_type == MARKER_TXN_ABORT)
-            return
         lowest, chunk = metadata.sequence_id, metadata.chunk_id
         highest = max(lowest, metadata.highest_sequence_id)
         ids = SequenceIds(lowest, highest, chunk, metadata.num_chunks_from_msg)

@@ -12,14 +12,14 @@ from collections.abc import ItemsView
 from managed_ledger.position import Position
 from pybroker.names import TxnId
 from pybroker.transaction.buffer_snapshot import OpenTransactionRecord, TransactionRanges
-from pybroker.wire.message_metadata import transaction_fields
+from pybroker.transaction.transactional_entries import tag_of
 
 
 class OpenTransaction:
-    __slots__ = ("answered", "ending", "fields", "in_flight", "limit", "opened_at_ms", "ranges")
+    __slots__ = ("answered", "ending", "in_flight", "limit", "opened_at_ms", "ranges", "tag")
 
     def __init__(self, txn_id: TxnId, limit: Position, opened_at_ms: int) -> None:
-        self.fields = transaction_fields(txn_id)
+        self.tag = tag_of(txn_id)  # of its messages in the log
         self.limit = limit
         self.answered = False  # the first append was
         self.opened_at_ms = opened_at_ms

@@ -9,7 +9,8 @@ behind it wait with it. A transaction is registered when its first entry is hand
 when that is durable, so that no completion in between can show it.
 
 A topic that never had a transaction costs nothing. Its first one sets a ledger property, queued
-ahead of the entry; only with that property does recovery load the snapshot and scan from there.
+ahead of the entry; only with that property does recovery load the snapshot and scan from there. It
+believes the tags that entries were appended with, never what clients wrote into them.
 
 A transaction whose marker was lost is found by asking for its outcome: at recovery, by a timer, and
 when an END's low watermark says that it must be over.
@@ -26,20 +27,21 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.config import BrokerConfig
-from pybroker.errors import (
-    InvalidTxnStatus,
-    NotAllowed,
-    PulsarError,
-    TransactionCoordinatorNotFound,
-)
+from pybroker.errors import InvalidTxnStatus, PulsarError, TransactionCoordinatorNotFound
 from pybroker.names import TopicName, TxnId
 from pybroker.runtime import Clock, Tasks
 from pybroker.transaction.aborted_txns import HiddenEntries
 from pybroker.transaction.buffer_snapshot import BufferHead, BufferSnapshots
 from pybroker.transaction.open_transactions import OpenTransaction, OpenTransactions
 from pybroker.transaction.transactional_entries import (
-    TransactionalEntry,
+    SINCE,
+    TAGGED_SINCE,
+    TransactionalEntries,
+    UntaggedSpan,
     marker,
+    parse_position,
+    position_text,
+    tag_of,
     transactional_entries,
 )
 from pybroker.transaction.txn_status import (
@@ -48,9 +50,7 @@ from pybroker.transaction.txn_status import (
     action_to_settle,
     require_open,
 )
-from pybroker.wire.message_metadata import BadEntry, naming_transaction
 
-_SINCE: Final = "transactions"  # ledger property: everything up to this position is plain
 _SCAN_ENTRIES: Final = 1000
 _SCAN_BYTES: Final = 4 * 1024 * 1024
 _SCAN_LIMIT_ENTRIES: Final = 10_000  # plain ones too are read at recovery: so many pay a snapshot
@@ -89,7 +89,7 @@ class TransactionBuffer:
         self.on_ended: Callable[[TxnId, TxnAction], None] = lambda txn_id, action: None
         self.hidden = HiddenEntries()
         self._open = OpenTransactions()
-        self._marked = _SINCE in ledger.properties
+        self._marked = SINCE in ledger.properties
         # snapshots
         self._snapshots = BufferSnapshots(metadata, ledger.name)
         self._snapshot_position = ledger.last_confirmed
@@ -118,20 +118,12 @@ class TransactionBuffer:
             require_open(self._outcomes, txn_id)
             transaction = self._open.get(txn_id) or self._begin(txn_id)
             self._check_not_ending(txn_id, transaction)
-            entries = naming_transaction(entries, transaction.fields)
-        except BadEntry as error:
-            self._refuse(txn_id, done, NotAllowed(f"It cannot be stored for {txn_id}: {error}"))
-            return
         except PulsarError as refusal:
-            self._refuse(txn_id, done, refusal)
+            done(None, refusal)
             return
         transaction.in_flight += 1
         answered = partial(self._appended, txn_id, transaction, len(entries), done)
-        self._ledger.append(entries, message_counts, answered)
-
-    def _refuse(self, txn_id: TxnId, done: Appended, why: PulsarError) -> None:
-        self._drop_if_empty(txn_id)
-        done(None, why)
+        self._ledger.append(entries, message_counts, answered, transaction.tag)
 
     def _begin(self, txn_id: TxnId) -> OpenTransaction:
         if not self._outcomes.has_partition(txn_id, self._topic):
@@ -151,8 +143,8 @@ class TransactionBuffer:
         if self._marked:
             return
         self._marked = True
-        position = self._ledger.last_confirmed
-        marked = self._ledger.set_property(_SINCE, f"{position.ledger_id}:{position.entry_id}")
+        position = position_text(self._ledger.last_confirmed)
+        marked = self._ledger.update_properties({SINCE: position, TAGGED_SINCE: position})
         marked.add_done_callback(self._ledger_marked)
         self._set_timer()
 
@@ -207,7 +199,7 @@ class TransactionBuffer:
         ending = transaction.ending = asyncio.get_running_loop().create_future()
         entry = marker(txn_id, action, self._clock.now_ms())
         appended = partial(self._marker_appended, txn_id, transaction, action)
-        self._ledger.append([entry], [0], appended)
+        self._ledger.append([entry], [0], appended, tag_of(txn_id, action))
         return ending
 
     def _marker_appended(
@@ -301,10 +293,12 @@ class TransactionBuffer:
         return buffer
 
     async def _recover(self) -> None:
+        if TAGGED_SINCE not in self._ledger.properties:  # the last writer had no tags
+            end = position_text(self._ledger.last_confirmed)
+            await self._ledger.set_property(TAGGED_SINCE, end)
         head = self._snapshots.head()
         if head is None:
-            ledger_id, _, entry_id = self._ledger.properties[_SINCE].partition(":")
-            head = BufferHead(Position(int(ledger_id), int(entry_id)), [])
+            head = BufferHead(parse_position(self._ledger.properties[SINCE]), [])
         self._restore(head)
         await self._scan(head.position)
         for txn_id, _ in list(self._open.items()):
@@ -324,20 +318,21 @@ class TransactionBuffer:
 
     async def _scan(self, after: Position) -> None:
         position, end = after.after, self._ledger.last_confirmed
+        untagged = UntaggedSpan.of(self._ledger.properties)
         while run := await self._ledger.read(position, end, _SCAN_ENTRIES, _SCAN_BYTES):
-            for entry in transactional_entries(run):
-                self._replay(entry)
+            for entries in transactional_entries(run, untagged):
+                self._replay(entries)
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
 
-    def _replay(self, entry: TransactionalEntry) -> None:
-        txn_id, action, position = entry
+    def _replay(self, entries: TransactionalEntries) -> None:
+        txn_id, action, first, count = entries
         transaction = self._open.get(txn_id)
         if transaction is None:
-            transaction = self._open.begin(txn_id, position.before, self._clock.now_ms())
+            transaction = self._open.begin(txn_id, first.before, self._clock.now_ms())
         if action is None:
-            self._open.appended(transaction, position, 1)
+            self._open.appended(transaction, first, count)
         else:
-            self._over(txn_id, transaction, action, position)
+            self._over(txn_id, transaction, action, first)
 
     # Snapshots and the timer
 

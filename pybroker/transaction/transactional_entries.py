@@ -1,13 +1,18 @@
-"""How entries of a log tell of transactions: what appends must write, and what a scan finds.
+"""How entries of a log tell of transactions: by the tags that the broker appended them with.
 
-Recovery has nothing but the log, so every entry's own metadata names its transaction, also where a
-client named it in the SEND command only (the Go client does).
+A tag stands beside the entries, in the storage. What clients wrote into an entry's own metadata,
+a transaction's id or the type of a marker, is theirs and means nothing here: entries are stored as
+they came. Only what was written before there were tags tells by its metadata; where that ends is a
+property of the ledger (see `UntaggedSpan`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from struct import Struct
 from typing import Final, NamedTuple
 
-from managed_ledger.position import Position
+from managed_ledger.errors import CorruptStorage
+from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.backend import EntryRun
 from pybroker.names import TxnId
 from pybroker.transaction.txn_status import TxnAction
@@ -20,29 +25,95 @@ from pybroker.wire.message_metadata import (
     transaction_of,
 )
 
+# Ledger properties, each a position: everything up to the first is plain; everything behind the
+# second tells by tags.
+SINCE: Final = "transactions"
+TAGGED_SINCE: Final = "transaction-tags"
+
+_TAG: Final = Struct("<BQQ")  # kind, most and least bits of the transaction
+_KINDS: Final = {None: 1, TxnAction.COMMIT: 2, TxnAction.ABORT: 3}
+_ACTIONS: Final = {kind: action for action, kind in _KINDS.items()}
+
 _MARKER_TYPES: Final = {TxnAction.COMMIT: MARKER_TXN_COMMIT, TxnAction.ABORT: MARKER_TXN_ABORT}
-_ACTIONS: Final = {marker_type: action for action, marker_type in _MARKER_TYPES.items()}
+_ACTIONS_OF_MARKERS: Final = {marker: action for action, marker in _MARKER_TYPES.items()}
 
 
-class TransactionalEntry(NamedTuple):
-    """`action` None: a message of the transaction; else the marker that ends it."""
+class TransactionalEntries(NamedTuple):
+    """`action` None: consecutive messages of the transaction; else the marker that ends it."""
 
     txn_id: TxnId
     action: TxnAction | None
-    position: Position
+    first: Position
+    entry_count: int
 
 
 def marker(txn_id: TxnId, action: TxnAction, publish_time_ms: int) -> bytes:
     return marker_entry(txn_id, _MARKER_TYPES[action], publish_time_ms)
 
 
-def transactional_entries(run: EntryRun) -> Iterator[TransactionalEntry]:
+def tag_of(txn_id: TxnId, action: TxnAction | None = None) -> bytes:
+    """Of its messages or, with an action, of the marker."""
+    return _TAG.pack(_KINDS[action], *txn_id)
+
+
+def parse_tag(tag: bytes) -> tuple[TxnId, TxnAction | None]:
+    """Raises CorruptStorage."""
+    if len(tag) != _TAG.size or tag[0] not in _ACTIONS:
+        raise CorruptStorage(
+            f"An entry carries the tag {tag.hex()}, which this version does not know: run the "
+            "version that wrote it"
+        )
+    kind, most, least = _TAG.unpack(tag)
+    return TxnId(most, least), _ACTIONS[kind]
+
+
+@dataclass(frozen=True, slots=True)
+class UntaggedSpan:
+    """The entries behind `after`, up to and with `up_to`, were written before there were tags."""
+
+    after: Position
+    up_to: Position
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> "UntaggedSpan":
+        if SINCE not in properties:
+            return cls(EARLIEST, EARLIEST)
+        up_to = properties.get(TAGGED_SINCE)
+        return cls(parse_position(properties[SINCE]), parse_position(up_to) if up_to else LATEST)
+
+    def __contains__(self, position: Position) -> bool:
+        return self.after < position <= self.up_to
+
+
+def transactional_entries(run: EntryRun, untagged: UntaggedSpan) -> Iterator[TransactionalEntries]:
+    """In the order of the entries; whatever it leaves out is plain."""
+    if Position(run.ledger_id, run.first_entry_id) <= untagged.up_to:
+        yield from _told_by_metadata(run, untagged)
+    for first, last, tag in run.tags:
+        txn_id, action = parse_tag(tag)
+        position = Position(run.ledger_id, first)
+        yield TransactionalEntries(txn_id, action, position, last - first + 1)
+
+
+def _told_by_metadata(run: EntryRun, untagged: UntaggedSpan) -> Iterator[TransactionalEntries]:
     for entry_id, entry in enumerate(run.entries, run.first_entry_id):
+        position = Position(run.ledger_id, entry_id)
+        if position not in untagged:
+            continue
         try:
             metadata = parse_metadata(entry)
         except BadEntry:
             continue  # stored as it was sent; it can name no transaction
         txn_id = transaction_of(metadata)
         if txn_id is not None:
-            action = _ACTIONS.get(metadata.marker_type)
-            yield TransactionalEntry(txn_id, action, Position(run.ledger_id, entry_id))
+            action = _ACTIONS_OF_MARKERS.get(metadata.marker_type)
+            yield TransactionalEntries(txn_id, action, position, 1)
+
+
+def position_text(position: Position) -> str:
+    return f"{position.ledger_id}:{position.entry_id}"
+
+
+def parse_position(text: str) -> Position:
+    ledger_id, _, entry_id = text.partition(":")
+    return Position(int(ledger_id), int(entry_id))

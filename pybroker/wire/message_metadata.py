@@ -9,7 +9,6 @@ payload is a sequence of [metadata size u32][SingleMessageMetadata][payload], co
 import base64
 import binascii
 import struct
-from collections.abc import Sequence
 from typing import Final
 
 from crc32c import crc32c
@@ -24,9 +23,7 @@ MARKER_TXN_ABORT: Final = 22
 _MARKER_PRODUCER: Final = "pulsar.txn.marker"
 _U32: Final = struct.Struct(">I")
 _CHECKSUM: Final = struct.Struct(">HI")
-_HEAD: Final = struct.Struct(">HII")  # with a checksum: its magic, itself, the metadata's size
 _MAGIC: Final = CHECKSUM_MAGIC.to_bytes(2, "big")
-_LONG_RUN: Final = 16  # from here on the columns are cheaper
 
 
 class BadEntry(ValueError):
@@ -82,65 +79,6 @@ def transaction_of(metadata: pb.MessageMetadata) -> TxnId | None:
     if not metadata.HasField("txnid_least_bits"):
         return None
     return TxnId(metadata.txnid_most_bits, metadata.txnid_least_bits)
-
-
-def transaction_fields(txn_id: TxnId) -> bytes:
-    """How metadata spells that it belongs to `txn_id`; encoders put the two fields side by side."""
-    return pb.MessageMetadata(
-        txnid_least_bits=txn_id.least, txnid_most_bits=txn_id.most
-    ).SerializePartialToString()
-
-
-def naming_transaction(entries: Sequence[bytes], fields: bytes) -> Sequence[bytes]:
-    """The entries, those whose metadata does not spell `fields` rewritten by `with_transaction`.
-
-    Raises BadEntry. This is what a message of a transaction costs beyond others. A run's metadata
-    mostly has one layout: a long run is looked through by column first, then entry by entry.
-    """
-    if len(entries) >= _LONG_RUN and _all_spell(entries, fields):
-        return entries
-    named: list[bytes] = []
-    add, unpack = named.append, _HEAD.unpack_from
-    for entry in entries:
-        try:
-            magic, _, size = unpack(entry)
-        except struct.error:
-            raise BadEntry(f"An entry of {len(entry)} bytes has no metadata") from None
-        end = 10 + size
-        if magic == CHECKSUM_MAGIC and end <= len(entry) and entry.find(fields, 10, end) >= 0:
-            add(entry)
-        else:
-            add(with_transaction(entry, fields))
-    return named
-
-
-def _all_spell(entries: Sequence[bytes], fields: bytes) -> bool:
-    """Whether all spell `fields`, and where the first does: False may be wrong, True is not."""
-    first, sizes = entries[0], set(map(len, entries))
-    end = 10 + int.from_bytes(first[6:10], "big")
-    start = first.find(fields, 10, end)
-    if not first.startswith(_MAGIC) or start < 0 or min(sizes) < end:
-        return False
-    stride, count = len(first), len(entries)
-    if len(sizes) > 1:  # then their beginnings, which are of one size
-        stride = start + len(fields)
-        entries = [entry[:stride] for entry in entries]
-    rows = b"".join(entries)
-    # The checksum's magic, the metadata's size, the fields; the checksum between differs.
-    columns = (0, 1, 6, 7, 8, 9, *range(start, start + len(fields)))
-    return all(rows[column::stride].count(first[column]) == count for column in columns)
-
-
-def with_transaction(entry: bytes, fields: bytes) -> bytes:
-    """The entry with `fields` behind the rest of its metadata: the last one counts in protobuf.
-
-    Some clients name the transaction in the SEND command only (the Go client does), and a log is
-    all that recovery has. Raises BadEntry.
-    """
-    start, end = _metadata_bounds(entry)
-    size = _U32.pack(end - start + len(fields))
-    body = b"".join((size, entry[start:end], fields, entry[end:]))
-    return _CHECKSUM.pack(CHECKSUM_MAGIC, crc32c(body)) + body
 
 
 def sticky_key(metadata: pb.MessageMetadata) -> bytes:

@@ -12,14 +12,10 @@ from managed_ledger.position import EARLIEST, LATEST
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.broker.deduplication import Deduplication, SequenceIds
 from pybroker.names import TxnId
+from pybroker.transaction.transactional_entries import marker, tag_of
+from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.message_metadata import (
-    MARKER_TXN_ABORT,
-    MARKER_TXN_COMMIT,
-    build_entry,
-    marker_entry,
-    parse_metadata,
-)
+from pybroker.wire.message_metadata import build_entry, parse_metadata
 
 
 class World:
@@ -42,13 +38,14 @@ class World:
         if self.deduplication.is_duplicate(producer, ids):
             return False
         self.deduplication.take(producer, ids, txn_id)
-        await self.ledger.append_one(entry_of(ids, producer, txn_id))
+        tag = b"" if txn_id is None else tag_of(txn_id)
+        await self.ledger.append_one(entry_of(ids, producer, txn_id), tag=tag)
         self.deduplication.became_durable(producer, ids)
         return True
 
     async def end(self, txn_id: TxnId, abort: bool) -> None:
-        marker = MARKER_TXN_ABORT if abort else MARKER_TXN_COMMIT
-        await self.ledger.append_one(marker_entry(txn_id, marker, 0))
+        action = TxnAction.ABORT if abort else TxnAction.COMMIT
+        await self.ledger.append_one(marker(txn_id, action, 0), 0, tag_of(txn_id, action))
         self.deduplication.ended(txn_id, abort)
 
     async def entries(self) -> list[Any]:

@@ -6,13 +6,16 @@ import pytest
 
 from managed_ledger.errors import BadVersion, LedgerClosed, LedgerNotFound
 from managed_ledger.storage.backend import Backend, Versioned
+from managed_ledger.storage.tag_runs import TagRuns
 
 EVERYTHING = (10_000, 1 << 30)  # entries, bytes
 
 
-async def append(backend: Backend, ledger_id: int, first: int, *entries: bytes) -> None:
+async def append(
+    backend: Backend, ledger_id: int, first: int, *entries: bytes, tag: bytes = b""
+) -> None:
     done = asyncio.get_running_loop().create_future()
-    backend.append(ledger_id, first, list(entries), [1] * len(entries), done.set_result)
+    backend.append(ledger_id, first, list(entries), [1] * len(entries), done.set_result, tag)
     error = await done
     if error is not None:
         raise error
@@ -52,6 +55,48 @@ def test_message_counts_come_with_the_entries(make_backend, run):
         assert run_.message_counts == [100, 0]
         assert (await backend.recover_ledger(ledger)).message_count == 100
         await backend.close()
+
+    run(scenario())
+
+
+def test_a_tag_comes_with_its_entries_and_with_no_others(make_backend, run):
+    async def scenario():
+        backend = make_backend()
+        await backend.open()
+        ledger = await backend.create_ledger()
+        for first, count, tag in [
+            (0, 2, b""),
+            (2, 3, b"a"),
+            (5, 1, b"a"),
+            (6, 2, b"b"),
+            (8, 1, b""),
+        ]:
+            await append(backend, ledger, first, *[b"x" * 40_000] * count, tag=tag)
+        for _ in range(2):
+            for first, last, expected in [
+                (0, 8, [(2, 5, b"a"), (6, 7, b"b")]),
+                (0, 1, []),
+                (3, 4, [(3, 4, b"a")]),
+                (5, 6, [(5, 5, b"a"), (6, 6, b"b")]),
+                (8, 8, []),
+            ]:
+                assert await tags(backend, ledger, first, last) == expected
+            await backend.close()
+            backend = make_backend()
+            await backend.open()
+        await backend.close()
+
+    async def tags(backend: Backend, ledger: int, first: int, last: int) -> list[tuple]:
+        carried = {}
+        while first <= last:
+            run_ = await backend.read(ledger, first, last, *EVERYTHING)
+            for run_first, run_last, tag in run_.tags:
+                carried |= dict.fromkeys(range(run_first, run_last + 1), tag)
+            first += len(run_.entries)
+        runs = TagRuns()
+        for entry_id, tag in carried.items():
+            runs.add(entry_id, entry_id, tag)
+        return list(runs)
 
     run(scenario())
 

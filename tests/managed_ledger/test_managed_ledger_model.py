@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, LATEST, Position
-from managed_ledger.storage.backend import Backend
+from managed_ledger.storage.backend import Backend, EntryRun
 from managed_ledger.storage.journal import EmbeddedBackend
 from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.storage.os_disk import OsDisk
@@ -37,6 +37,7 @@ class ManagedLedgerMachine(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.entries: dict[Position, bytes] = {}
+        self.tags: dict[Position, bytes] = {}
         self.unacked: dict[Position, int] = {}
         self.first = EARLIEST
         self.do(self.start(self.make_backend()))
@@ -66,23 +67,28 @@ class ManagedLedgerMachine(RuleBasedStateMachine):
         positions = list(self.entries)
         return positions[number % len(positions)] if positions else Position(0, 0)
 
-    @rule(sizes=st.lists(st.integers(0, 400), min_size=1, max_size=5))
-    def append(self, sizes):
+    @rule(
+        sizes=st.lists(st.integers(0, 400), min_size=1, max_size=5),
+        tag=st.sampled_from([b"", b"", b"one", b"two"]),
+    )
+    def append(self, sizes, tag):
         entries = [bytes([65 + len(self.entries) % 26]) * size for size in sizes]
-        first = self.do(self.append_all(entries))
+        first = self.do(self.append_all(entries, tag))
         for offset, entry in enumerate(entries):
             position = Position(first.ledger_id, first.entry_id + offset)
             self.entries[position] = entry
+            if tag:
+                self.tags[position] = tag
             self.unacked[position] = ALL_INDEXES
         assert self.ledger.last_confirmed == position
 
-    async def append_all(self, entries: list[bytes]) -> Position:
+    async def append_all(self, entries: list[bytes], tag: bytes) -> Position:
         done = self.loop.create_future()
 
         def appended(first, error):
             done.set_result(first)
 
-        self.ledger.append(entries, [BATCH] * len(entries), appended)
+        self.ledger.append(entries, [BATCH] * len(entries), appended, tag)
         return await done
 
     @rule(number=st.integers(0, 100))
@@ -163,8 +169,18 @@ class ManagedLedgerMachine(RuleBasedStateMachine):
             assert run.message_counts == [BATCH] * len(run.entries)
             for offset, entry in enumerate(run.entries):
                 found[Position(run.ledger_id, run.first_entry_id + offset)] = entry
+            self.check_tags(run)
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
         return found
+
+    def check_tags(self, run: EntryRun) -> None:
+        carried = {
+            entry_id: tag for first, last, tag in run.tags for entry_id in range(first, last + 1)
+        }
+        for entry_id in range(run.first_entry_id, run.first_entry_id + len(run.entries)):
+            expected = self.tags.get(Position(run.ledger_id, entry_id))
+            assert carried.pop(entry_id, None) == expected
+        assert not carried
 
     @invariant()
     def everything_reads_back(self):

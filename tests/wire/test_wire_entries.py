@@ -14,11 +14,9 @@ from pybroker.wire.message_metadata import (
     BadEntry,
     build_entry,
     marker_entry,
-    naming_transaction,
     parse_metadata,
     payload_of,
     sticky_key,
-    transaction_fields,
     transaction_of,
 )
 
@@ -70,78 +68,6 @@ def test_a_marker_names_its_transaction_and_has_no_payload() -> None:
 def test_transaction_zero_of_coordinator_zero_is_a_transaction() -> None:
     assert transaction_of(metadata(txnid_most_bits=0, txnid_least_bits=0)) == TxnId(0, 0)
     assert transaction_of(metadata()) is None
-
-
-TXN = TxnId(0, 300)
-SPELLED = {"txnid_most_bits": TXN.most, "txnid_least_bits": TXN.least, "highest_sequence_id": 1}
-NAMED = build_entry(metadata(**SPELLED), b"payload")
-FIELDS = transaction_fields(TXN)
-FIELDS_AT = NAMED.index(FIELDS)
-
-
-def without_checksum_looking_like_named() -> bytes:
-    """Its producer's name stands where NAMED has its metadata's size."""
-    disguised = metadata()
-    disguised.producer_name = NAMED[6:10].decode()
-    start = FIELDS_AT + 6 - len(build_entry(disguised, b""))
-    return build_entry(disguised, bytes(start) + FIELDS + b"payload")[6:]
-
-
-# What a run may hold: some are of NAMED's size, or have the same bytes where it has its fields.
-ENTRIES = {
-    "named": NAMED,
-    "not named": build_entry(metadata(), b"payload"),
-    "not named, of one size": build_entry(
-        metadata(ordering_key=b"1234", highest_sequence_id=1), b"payload"
-    ),
-    "not named, the payload has the bytes": build_entry(metadata(), FIELDS + b"payload"),
-    "another's": build_entry(metadata(**SPELLED | {"txnid_least_bits": 301}), b"payload"),
-    "not named, without a checksum": without_checksum_looking_like_named(),
-    "named, without a checksum": NAMED[6:],
-    "named, another payload": build_entry(metadata(**SPELLED), bytes(1000)),
-    "named, more metadata": build_entry(metadata(partition_key="k", **SPELLED), b"payload"),
-}
-
-
-def test_the_entries_are_as_alike_as_they_should_be() -> None:
-    sizes = {what: len(entry) for what, entry in ENTRIES.items()}
-    assert sizes["not named, of one size"] == sizes["another's"] == len(NAMED)
-    assert ENTRIES["not named, the payload has the bytes"].index(FIELDS) == FIELDS_AT
-    disguised = ENTRIES["not named, without a checksum"]
-    assert disguised[6:10] == NAMED[6:10]
-    assert disguised.index(FIELDS) == FIELDS_AT
-
-
-@pytest.mark.parametrize("count", [3, 20])
-@pytest.mark.parametrize("odd", ENTRIES)
-@pytest.mark.parametrize("usual", ENTRIES)
-def test_every_entry_of_a_transaction_names_it_in_the_end(usual: str, odd: str, count: int) -> None:
-    for position in (0, count // 2, count - 1):
-        entries = [ENTRIES[usual]] * count
-        entries[position] = ENTRIES[odd]
-        check_named(entries)
-
-
-def check_named(entries: list[bytes]) -> None:
-    named = naming_transaction(entries, FIELDS)
-    for before, after in zip(entries, named, strict=True):
-        if transaction_of(parse_metadata(before)) == TXN and before.startswith(b"\x0e\x01"):
-            assert after is before
-        expected = parse_metadata(before)
-        expected.MergeFrom(pb.MessageMetadata.FromString(FIELDS))
-        assert parse_metadata(after) == expected
-        assert payload_of(after) == payload_of(before)
-        assert int.from_bytes(after[2:6], "big") == crc32c(after[6:])
-
-
-@pytest.mark.parametrize("count", [3, 20])
-@pytest.mark.parametrize("size", range(len(NAMED) - len(b"payload")))
-def test_an_entry_cut_within_its_metadata_is_refused(size: int, count: int) -> None:
-    for position in (0, count // 2, count - 1):
-        entries = [NAMED] * count
-        entries[position] = NAMED[:size]
-        with pytest.raises(BadEntry):
-            naming_transaction(entries, FIELDS)
 
 
 @pytest.mark.parametrize(
