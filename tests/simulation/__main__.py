@@ -1,33 +1,53 @@
 """`python -m tests.simulation --seeds 1000` simulates fresh seeds; `--seed N` replays one, talking.
 
-Exit code 1 if any seed broke a promise; each is printed with the line that replays it.
+Exit code 1 if any seed broke a promise; each is printed with the line that replays it. At the end
+stands what was done to the broker; `--save FILE` adds it to what earlier runs saved there, and
+`--table FILE` prints such a file as a table.
 """
 
 import argparse
 import gc
+import json
 import logging
 import secrets
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 for folder in (Path(__file__).parents[2], Path(__file__).parent):
     sys.path.insert(0, str(folder))
 
+import features  # noqa: E402
 from bugs import BUGS  # noqa: E402
 from sim_seed import Report, Simulation  # noqa: E402
+
+CHUNK = 20  # seeds that a process takes at a time
+
+
+@dataclass(slots=True)
+class Chunk:
+    """What came of some seeds."""
+
+    seeds: int = 0
+    failures: list[str] = field(default_factory=list)
+    counts: "Counter[str]" = field(default_factory=Counter)
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    logging.disable(logging.CRITICAL)
-    with BUGS[options.bug]() if options.bug else nullcontext():
-        if options.seed is not None:
-            report = Simulation(options.seed).run()
-            print(*report.notes, *report.violations, summary(report), sep="\n")
-            return 1 if report.violations else 0
-        return _run_many(options.start, options.seeds, options.bug)
+    if options.table is not None:
+        print(table(json.loads(options.table.read_text())))
+        return 0
+    enabled = None if options.features is None else tuple(filter(None, options.features.split(",")))
+    if options.seed is not None:
+        return _replay(options.seed, options.bug, enabled)
+    return _run_many(options, enabled)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -35,34 +55,104 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="replay one seed and print what happened")
     parser.add_argument("--seeds", type=int, default=1000, help="how many (default 1000)")
     parser.add_argument("--start", type=int, help="first seed (default: a random number)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes to share the work")
     parser.add_argument("--bug", choices=sorted(BUGS), help="switch a deliberate bug on")
+    parser.add_argument(
+        "--features",
+        help=f"enable these, whatever the seed draws; of {', '.join(features.ALL)}; '' for none",
+    )
+    parser.add_argument("--save", type=Path, help="add the counts to this file, as JSON")
+    parser.add_argument("--table", type=Path, help="print the counts of such a file, and no more")
     return parser
 
 
-def _run_many(start: int | None, count: int, bug: str | None) -> int:
-    start = secrets.randbelow(10**9) if start is None else start
-    print(f"seeds {start} to {start + count - 1}", flush=True)
-    began, failed = time.monotonic(), 0
-    for done, seed in enumerate(range(start, start + count), 1):
-        report = Simulation(seed).run()
-        if report.violations:
-            failed += 1
-            _print_failure(report, bug)
-        if done % 50 == 0 or done == count:
-            seconds = time.monotonic() - began
-            print(f"{done} seeds, {failed} failed, {seconds / done:.2f} s each", flush=True)
-            gc.collect()
-    return 1 if failed else 0
+def _replay(seed: int, bug: str | None, enabled: tuple[str, ...] | None) -> int:
+    logging.disable(logging.CRITICAL)
+    with BUGS[bug]() if bug else nullcontext():
+        report = Simulation(seed, enabled).run()
+    print(*report.notes, *report.violations, summary(report), sep="\n")
+    return 1 if report.violations else 0
 
 
-def _print_failure(report: Report, bug: str | None) -> None:
-    replay = f"python -m tests.simulation --seed {report.seed}" + (f" --bug {bug}" if bug else "")
-    print(f"seed {report.seed} failed: {report.violations[0]}\n    {replay}", flush=True)
+def _run_many(options: argparse.Namespace, enabled: tuple[str, ...] | None) -> int:
+    start = secrets.randbelow(10**9) if options.start is None else options.start
+    end = start + options.seeds
+    print(f"seeds {start} to {end - 1}", flush=True)
+    total, began = Chunk(), time.monotonic()
+    work = partial(run_chunk, bug=options.bug, enabled=enabled)
+    chunks = [range(first, min(first + CHUNK, end)) for first in range(start, end, CHUNK)]
+    for number, chunk in enumerate(_in_processes(work, chunks, options.jobs), 1):
+        total.seeds += chunk.seeds
+        total.counts += chunk.counts
+        total.failures += chunk.failures
+        print(*chunk.failures, sep="\n", end="\n" * bool(chunk.failures), flush=True)
+        if number % 5 == 0 or number == len(chunks):
+            seconds = (time.monotonic() - began) / total.seeds
+            failed = len(total.failures)
+            print(f"{total.seeds} seeds, {failed} failed, {seconds:.2f} s each", flush=True)
+    print(", ".join(f"{count} {what}" for what, count in sorted(total.counts.items())))
+    if options.save is not None:
+        _save(options.save, total)
+    return 1 if total.failures else 0
+
+
+def _in_processes(work: "partial[Chunk]", chunks: list[range], jobs: int) -> Iterator[Chunk]:
+    if jobs == 1:
+        yield from map(work, chunks)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(work, chunks)
+
+
+def run_chunk(seeds: range, bug: str | None, enabled: tuple[str, ...] | None) -> Chunk:
+    logging.disable(logging.CRITICAL)
+    chunk = Chunk()
+    with BUGS[bug]() if bug else nullcontext():
+        for seed in seeds:
+            report = Simulation(seed, enabled).run()
+            chunk.seeds += 1
+            chunk.counts.update(counts_of(report))
+            if report.violations:
+                chunk.failures.append(_failure(report, bug, enabled))
+    gc.collect()
+    return chunk
+
+
+def counts_of(report: Report) -> dict[str, int]:
+    return {
+        **report.counts,
+        **{f"seeds with {name}": 1 for name in report.features},
+        "transactions": report.txns,
+        "messages received": report.messages,
+        "virtual seconds": round(report.virtual_s),
+        "steps": report.steps,
+    }
+
+
+def _failure(report: Report, bug: str | None, enabled: tuple[str, ...] | None) -> str:
+    replay = f"python -m tests.simulation --seed {report.seed}"
+    replay += f" --bug {bug}" if bug else ""
+    replay += f" --features '{','.join(enabled)}'" if enabled is not None else ""
+    drawn = f" ({', '.join(report.features)})" if report.features else ""
+    return f"seed {report.seed}{drawn} failed: {report.violations[0]}\n    {replay}"
+
+
+def _save(path: Path, total: Chunk) -> None:
+    known = Counter(json.loads(path.read_text())) if path.exists() else Counter()
+    known.update({**total.counts, "seeds": total.seeds, "seeds that failed": len(total.failures)})
+    path.write_text(json.dumps(dict(sorted(known.items())), indent=2) + "\n")
+
+
+def table(counts: dict[str, int]) -> str:
+    """As Markdown."""
+    rows = [f"| {what} | {count:,} |" for what, count in counts.items()]
+    return "\n".join(("| what | how often |", "|---|---|", *rows))
 
 
 def summary(report: Report) -> str:
     return (
-        f"seed {report.seed}: {report.txns} transactions, {report.messages} messages received, "
+        f"seed {report.seed}: {', '.join(report.features) or 'nothing unusual'}; "
+        f"{report.txns} transactions, {report.messages} messages received, "
         f"{report.steps} steps, {report.virtual_s:.1f} virtual seconds, "
         f"{len(report.violations)} violations, digest {report.digest}"
     )

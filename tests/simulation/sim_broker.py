@@ -11,9 +11,12 @@ from world.disk import SimulatedDisk
 from world.loop import SimulatedClock, World
 from world.node import Node
 
-from managed_ledger.errors import StorageFailed, StorageFull
+from managed_ledger.errors import ManagedLedgerError, StorageFailed, StorageFull
 from managed_ledger.storage.journal import EmbeddedBackend
 from pybroker.app import Broker
+from pybroker.broker.tenants import Conflict
+from pybroker.broker.topics import Topics
+from pybroker.errors import PulsarError
 from pybroker.names import TopicName, TxnId
 from pybroker.transaction.transaction_log import log_name
 
@@ -32,7 +35,7 @@ class BrokerProcess:
         self.broker: Broker | None = None
         self.serving = False
         self._faults_end = False
-        self._disk_had_faults = False
+        self.disk_had_faults = False
         self._sync_fault: Fault | None = None
 
     def start(self) -> None:
@@ -45,7 +48,7 @@ class BrokerProcess:
         try:
             await work
         except (StorageFull, StorageFailed) as error:
-            if not self._disk_had_faults:
+            if not self.disk_had_faults:
                 raise
             self._note(f"ends: {error}")
             self._sync_fault = None
@@ -64,6 +67,22 @@ class BrokerProcess:
             await self.broker.topics.create_partitioned(name, PARTITIONS)
         self.serving = True
         self._note("serves")
+
+    @property
+    def topics(self) -> Topics:
+        assert self.broker is not None
+        return self.broker.topics
+
+    def begin(self, work: Coroutine[Any, Any, Any], what: str) -> None:
+        """An administrator's request, whose answer nobody waits for."""
+        assert self.node is not None
+        self.node.create_task(self._tried(work, what))
+
+    async def _tried(self, work: Coroutine[Any, Any, Any], what: str) -> None:
+        try:
+            await work
+        except (PulsarError, ManagedLedgerError, Conflict) as error:
+            self._note(f"{what}: {error!r}")
 
     def _disk_failed(self, error: Exception) -> None:
         if self._sync_fault is None:
@@ -90,13 +109,13 @@ class BrokerProcess:
 
     def fill_disk(self, fault: Fault) -> None:
         """No room for anything more, for a while."""
-        self._disk_had_faults = True
+        self.disk_had_faults = True
         self.disk.fill_up(fault.disk_operation * 20)
         self.world.after(fault.down_s + 0.5, self.disk.make_room)
 
     def fail_sync(self, fault: Fault) -> None:
         if self.serving:
-            self._disk_had_faults = True
+            self.disk_had_faults = True
             self._sync_fault = fault
             self.disk.sync_fails = True
 

@@ -50,6 +50,11 @@ class Scenario:
     # Before the account the broker is started once more, perhaps when outcomes are forgotten.
     last_restart: Fault | None = None
     last_rest_s: float = 0.0
+    # What features change.
+    retention: int = -1  # the account reads everything from its start, unless a guardian holds it
+    guardian: bool = False  # a durable subscription that keeps what the account reads
+    outcome_retention_s: float = OUTCOME_RETENTION_S
+    pending_ack_log_entries: int = 0  # 0: with the other snapshots
 
     @classmethod
     def draw(cls, rng: random.Random) -> "Scenario":
@@ -82,12 +87,13 @@ class Scenario:
             transaction_coordinators=self.coordinators,
             managed_ledger_max_entries_per_ledger=self.max_entries_per_ledger,
             managed_ledger_min_ledger_rollover_time_minutes=0,
-            default_retention_time_in_minutes=-1,  # the account reads everything from its start
-            default_retention_size_in_mb=-1,
-            transaction_outcome_retention_ms=int(1000 * OUTCOME_RETENTION_S),
+            default_retention_time_in_minutes=self.retention,
+            default_retention_size_in_mb=self.retention,
+            transaction_outcome_retention_ms=int(1000 * self.outcome_retention_s),
             transaction_buffer_snapshot_max_transaction_count=self.snapshot_transactions,
             transaction_metadata_snapshot_entries=5 * self.snapshot_transactions,
-            transaction_pending_ack_log_entries=5 * self.snapshot_transactions,
+            transaction_pending_ack_log_entries=self.pending_ack_log_entries
+            or 5 * self.snapshot_transactions,
         )
 
 

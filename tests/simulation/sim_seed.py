@@ -11,10 +11,11 @@ Whatever does not come to an end within a bounded virtual time is a violation to
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
+import features
 from checks.history import History, Outcome, Read, Txn
 from checks.promises import Logs, never_consumed, violations, was_committed
 from clients.plain import LiveReader, PlainConsumer, PlainProducer, Process, new_client, read_of
@@ -44,6 +45,8 @@ class Report:
     messages: int
     txns: int
     digest: tuple[Any, ...]  # equal for two runs of one seed, or the run is not deterministic
+    features: tuple[str, ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 class Stuck(Exception):
@@ -51,11 +54,16 @@ class Stuck(Exception):
 
 
 class Simulation:
-    def __init__(self, seed: int, scenario: Scenario | None = None) -> None:
+    def __init__(self, seed: int, enabled: tuple[str, ...] | None = None) -> None:
+        """`enabled` features, instead of those that the seed draws."""
         self.seed = seed
         self.world = World(seed)
         self.rng = self.world.stream("simulation")
-        self.scenario = scenario or Scenario.draw(self.world.stream("scenario"))
+        swarm = self.world.stream("swarm")
+        self.enabled = features.draw(swarm) if enabled is None else enabled
+        self.scenario = Scenario.draw(self.world.stream("scenario"))
+        for name in self.enabled:
+            self.scenario = features.ALL[name].prepare(self.scenario, swarm)
         self.history = History()
         self.broker = BrokerProcess(self.world, self.history, self.scenario)
         self.outputs = [f"out-{kind}" for kind in self.scenario.transformers]
@@ -63,6 +71,8 @@ class Simulation:
         self.transformers: list[Transformer] = []
         self.consumers: list[PlainConsumer] = []
         self.readers: list[LiveReader] = []
+        self.others: list[Process] = []  # of features: at work until they are stopped
+        self.features = [features.ALL[name](self) for name in self.enabled]
 
     def run(self) -> Report:
         found: list[str] = []
@@ -83,7 +93,7 @@ class Simulation:
         messages = sum(len(receiver.reads) for receiver in history.receivers)
         return Report(
             self.seed, found, history.notes, world.steps, world.now, messages,
-            len(history.txns), digest,
+            len(history.txns), digest, self.enabled, dict(sorted(history.counts.items())),
         )  # fmt: skip
 
     # --- 1. work
@@ -92,6 +102,8 @@ class Simulation:
         self.broker.start()
         self._wait(lambda: self.broker.serving, "the broker's first start")
         self._create_processes()
+        for feature in self.features:
+            feature.begin()
         for process in self._processes():
             self.world.after(self.rng.random() * 0.5, process.start)
         for fault in self.scenario.faults:
@@ -148,7 +160,13 @@ class Simulation:
             )  # fmt: skip
 
     def _processes(self) -> list[Process]:
-        return [*self.producers, *self.transformers, *self.consumers, *self.readers]
+        return [
+            *self.producers,
+            *self.transformers,
+            *self.consumers,
+            *self.readers,
+            *self.others,
+        ]
 
     def _partitions_of(self, topics: Any) -> list[str]:
         """Full names; a partitioned topic's partitions."""
@@ -163,6 +181,7 @@ class Simulation:
 
     def _happen(self, fault: Fault) -> None:
         connections = self.world.network.connections
+        self.history.counts[fault.kind] += 1
         if fault.kind == "crash":
             self.broker.crash(fault)
         elif fault.kind == "stop":
@@ -199,6 +218,8 @@ class Simulation:
 
     def _rest(self) -> None:
         self.broker.heal()
+        for feature in self.features:
+            feature.heal()
         self._wait(lambda: self.broker.serving, "the broker's restart")
         for process in self.producers:
             self._wait(lambda process=process: process.finished, process.name)
@@ -273,6 +294,8 @@ class Simulation:
         found = violations(self.history, logs)
         for transformer in {t.subscription: t for t in self.transformers}.values():
             found += self._not_exactly_once(transformer, logs, visible)
+        for feature in self.features:
+            found += feature.account(logs)
         return found + self.broker.unsettled()
 
     def _not_exactly_once(

@@ -5,6 +5,7 @@ leaves the outcome unknown. Values are unique, so a message is known by its valu
 """
 
 import enum
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +86,9 @@ class History:
     receivers: list[Receiver] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)  # answers that nobody should ever get
     notes: list[str] = field(default_factory=list)  # what happened, for people to read
+    counts: "Counter[str]" = field(default_factory=Counter)  # what was done, by kind
+    # By subscription: all that its consumers were handed, in the order of time.
+    handed: dict[str, list[Read]] = field(default_factory=dict)
 
     def send(self, sent: Sent) -> Sent:
         self.sent[sent.value] = sent

@@ -139,6 +139,7 @@ class SimulatedDisk:
         self.operations = 0
         self.capacity_bytes: int | None = None  # None: it never fills up
         self.sync_fails = False
+        self.descriptors_out = False  # nothing can be opened or created
         self.log: list[str] | None = None  # set to [] to have every operation noted
         self._durable_names: Names = {}
         self._unsynced_names: list[Renaming] = []
@@ -203,15 +204,15 @@ class SimulatedDisk:
 
     def fill_up(self, room_bytes: int) -> None:
         """Nothing but `room_bytes` is left."""
-        self.capacity_bytes = self._used_bytes() + room_bytes
+        self.capacity_bytes = self.used_bytes() + room_bytes
 
     def make_room(self) -> None:
         self.capacity_bytes = None
 
     def room_for(self, size: int) -> bool:
-        return self.capacity_bytes is None or self._used_bytes() + size <= self.capacity_bytes
+        return self.capacity_bytes is None or self.used_bytes() + size <= self.capacity_bytes
 
-    def _used_bytes(self) -> int:
+    def used_bytes(self) -> int:
         return sum(len(inode.content) for inode in self.names.values())
 
     def change_names(self, change: Renaming) -> None:
@@ -243,8 +244,16 @@ class Mount:
         self._platter.before_operation(operation, name, write_s if seconds is None else seconds)
         return self._platter
 
+    def _do_with_descriptor(
+        self, operation: str, name: str, seconds: float | None = None
+    ) -> SimulatedDisk:
+        disk = self._do(operation, name, seconds)
+        if disk.descriptors_out:
+            raise OSError(errno.EMFILE, "too many open files", name)
+        return disk
+
     def create(self, name: str) -> "File":
-        disk = self._do("create", name)
+        disk = self._do_with_descriptor("create", name)
         if name in disk.names:
             raise FileExistsError(errno.EEXIST, "the file exists", name)
         inode = Inode()
@@ -252,13 +261,14 @@ class Mount:
         return File(self, name, inode)
 
     def open(self, name: str) -> "File":
-        inode = self._do("open", name).names.get(name)
+        inode = self._do_with_descriptor("open", name).names.get(name)
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", name)
         return File(self, name, inode)
 
     def names(self, folder: str) -> list[str]:
-        return sorted(n for n in self._do("names", folder).names if _folder(n) == folder)
+        names = self._do_with_descriptor("names", folder).names
+        return sorted(name for name in names if _folder(name) == folder)
 
     def rename(self, old: str, new: str) -> None:
         disk = self._do("rename", old)
@@ -273,7 +283,7 @@ class Mount:
 
     def sync_folder(self, folder: str) -> None:
         sync_s = self._platter.world.weather.disk_sync_s
-        self._do("sync_folder", folder, sync_s).sync_names(folder)
+        self._do_with_descriptor("sync_folder", folder, sync_s).sync_names(folder)
 
     def lock(self) -> None:
         if self._locked:

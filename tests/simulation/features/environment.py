@@ -1,0 +1,85 @@
+"""What happens to a broker from outside: unloads, clocks that are set, descriptors that run out."""
+
+import random
+from dataclasses import replace
+from typing import Any, Final
+
+from sim_scenario import Scenario
+
+from features.feature import Feature, half_way
+
+HOUR_MS: Final = 3_600_000
+YEAR_MS: Final = 365 * 24 * HOUR_MS
+
+
+class Unloads(Feature):
+    """An administrator unloads topics while they are used; some crash the broker half-way."""
+
+    name = "unloads"
+
+    def begin(self) -> None:
+        for _ in range(self.rng.randint(1, 6)):
+            self.world.after(self.some_time(), self._unload)
+
+    def _unload(self) -> None:
+        if not self.broker.serving:
+            return
+        topics = self.broker.topics
+        loaded = [topic.name for topic in topics.loaded()]
+        if not loaded:
+            return
+        name = self.rng.choice(loaded)
+        self.note(f"unloads {name}")
+        self.count("unloads")
+        if self.rng.random() < 0.3:
+            self.count("crashes in an unload")
+            self.broker.crash(half_way(self.rng))
+        self.broker.begin(topics.unload(name), f"unload {name}")
+
+
+class Clocks(Feature):
+    """The machine's wall clock is set: back or forward, by seconds or by a year."""
+
+    name = "clocks"
+
+    @classmethod
+    def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:
+        # A jump forward may outlast any other promise to remember.
+        return replace(scenario, outcome_retention_s=20 * YEAR_MS / 1000, last_rest_s=0.0)
+
+    def begin(self) -> None:
+        for _ in range(self.rng.randint(1, 4)):
+            self.world.after(self.some_time(), self._jump)
+
+    def _jump(self) -> None:
+        distance = self.rng.choice((1500, 30_000, HOUR_MS, 10 * HOUR_MS, YEAR_MS))
+        offset = self.rng.choice((-1, 1)) * distance
+        self.note(f"sets the clock by {offset} ms")
+        self.count("clock jumps")
+        self.broker.clock.offset_ms += offset
+
+
+class Descriptors(Feature):
+    """For a while no file can be opened or created."""
+
+    name = "descriptors"
+
+    def begin(self) -> None:
+        for _ in range(self.rng.randint(1, 2)):
+            self.world.after(self.some_time(), self._run_out)
+
+    def _run_out(self) -> None:
+        self.note("no descriptors")
+        self.count("times without descriptors")
+        self.broker.disk_had_faults = True
+        self.broker.disk.descriptors_out = True
+        self.world.after(self.rng.choice((0.05, 0.5, 4.0)), self._are_back)
+
+    def _are_back(self) -> None:
+        self.broker.disk.descriptors_out = False
+
+    def heal(self) -> None:
+        self._are_back()
+
+
+FEATURES: Final[tuple[Any, ...]] = (Unloads, Clocks, Descriptors)
