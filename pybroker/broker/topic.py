@@ -8,7 +8,7 @@ Everything here runs on the event loop; the ledger calls back when entries are d
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import Final, Protocol
 
 from managed_ledger.errors import LedgerClosed
@@ -368,17 +368,21 @@ class Topic:
     async def close(self, reason: str = "closed") -> None:
         """Disconnect everybody and make what is known durable. Producers are told last what was
         written, so that they send nothing twice.
+
+        Raises what could not be written; it is closed then all the same, or a consumer would go on
+        reading here what only the topic's next life knows how to hide.
         """
         self._closed = reason
         await self._finish_publishing()
         self.producers.disconnect_all(reason)
-        for subscription in list(self.subscriptions.values()):
-            await subscription.close()
-        await self.tasks.close()
-        await self.buffer.close()
-        if self.deduplication is not None:
-            await self.deduplication.snapshot()
-        await self.ledger.close()
+        async with AsyncExitStack() as steps:  # the last one first, whatever another one raises
+            steps.push_async_callback(self.ledger.close)
+            if self.deduplication is not None:
+                steps.push_async_callback(self.deduplication.snapshot)
+            steps.push_async_callback(self.buffer.close)
+            steps.push_async_callback(self.tasks.close)
+            for subscription in reversed(self.subscriptions.values()):
+                steps.push_async_callback(subscription.close)
 
     async def _finish_publishing(self) -> None:
         if self._publishing:

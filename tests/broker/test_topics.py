@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from dispatch_fakes import FakeOutcomes, SteppedClock
 
+from managed_ledger.errors import StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST
 from managed_ledger.storage.memory import MemoryBackend
@@ -262,6 +263,46 @@ def test_who_asks_while_a_topic_goes_gets_it_anew() -> None:
             await world.use(old)
 
     run(scenario)
+
+
+class FullDisk(MemoryBackend):
+    """Takes nothing any more once `full` is set."""
+
+    full = False
+
+    def _write(self, group: Any) -> "asyncio.Future[None]":
+        done = super()._write(group)
+        if self.full:
+            done = asyncio.get_running_loop().create_future()
+            done.set_exception(StorageFull("no space left"))
+        return done
+
+
+def test_an_unload_on_a_full_disk_leaves_nobody_on_the_old_topic() -> None:
+    """A consumer that stayed there would read what later transactions hide in the new one."""
+
+    async def scenario() -> None:
+        backend = FullDisk()
+        await backend.open()
+        world = World(backend, BrokerConfig())
+        old = await world.topic()
+        position = await old.ledger.append_one(b"x")
+        consumers = []
+        for name in ("first", "second"):
+            subscription = await old.subscription(name, EARLIEST, {}, create=True)
+            consumers.append(Consumer(1, name, Owner()))
+            await subscription.add_consumer(consumers[-1], SubscriptionType.SHARED)
+            subscription.acknowledge(consumers[-1], [position])
+        backend.full = True
+        with pytest.raises(StorageFull):
+            await world.topics.unload(ORDERS)
+        assert not any(subscription.consumers for subscription in old.subscriptions.values())
+        assert old.ledger.closed
+        backend.full = False
+        assert await world.topic() is not old
+        await world.factory.close()
+
+    asyncio.run(scenario())
 
 
 def test_two_ends_at_once_are_one() -> None:
