@@ -15,7 +15,7 @@ from pybroker.client.blocking_consumer import Consumer, Reader
 from pybroker.client.blocking_producer import Producer
 from pybroker.client.blocking_transaction import Transaction
 from pybroker.client.errors import PulsarException
-from pybroker.client.loop_thread import LoopThread, Space
+from pybroker.client.loop_thread import LoopThread
 from pybroker.client.messages import MessageId
 from pybroker.client.options import ConsumerType
 from pybroker.names import TxnId
@@ -36,6 +36,7 @@ class Client:
         except BaseException:
             self._thread.stop()
             raise
+        self._thread.on_abandonment(self._core.close)
 
     def create_producer(
         self, topic: str, producer_name: str | None = None, **options: Any
@@ -44,7 +45,7 @@ class Client:
         core = self._thread.call(self._core.create_producer(topic, producer_name, **options))
         space = None
         if options.get("block_if_queue_full"):
-            space = Space(core.max_pending_messages)
+            space = self._thread.space(core.max_pending_messages)
         return Producer(self._thread, core, self._clock, space)
 
     def subscribe(
@@ -78,7 +79,12 @@ class Client:
         return Transaction(self._thread, self._core.attach_transaction(txn_id))
 
     def close(self) -> None:
-        """Closes every producer, consumer and reader first. Open transactions time out."""
+        """Closes every producer, consumer and reader first. Open transactions time out.
+
+        Calls that wait in other threads end with AlreadyClosed. A client that nobody holds any
+        more, nor anything made through it, closes by itself.
+        """
+        self._thread.refuse_on_own_thread()
         # It may be closed already, or belong to the process that this one was forked from.
         with contextlib.suppress(PulsarException):
             self._thread.call(self._core.close())

@@ -101,7 +101,11 @@ class Producer:
 
     def _take_room(self, count: int) -> None:
         """Waits for it with block_if_queue_full; else the core refuses what is too much."""
-        if self._space is not None:
+        if self._space is None:
+            return
+        if self._thread.is_current:
+            self._space.take_now(count)
+        else:
             self._space.take(count)
 
     def flush(self) -> None:

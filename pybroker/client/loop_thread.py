@@ -2,13 +2,19 @@
 
 `call` runs a coroutine there and waits for it. `post` hands a function over without waiting;
 functions run in the order of posting, and a burst of them wakes the loop once.
+
+The thread holds its `_Running`, not the `LoopThread`: when nobody holds that any more, nobody can
+close it either, so its end begins by itself. Whatever way the loop ends, every call that waits
+for it ends too, with AlreadyClosed, and everything posted before has run.
 """
 
 import asyncio
+import concurrent.futures
 import os
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from pybroker.client.errors import AlreadyClosed, ClientError
@@ -26,13 +32,19 @@ class Space:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._used = 0
+        self._closed = False
         self._changed = threading.Condition()
 
     def take(self, count: int) -> None:
-        """Waits. More than the limit passes alone."""
+        """Waits, unless it is closed. More than the limit passes alone."""
         with self._changed:
             if self._used + count > self._limit:
-                self._changed.wait_for(lambda: self._half_is_free(count))
+                self._changed.wait_for(lambda: self._closed or self._half_is_free(count))
+            self._used += count
+
+    def take_now(self, count: int) -> None:
+        """Beyond the limit if need be, for who must not wait: the thread that frees the room."""
+        with self._changed:
             self._used += count
 
     def _half_is_free(self, count: int) -> bool:
@@ -44,56 +56,129 @@ class Space:
             if self._used <= self._limit // 2 < before or self._used == 0:
                 self._changed.notify_all()
 
+    def close(self) -> None:
+        """Nobody will give anything back any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+class _Running:
+    """The thread's own part."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.lock = threading.Lock()
+        self.ending = False
+        self.posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self.woken = False
+        # They have to be told when nobody frees room any more.
+        self.spaces: weakref.WeakSet[Space] = weakref.WeakSet()
+
+    def run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            # Also when something ended the loop that should not: a callback's SystemExit, say.
+            self._wind_up()
+
+    def _wind_up(self) -> None:
+        with self.lock:
+            self.ending = True
+        for space in list(self.spaces):
+            space.close()
+        self.run_posted()
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        # Those who wait for them elsewhere learn of it while the loop still runs.
+        self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.close()
+
+    def run_posted(self) -> None:
+        # First the flag: whoever posts after the last look below must wake the loop again.
+        self.woken = False
+        for _ in range(len(self.posted)):
+            function, arguments = self.posted.popleft()
+            try:
+                function(*arguments)
+            except Exception as error:
+                self.loop.call_exception_handler(
+                    {"message": f"{function} failed", "exception": error}
+                )
+
+    def stop(self) -> None:
+        with self.lock:
+            if self.ending:
+                return
+            self.ending = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def abandoned(self, goodbye: Callable[[], Awaitable[None]], process_id: int) -> None:
+        """Called by the garbage collector, on any thread: takes no lock and waits for nothing."""
+        if process_id == os.getpid() and not self.ending and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._end_alone, goodbye)
+
+    def _end_alone(self, goodbye: Callable[[], Awaitable[None]]) -> None:
+        task = self.loop.create_task(_run(goodbye))
+        task.add_done_callback(lambda _: self.loop.stop())
+
+
+async def _run(goodbye: Callable[[], Awaitable[None]]) -> None:
+    await goodbye()
+
 
 class LoopThread:
     def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._running = _Running()
         self._process_id = os.getpid()
-        self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._woken = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._running.run, name=name, daemon=True)
         self._thread.start()
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.close()
+    def on_abandonment(self, goodbye: Callable[[], Awaitable[None]]) -> None:
+        """What to do before the end if it begins because nobody holds this object any more."""
+        end = weakref.finalize(self, self._running.abandoned, goodbye, self._process_id)
+        end.atexit = False
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`. An interrupt (Ctrl-C) cancels it."""
+        """The result of `work`. An interrupt (Ctrl-C) cancels it. Raises AlreadyClosed."""
         try:
-            self._refuse_if_gone()
-            self._refuse_on_own_thread()
+            self.refuse_on_own_thread()
+            with self._running.lock:
+                self._refuse_if_gone()
+                future = asyncio.run_coroutine_threadsafe(work, self._running.loop)
         except ClientError:
             work.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError as error:
+            raise AlreadyClosed("The client was closed before this was done") from error
         except BaseException:
             future.cancel()
             raise
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
-        self._refuse_if_gone()
-        self._posted.append((function, arguments))
-        if not self._woken:
-            self._woken = True
-            self._loop.call_soon_threadsafe(self._run_posted)
+        running = self._running
+        with running.lock:
+            self._refuse_if_gone()
+            running.posted.append((function, arguments))
+            if running.woken:
+                return
+            running.woken = True
+            running.loop.call_soon_threadsafe(running.run_posted)
 
-    def _run_posted(self) -> None:
-        # First the flag: whoever posts after the last look below must wake the loop again.
-        self._woken = False
-        for _ in range(len(self._posted)):
-            function, arguments = self._posted.popleft()
-            try:
-                function(*arguments)
-            except Exception as error:
-                self._loop.call_exception_handler(
-                    {"message": f"{function} failed", "exception": error}
-                )
+    def space(self, limit: int) -> Space:
+        """Room that ends with this thread."""
+        space = Space(limit)
+        self._running.spaces.add(space)
+        return space
+
+    @property
+    def is_current(self) -> bool:
+        return threading.current_thread() is self._thread
 
     def _refuse_if_gone(self) -> None:
         if self._process_id != os.getpid():
@@ -101,17 +186,17 @@ class LoopThread:
                 "A Client does not survive a fork: create one in the new process "
                 "(to go on with a transaction there, pass its txn_id to attach_transaction)"
             )
-        if self._loop.is_closed():
+        if self._running.ending:
             raise AlreadyClosed("The client is closed")
 
-    def _refuse_on_own_thread(self) -> None:
-        if threading.current_thread() is self._thread:
+    def refuse_on_own_thread(self) -> None:
+        if self.is_current:
             raise ClientError(
                 "A callback runs on the client's own thread and must not wait for the client: "
                 "use send_async there, or hand the work to another thread"
             )
 
     def stop(self) -> None:
-        if self._thread.is_alive() and self._process_id == os.getpid():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._process_id == os.getpid():
+            self._running.stop()
             self._thread.join()

@@ -1,6 +1,7 @@
 """The producer an application holds: one TopicProducer per partition, and a router before them."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,8 @@ from pybroker.client.routing import Router
 from pybroker.client.topic_producer import TopicProducer
 from pybroker.client.transaction import Transaction
 from pybroker.runtime import Clock
+
+log = logging.getLogger("pybroker.client")
 
 SendCallback = Callable[[Any, MessageId | None], object]
 
@@ -47,12 +50,18 @@ def outgoing(
 
 
 def as_done(callback: SendCallback | None) -> Done:
-    """`callback(Result.Ok, message_id)` or `callback(error, None)`."""
+    """`callback(Result.Ok, message_id)` or `callback(error, None)`; what it raises is logged.
+
+    It is called in the middle of the client's own work, which must go on.
+    """
     if callback is None:
         return _ignore
 
     def done(message_id: MessageId | None, error: Exception | None) -> None:
-        callback(Result.Ok if error is None else error, message_id)
+        try:
+            callback(Result.Ok if error is None else error, message_id)
+        except Exception:
+            log.exception("A callback of send_async failed; its message is not affected")
 
     return done
 

@@ -81,6 +81,8 @@ class TopicProducer:
         self._room_freed = room_freed
         self._space_waiters: deque[asyncio.Future[None]] = deque()
         self._failure: Exception | None = None
+        # Transactions that the topic is about to join, and how many messages wait for it.
+        self._joining: dict[Transaction, int] = {}
 
     # --- for the application ----------------------------------------------------------------
 
@@ -115,14 +117,7 @@ class TopicProducer:
             self._accept(message, None, done)
         else:
             txn_id = txn.txn_id
-
-            def joined(error: Exception | None, done: Done) -> None:
-                if error is None:
-                    self._accept(message, txn_id, done)
-                else:
-                    self._refuse(1, error, done)
-
-            txn.publish(self, done, joined)
+            self._publish_in(txn, 1, done, lambda done: self._accept(message, txn_id, done))
 
     def submit_batch(self, batch: EncodedBatch, txn: Transaction | None, done: Done) -> None:
         """Like `submit`, for a batch that is encoded already; it stays one entry."""
@@ -133,14 +128,29 @@ class TopicProducer:
             self._accept_batch(batch, None, done)
         else:
             txn_id = txn.txn_id
+            self._publish_in(
+                txn,
+                batch.message_count,
+                done,
+                lambda done: self._accept_batch(batch, txn_id, done),
+            )
 
-            def joined(error: Exception | None, done: Done) -> None:
-                if error is None:
-                    self._accept_batch(batch, txn_id, done)
-                else:
-                    self._refuse(batch.message_count, error, done)
+    def _publish_in(
+        self, txn: Transaction, count: int, done: Done, accept: Callable[[Done], None]
+    ) -> None:
+        """Accepts once the topic has joined `txn`."""
+        self._joining[txn] = self._joining.get(txn, 0) + 1
 
-            txn.publish(self, done, joined)
+        def joined(error: Exception | None, done: Done) -> None:
+            self._joining[txn] -= 1
+            if not self._joining[txn]:
+                del self._joining[txn]
+            if error is None:
+                accept(done)
+            else:
+                self._refuse(count, error, done)
+
+        txn.publish(self, done, joined)
 
     async def space(self) -> None:
         """Returns when there is room for another message."""
@@ -150,8 +160,19 @@ class TopicProducer:
             await waiter
 
     async def flush(self) -> None:
-        """Returns when everything taken so far is answered; raises what the last entry met."""
+        """Returns when everything taken so far is answered; raises what the last entry met.
+
+        What waits for its topic to join a transaction was taken too.
+        """
+        joining = [txn.joined(self.topic) for txn in self._joining]
+        refusals = await asyncio.gather(*joining, return_exceptions=True)
         self.flush_batch()
+        await self._all_answered()
+        for refusal in refusals:
+            if refusal is not None:
+                raise refusal
+
+    async def _all_answered(self) -> None:
         if (last := self._queue.last) is None:
             return
         answered = asyncio.get_running_loop().create_future()

@@ -209,7 +209,7 @@ class Transaction:
         self._operations += 1
         failure: Exception | None = ClientError("An acknowledgement was cancelled half way")
         try:
-            await self._joined(topic, subscription)
+            await self.joined(topic, subscription)
             await send()
             failure = None
         except Exception as error:
@@ -229,7 +229,8 @@ class Transaction:
         if self._operations == 0 and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    async def _joined(self, topic: str, subscription: str) -> None:
+    async def joined(self, topic: str, subscription: str | None = None) -> None:
+        """Returns once a topic or a subscription is part of it. Raises what prevents that."""
         waiter: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
         def joined(error: Exception | None) -> None:

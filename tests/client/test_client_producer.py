@@ -70,6 +70,26 @@ def test_sequence_ids_go_on_behind_what_the_broker_knows(broker: ScriptedBroker,
     assert [sent.sequence_id for sent in broker.sent] == [42, 50, 51]
 
 
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_callback_that_raises_affects_nothing_else(
+    broker: ScriptedBroker, client: Any, in_transaction: bool
+):
+    def raises(*_: Any) -> None:
+        raise ValueError("the application's own mistake")
+
+    async def work() -> None:
+        producer = await client.create_producer("t")
+        txn = await client.new_transaction() if in_transaction else None
+        for _ in range(3):
+            producer.send_async(b"x", raises, txn=txn)
+        await producer.send(b"y", txn=txn)
+        if txn is not None:
+            await txn.commit()
+
+    broker.run(work())
+    assert [sent.sequence_id for sent in broker.sent] == [0, 1, 2, 3]
+
+
 def test_content_that_is_not_bytes_is_refused(broker: ScriptedBroker, client: Any):
     async def work() -> None:
         producer = await client.create_producer("t")

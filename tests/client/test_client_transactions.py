@@ -9,6 +9,7 @@ from pybroker.client import (
     InvalidConfiguration,
     InvalidTxnStatus,
     MessageId,
+    Result,
     TransactionAborted,
     TransactionConflict,
     TransactionCoordinatorNotFound,
@@ -173,6 +174,46 @@ def test_a_topic_that_may_not_join_fails_its_messages(broker: ScriptedBroker, cl
 
     broker.run(work())
     assert not broker.sent
+
+
+def test_flush_waits_for_messages_whose_topic_is_joining(broker: ScriptedBroker, client: Any):
+    async def work() -> list[Any]:
+        producer = await client.create_producer("t")
+        txn = await client.new_transaction()
+        answers: list[Any] = []
+        for _ in range(3):
+            producer.send_async(b"x", lambda result, _: answers.append(result), txn=txn)
+        await producer.flush()
+        return answers
+
+    assert broker.run(work()) == [Result.Ok] * 3
+
+
+def test_close_sends_messages_whose_topic_is_joining(broker: ScriptedBroker, client: Any):
+    async def work() -> Any:
+        txn = await client.new_transaction()
+        async with await client.create_producer("t") as producer:
+            producer.send_async(b"x", txn=txn)
+        await txn.commit()
+        return txn.state
+
+    assert broker.run(work()) is TxnState.COMMITTED
+    assert len(broker.sent) == 1
+
+
+def test_flush_says_that_a_topic_could_not_join(broker: ScriptedBroker, client: Any):
+    broker.answers["AddPartitionToTxn"] = lambda *_: pb.CommandAddPartitionToTxnResponse(
+        request_id=0, error=pb.TransactionNotFound, message="no such transaction"
+    )
+
+    async def work() -> None:
+        producer = await client.create_producer("t")
+        txn = await client.new_transaction()
+        producer.send_async(b"x", txn=txn)
+        with pytest.raises(TransactionNotFound):
+            await producer.flush()
+
+    broker.run(work())
 
 
 class TestAcknowledgements:
