@@ -1,9 +1,13 @@
 """Limits of a managed ledger, and what time it is."""
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from managed_ledger.trim import Retention
+
+# What an entry may carry; bitsets of its messages are bounded by it.
+MAX_MESSAGES_PER_ENTRY: Final = 1_000_000
+ANY_BATCH: Final = (1 << MAX_MESSAGES_PER_ENTRY) - 1  # as bits
 
 
 class Clock(Protocol):

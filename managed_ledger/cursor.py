@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from managed_ledger.ack_set import AckSet
+from managed_ledger.config import ANY_BATCH
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import CursorRecord
@@ -215,7 +216,11 @@ class ManagedCursor:
     def restore(self, record: CursorRecord) -> None:
         """Take up what was written down."""
         self._acked = {ledger: AckSet.decode(value) for ledger, value in record.acked.items()}
-        self._batches = dict(record.batches)
+        self._batches = {
+            position: indexes
+            for position, bits in record.batches.items()
+            if position in self._index and (indexes := bits & ANY_BATCH)
+        }
         self.skip_removed()
 
     def _record(self) -> CursorRecord:

@@ -167,6 +167,18 @@ class ManagedLedger:
                 # it was trimmed meanwhile: go on behind it
         return None
 
+    def has_entry(self, position: Position) -> bool:
+        return position in self._index
+
+    def message_count(self, position: Position) -> int | None:
+        """How many messages the entry at `position` carries; 0 if there is no entry, None if it is
+        not in memory.
+        """
+        if position not in self._index:
+            return 0
+        run = self._backend.read_cached(*position, position.entry_id, 1, 1)
+        return None if run is None else run.message_counts[0]
+
     # cursors
 
     async def open_cursor(

@@ -160,6 +160,11 @@ class Subscription:
             self._dispatcher.redeliver(consumer, positions)
             self.notify()
 
+    @property
+    def redelivers_by_id(self) -> bool:
+        """Not on Exclusive and Failover: there everything goes out again, whatever was named."""
+        return self.kind is not None and not self.kind.single_active
+
     # -- acknowledgements
 
     def acknowledge(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
@@ -178,9 +183,8 @@ class Subscription:
     ) -> None:
         """A part of a batch: the indexes that are not set in `still_unacked`.
 
-        `batch_size` is 0 where the client does not tell it.
+        `batch_size` is what the entry holds, whatever a client says of it.
         """
-        batch_size = batch_size or _size_beyond(still_unacked)
         unacked = self._transactional.still_unacked(position, still_unacked)
         if unacked is None:
             return
@@ -206,7 +210,6 @@ class Subscription:
     ) -> None:
         """Everything up to `position`. Raises NotAllowed on Shared and Key_Shared."""
         self._check_cumulative()
-        batch_size = batch_size or _size_beyond(still_unacked or 0)
         self.cursor.mark_delete(position, still_unacked, batch_size)
 
     def _check_cumulative(self) -> None:
@@ -370,8 +373,3 @@ class Subscription:
     def pending_acks(self) -> PendingAcks | None:
         """What open transactions have acknowledged; None if there never was one."""
         return self._transactional.opened
-
-
-def _size_beyond(still_unacked: int) -> int:
-    """A batch size to go by when it is not known: what is not set is acknowledged."""
-    return still_unacked.bit_length() + 1

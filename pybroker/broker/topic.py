@@ -266,6 +266,15 @@ class Topic:
             return Position(position.ledger_id, -1), -1
         return position, _last_batch_index(run.entries[0])
 
+    async def message_count(self, position: Position) -> int:
+        """How many messages an entry carries; 0 if there is none."""
+        count = self.ledger.message_count(position)
+        if count is None:
+            with self._told_when_unloaded():
+                run = await self.ledger.read(position, position, 1, 1)
+            count = run.message_counts[0] if run is not None else 0
+        return count
+
     # -- subscriptions
 
     async def subscription(

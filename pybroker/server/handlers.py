@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pybroker.errors import PulsarError
 from pybroker.server import on_consume, on_metadata, on_produce, on_transaction
+from pybroker.server.on_consume import Rest
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -34,10 +35,14 @@ def _of_consumer(body: Any) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """`immediate` runs while the chunk is parsed, `deferred` in a task; each has one of them."""
+    """`immediate` runs while the chunk is parsed, `deferred` in a task; each has one of them.
+
+    An immediate one returns what is left of its work where that would hold the loop for long: what
+    came behind it on its connection waits for it.
+    """
 
     field: str  # of the body in BaseCommand
-    immediate: Callable[["Session", Any], None] | None = None
+    immediate: Callable[["Session", Any], Rest | None] | None = None
     deferred: Callable[["Session", Any], Awaitable[None]] | None = None
     answer_error: Callable[["Session", Any, PulsarError], None] = _answer_error
     ordered_by: Callable[[Any], tuple[str, int]] | None = None

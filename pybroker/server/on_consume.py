@@ -1,6 +1,8 @@
 """SUBSCRIBE, FLOW, ACK, redelivery, SEEK, UNSUBSCRIBE, CLOSE_CONSUMER, GET_LAST_MESSAGE_ID."""
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscriptionType
@@ -17,7 +19,14 @@ from pybroker.wire.commands import ack_set_bits
 if TYPE_CHECKING:
     from pybroker.server.session import ConsumerSlot, Session
 
-_MAX_PERMITS = 2**31 - 1
+_MAX_PERMITS: Final = 2**31 - 1
+# How much of one command is done before others have the loop: message ids, and bits of ack sets.
+IDS_A_TURN: Final = 1000
+BITS_A_TURN: Final = 50_000_000
+MAX_IDS_IN_TRANSACTION: Final = 10_000
+
+# What is left of a command's work; what came behind it on its connection waits for it.
+Rest = Coroutine[Any, Any, None]
 
 
 # -- SUBSCRIBE
@@ -123,48 +132,85 @@ def flow(session: "Session", command: pb.CommandFlow) -> None:
         slot.subscription.flow(slot.consumer, command.messagePermits)
 
 
-def ack(session: "Session", command: pb.CommandAck) -> None:
+def ack(session: "Session", command: pb.CommandAck) -> Rest | None:
     slot = session.consumers.get(command.consumer_id)
     if slot is None:
-        if command.HasField("request_id"):
-            gone = ConsumerNotFound(f"Consumer {command.consumer_id} is not connected here")
-            _answer_ack(session, command, gone)
-        return
+        raise ConsumerNotFound(f"Consumer {command.consumer_id} is not connected here")
     if command.HasField("txnid_least_bits"):
+        _check_size_in_transaction(command)
         session.start_task(_ack_in_transaction(session, slot, command), "transactional ack")
-        return
+        return None
+    if command.ack_type == pb.CommandAck.Cumulative and len(command.message_id) != 1:
+        raise NotAllowed("A cumulative acknowledgement names exactly one message")
+    done = _acknowledge(slot, command, 0)
+    if done < len(command.message_id):
+        return _acknowledge_rest(session, slot, command, done)
+    if command.HasField("request_id"):
+        _answer_ack(session, command, None)
+    return None
+
+
+def _acknowledge(slot: "ConsumerSlot", command: pb.CommandAck, start: int) -> int:
+    """As many from index `start` on as may be done at once; returns the index of the next one, 0
+    more than `start` if it has to be looked up on the disk.
+    """
+    if command.ack_type == pb.CommandAck.Cumulative and not command.message_id[0].ack_set:
+        slot.subscription.acknowledge_cumulative(slot.consumer, position_of(command.message_id[0]))
+        return 1
+    whole: list[tuple[int, int]] = []
+    bits_left = BITS_A_TURN
+    for message_id in command.message_id[start : start + IDS_A_TURN]:
+        if not message_id.ack_set:
+            whole.append((message_id.ledgerId, message_id.entryId))
+        else:
+            batch_size = slot.topic.ledger.message_count(position_of(message_id))
+            if batch_size is None or bits_left <= 0:
+                break
+            _acknowledge_part(slot, command, message_id, batch_size)
+            bits_left -= batch_size
+        start += 1
+    if whole:
+        slot.subscription.acknowledge(slot.consumer, whole)
+    return start
+
+
+def _acknowledge_part(
+    slot: "ConsumerSlot", command: pb.CommandAck, message_id: pb.MessageIdData, batch_size: int
+) -> None:
+    """Of a batch; `batch_size` is 0 where there is no entry."""
+    position, unacked = position_of(message_id), None
+    if batch_size:
+        unacked = ack_set_bits(message_id.ack_set, batch_size)
     if command.ack_type == pb.CommandAck.Cumulative:
-        _acknowledge_cumulative(slot, command)
-    else:
-        _acknowledge(slot, command)
+        slot.subscription.acknowledge_cumulative(slot.consumer, position, unacked, batch_size)
+    elif unacked is not None:
+        slot.subscription.acknowledge_indexes(slot.consumer, position, unacked, batch_size)
+
+
+async def _acknowledge_rest(
+    session: "Session", slot: "ConsumerSlot", command: pb.CommandAck, done: int
+) -> None:
+    while done < len(command.message_id):
+        await asyncio.sleep(0)
+        if session.consumers.get(command.consumer_id) is not slot:
+            raise ConsumerNotFound(f"Consumer {command.consumer_id} is gone; acknowledge again")
+        before, done = done, _acknowledge(slot, command, done)
+        if done == before:
+            message_id = command.message_id[done]
+            batch_size = await slot.topic.message_count(position_of(message_id))
+            _acknowledge_part(slot, command, message_id, batch_size)
+            done += 1
     if command.HasField("request_id"):
         _answer_ack(session, command, None)
 
 
-def _acknowledge(slot: "ConsumerSlot", command: pb.CommandAck) -> None:
-    whole = []
-    for message_id in command.message_id:
-        if message_id.ack_set:
-            slot.subscription.acknowledge_indexes(
-                slot.consumer,
-                position_of(message_id),
-                ack_set_bits(message_id.ack_set),
-                message_id.batch_size,
-            )
-        else:
-            whole.append((message_id.ledgerId, message_id.entryId))
-    if whole:
-        slot.subscription.acknowledge(slot.consumer, whole)
-
-
-def _acknowledge_cumulative(slot: "ConsumerSlot", command: pb.CommandAck) -> None:
-    if len(command.message_id) != 1:
-        raise NotAllowed("A cumulative acknowledgement names exactly one message")
-    message_id = command.message_id[0]
-    unacked = ack_set_bits(message_id.ack_set) if message_id.ack_set else None
-    slot.subscription.acknowledge_cumulative(
-        slot.consumer, position_of(message_id), unacked, message_id.batch_size
-    )
+def _check_size_in_transaction(command: pb.CommandAck) -> None:
+    """All or none of them, so they are not taken a few at a time."""
+    if len(command.message_id) > MAX_IDS_IN_TRANSACTION:
+        raise NotAllowed(
+            f"{len(command.message_id)} messages in one acknowledgement in a transaction: name at "
+            f"most {MAX_IDS_IN_TRANSACTION}, and the others in further ones"
+        )
 
 
 async def _ack_in_transaction(
@@ -184,12 +230,11 @@ async def _ack_in_transaction(
 async def _pending_ack(topic: Topic, message_id: pb.MessageIdData) -> PendingAck:
     position = position_of(message_id)
     if not message_id.ack_set:
-        return PendingAck(position, None, message_id.batch_size)
-    batch_size = message_id.batch_size
+        return PendingAck(position)
+    batch_size = await topic.message_count(position)
     if not batch_size:
-        run = await topic.ledger.read(position, position, 1, 1)
-        batch_size = run.message_counts[0] if run else 0
-    return PendingAck(position, ack_set_bits(message_id.ack_set), batch_size)
+        return PendingAck(position)
+    return PendingAck(position, ack_set_bits(message_id.ack_set, batch_size), batch_size)
 
 
 def _answer_ack(session: "Session", command: pb.CommandAck, error: PulsarError | None) -> None:
@@ -210,14 +255,29 @@ def ack_failed(session: "Session", command: pb.CommandAck, error: PulsarError) -
         _answer_ack(session, command, error)
 
 
-def redeliver(session: "Session", command: pb.CommandRedeliverUnacknowledgedMessages) -> None:
+def redeliver(
+    session: "Session", command: pb.CommandRedeliverUnacknowledgedMessages
+) -> Rest | None:
     slot = session.consumers.get(command.consumer_id)
     if slot is None:
-        return
-    positions = [position_of(message_id) for message_id in command.message_ids]
+        return None
     if command.HasField("consumer_epoch"):
         slot.frames.begin_epoch(command.consumer_epoch)
-    slot.subscription.redeliver(slot.consumer, positions or None)
+    first = [position_of(message_id) for message_id in command.message_ids[:IDS_A_TURN]]
+    slot.subscription.redeliver(slot.consumer, first or None)
+    if len(first) == len(command.message_ids) or not slot.subscription.redelivers_by_id:
+        return None
+    return _redeliver_rest(session, slot, command)
+
+
+async def _redeliver_rest(
+    session: "Session", slot: "ConsumerSlot", command: pb.CommandRedeliverUnacknowledgedMessages
+) -> None:
+    for start in range(IDS_A_TURN, len(command.message_ids), IDS_A_TURN):
+        await asyncio.sleep(0)
+        if session.consumers.get(command.consumer_id) is slot:
+            ids = command.message_ids[start : start + IDS_A_TURN]
+            slot.subscription.redeliver(slot.consumer, [position_of(at) for at in ids])
 
 
 # -- SEEK, UNSUBSCRIBE, CLOSE_CONSUMER

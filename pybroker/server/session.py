@@ -1,13 +1,15 @@
 """One connection: bytes in, handlers by command, everything written in one piece a tick.
 
-`_received` parses a whole chunk at once. Runs of SENDs, ACK and FLOW are handled on the spot;
-what may wait (loading a topic, a transaction's log) runs in a task of the session. Commands about
-the same producer or consumer are handled one after the other, in the order they came.
+`_received` parses a chunk, a limited number of commands a turn. Runs of SENDs, ACK and FLOW are
+handled on the spot; what may wait (loading a topic, a transaction's log) runs in a task of the
+session. Commands about the same producer or consumer are handled one after the other, in the order
+they came. While the outbox is full, while too much is going on, or while a long command is worked
+off a little at a time, nothing more is handled, and what was received waits.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from pybroker.broker.consumer import Consumer
@@ -25,6 +27,7 @@ from pybroker.wire.connection_state import ACCEPTED, ConnectionState
 from pybroker.wire.frames import (
     BadChecksum,
     CommandFrame,
+    Event,
     FrameDecoder,
     ProtocolError,
     SendRun,
@@ -35,12 +38,18 @@ log = logging.getLogger("pybroker.session")
 
 _WRITE_HIGH_BYTES: Final = 1024 * 1024
 _CLOSE_TIMEOUT_S: Final = 5.0  # for a peer that does not read what is left for it
-_MAX_TASKS: Final = 10_000
+_MAX_HANDSHAKE_BYTES: Final = 64 * 1024
+_EVENTS_A_TURN: Final = 64
+_MAX_TASKS: Final = 1000
+_MAX_COMMAND_BYTES_AT_HAND: Final = 2 * 1024 * 1024
 _MAX_PRODUCERS_AND_CONSUMERS: Final = 20_000
 
 # Why the socket is not being read.
 _BUDGET, _OUTBOX, _TASKS = "publish budget", "slow reader", "too many requests at once"
+_LONG, _BEHIND = "a long command", "more than one turn's work"
 _STOPPING: Final = "the broker shuts down"
+# For these reasons nothing of what was received is handled either.
+_HOLDING: Final = frozenset({_OUTBOX, _TASKS, _LONG})
 _WITHOUT_TEXT: Final = frozenset({pb.BaseCommand.ACK, pb.BaseCommand.FLOW})  # the frequent ones
 
 
@@ -89,11 +98,15 @@ class Session(asyncio.BufferedProtocol):
         self._forget = forget
         self._heard = True  # since the last keep-alive check
         self._asked = False  # by a PING since then
-        self._decoder = FrameDecoder(services.config.max_message_size)
+        # Until CONNECT is answered one command at a time, and no large one.
+        self._decoder = FrameDecoder(_MAX_HANDSHAKE_BYTES, events_a_turn=1)
         self._transport: asyncio.Transport | None = None
         self._outbox: list[bytes] = []
         self._flushing = False
         self._paused: set[str] = set()
+        self._waiting: list[Event] = []  # received and not handled
+        self._going_on = False  # `_go_on` is about to be called
+        self._caught_up: asyncio.Future[None] | None = None  # for who waits until nothing waits
         self._last_of: dict[tuple[str, int], asyncio.Task[Any]] = {}
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -125,18 +138,55 @@ class Session(asyncio.BufferedProtocol):
     def _received(self, data: bytes) -> None:
         self._heard = True
         try:
-            events = self._decoder.receive(data)
-            for event in events:
-                if isinstance(event, SendRun):
-                    self._require(ConnectionState.CONNECTED, "SEND")
-                    on_produce.send(self, event)
-                elif isinstance(event, CommandFrame):
-                    self._handle(event.command)
-                else:
-                    self._require(ConnectionState.CONNECTED, "SEND")
-                    self._refuse_checksum(event)
+            self._handle_all(self._decoder.receive(data))
         except ProtocolError as error:
             self.close(f"protocol error: {error}")
+
+    def _handle_all(self, events: list[Event]) -> None:
+        for index, event in enumerate(events):
+            self._handle_event(event)
+            if self._paused and not self._paused.isdisjoint(_HOLDING):
+                self._waiting = events[index + 1 :]
+                break
+        if self._waiting or self._decoder.behind:
+            self.pause_reading(_BEHIND)
+            self._go_on_soon()
+        elif _BEHIND in self._paused:
+            self._end_behind()
+
+    def _handle_event(self, event: Event) -> None:
+        if isinstance(event, SendRun):
+            self._require(ConnectionState.CONNECTED, "SEND")
+            on_produce.send(self, event)
+        elif isinstance(event, CommandFrame):
+            self._handle(event.command)
+        else:
+            self._require(ConnectionState.CONNECTED, "SEND")
+            self._refuse_checksum(event)
+
+    def _go_on_soon(self) -> None:
+        if not self._going_on and self._paused.isdisjoint(_HOLDING):
+            self._going_on = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """With what was received and not handled yet."""
+        self._going_on = False
+        if self.closed:
+            self._end_behind()
+        elif self._paused.isdisjoint(_HOLDING):
+            events, self._waiting = self._waiting, []
+            try:
+                self._handle_all(events or self._decoder.receive(b""))
+            except ProtocolError as error:
+                self.close(f"protocol error: {error}")
+
+    def _end_behind(self) -> None:
+        self._waiting = []
+        self.resume_reading(_BEHIND)
+        if self._caught_up is not None:
+            self._caught_up.set_result(None)
+            self._caught_up = None
 
     def pause_writing(self) -> None:
         self.writable = False
@@ -152,6 +202,7 @@ class Session(asyncio.BufferedProtocol):
         self.state = ConnectionState.CLOSED
         self.writable = False
         self._cancel_timer()
+        self._end_behind()
         self.services.budget.forget(self._resume_budget)
         for slot in list(self.consumers.values()):
             slot.subscription.remove_consumer(slot.consumer)
@@ -208,7 +259,9 @@ class Session(asyncio.BufferedProtocol):
 
     def resume_reading(self, why: str) -> None:
         self._paused.discard(why)
-        if not self._paused and self._transport is not None and not self._transport.is_closing():
+        if _BEHIND in self._paused:
+            self._go_on_soon()
+        elif not self._paused and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def spend_budget(self, size_bytes: int) -> None:
@@ -244,9 +297,15 @@ class Session(asyncio.BufferedProtocol):
     def _run_now(self, handler: Handler, body: Any) -> None:
         assert handler.immediate is not None
         try:
-            handler.immediate(self, body)
+            rest = handler.immediate(self, body)
         except PulsarError as error:
             handler.answer_error(self, body, error)
+        else:
+            if rest is not None:
+                self.pause_reading(_LONG)
+                work = self._run_guarded(handler, body, rest)
+                task = self.tasks.start(work, handler.field)
+                task.add_done_callback(lambda _: self.resume_reading(_LONG))
 
     def _start(self, handler: Handler, body: Any) -> None:
         if len(self.producers) + len(self.consumers) > _MAX_PRODUCERS_AND_CONSUMERS:
@@ -278,8 +337,12 @@ class Session(asyncio.BufferedProtocol):
         if before is not None and not before.done():
             await asyncio.wait([before])
         assert handler.deferred is not None
+        await self._run_guarded(handler, body, handler.deferred(self, body))
+
+    async def _run_guarded(self, handler: Handler, body: Any, work: Awaitable[None]) -> None:
+        """Errors become answers."""
         try:
-            await handler.deferred(self, body)
+            await work
         except PulsarError as error:
             handler.answer_error(self, body, error)
         except Exception as error:
@@ -307,6 +370,8 @@ class Session(asyncio.BufferedProtocol):
     def connected(self) -> None:
         self.state = ConnectionState.CONNECTED
         self._cancel_timer()
+        self._decoder.allow(self.services.config.max_message_size)
+        self._decoder.events_a_turn = _EVENTS_A_TURN
 
     def _handshake_timed_out(self) -> None:
         if self.state is ConnectionState.AWAITING_CONNECT:
@@ -372,6 +437,10 @@ class Session(asyncio.BufferedProtocol):
         """Take no more requests; returns when those at hand are answered."""
         self.pause_reading(_STOPPING)
         await self.tasks.ended()
+        while _BEHIND in self._paused:
+            self._caught_up = self._loop.create_future()
+            await asyncio.shield(self._caught_up)
+            await self.tasks.ended()
 
     def close(self, reason: str) -> None:
         """Write what is due, then close; `connection_lost` does the rest."""

@@ -191,6 +191,11 @@ class PendingAcks:
                     f"Transaction {txn_id} cannot acknowledge {ack.position}: the last message of "
                     f"{self._topic} is {last}"
                 )
+            if not (self._ledger.has_entry(ack.position) or self._cursor.is_deleted(ack.position)):
+                raise TransactionConflict(
+                    f"Transaction {txn_id} cannot acknowledge {ack.position}: {self._topic} has no "
+                    "message there"
+                )
 
     async def _log(self, record: Record) -> None:
         durable = self._store.append(record)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from managed_ledger.codec import Reader, Writer
+from managed_ledger.config import ANY_BATCH, MAX_MESSAGES_PER_ENTRY
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
 from pybroker.names import TopicName, TxnId, pending_ack_log
@@ -117,8 +118,9 @@ def _read_record(data: Reader) -> Record:
 
 def _read_ack(data: Reader) -> PendingAck:
     position = Position(data.number(), data.number())
-    batch_size = data.number()
-    bits = int.from_bytes(data.blob(), "little")
+    # Earlier versions wrote down what a client claimed.
+    batch_size = min(data.number(), MAX_MESSAGES_PER_ENTRY)
+    bits = int.from_bytes(data.blob(), "little") & ANY_BATCH
     return PendingAck(position, bits or None, batch_size)
 
 

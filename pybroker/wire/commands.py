@@ -11,7 +11,7 @@ from typing import Final
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from pybroker.errors import PulsarError
+from pybroker.errors import NotAllowed, PulsarError
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import varint
 from pybroker.wire.frames import SendRun, encode_frame
@@ -167,11 +167,15 @@ def ack_set_words(unacked: int, batch_size: int) -> list[int]:
     return [unacked >> (64 * word) & 0xFFFF_FFFF_FFFF_FFFF for word in range(count)]
 
 
-def ack_set_bits(words: Sequence[int]) -> int:
-    """The bitset of an ack_set field, whose words are signed."""
-    bits = 0
-    for index, word in enumerate(words):
-        bits |= (word & 0xFFFF_FFFF_FFFF_FFFF) << (64 * index)
+def ack_set_bits(words: Sequence[int], batch_size: int) -> int:
+    """The bitset of an ack_set field, whose words are signed. Raises NotAllowed."""
+    held = words[: (batch_size + 63) // 64]
+    bits = int.from_bytes(struct.pack(f"<{len(held)}q", *held), "little")
+    if bits >> batch_size or any(words[len(held) :]):
+        raise NotAllowed(
+            f"An ack_set of {len(words)} words names messages that an entry of {batch_size} "
+            "messages does not have"
+        )
     return bits
 
 

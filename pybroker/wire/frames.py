@@ -10,6 +10,7 @@ by a regular expression instead of protobuf, each entry copied once.
 
 import re
 import struct
+import sys
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -108,16 +109,27 @@ class CommandFrame:
 Event = SendRun | BadChecksum | CommandFrame
 
 
+class _TurnIsOver(Exception):
+    """As many events as one turn may have are there, and there is more."""
+
+
 class FrameDecoder:
     """Bytes in, events out; remembers the incomplete frame at the end of a chunk."""
 
-    def __init__(self, max_message_bytes: int) -> None:
-        self._max_frame_bytes = max_message_bytes + FRAME_OVERHEAD_BYTES
+    def __init__(self, max_message_bytes: int, events_a_turn: int = sys.maxsize) -> None:
+        """`receive` returns up to `events_a_turn` events; a run of SENDs is one."""
+        self.behind = False  # there are more: receive(b"") returns them
+        self.events_a_turn = events_a_turn
+        self.allow(max_message_bytes)
         self._parts: list[bytes] = []
         self._held = 0
         self._wanted = 4
         self._run: SendRun | None = None
         self._run_key: tuple[bytes, bytes | None] | None = None
+
+    def allow(self, max_message_bytes: int) -> None:
+        """Frames may hold so large messages from now on."""
+        self._max_frame_bytes = max_message_bytes + FRAME_OVERHEAD_BYTES
 
     @property
     def held_bytes(self) -> int:
@@ -134,6 +146,7 @@ class FrameDecoder:
             data = b"".join(self._parts)
             self._parts.clear()
         self._held = 0
+        self.behind = False
         events: list[Event] = []
         consumed = self._parse(data, events)
         if consumed < len(data):
@@ -157,12 +170,16 @@ class FrameDecoder:
                 self._wanted = frame_end - position
                 return position
             send = match_send(data, command_start, command_end)
-            # The third byte behind the tags is the length of the SEND's body: it must not lie.
-            if send is not None and data[command_start + 3] == command_size - 4:
-                add_send(send.groups(), data, view, command_end, frame_end, events)
-            else:
-                self._run_key = None
-                self._add_command(data, command_start, command_end, frame_end, view, events)
+            try:
+                # The third byte behind the tags is the length of the SEND's body: it must not lie.
+                if send is not None and data[command_start + 3] == command_size - 4:
+                    add_send(send.groups(), data, view, command_end, frame_end, events)
+                else:
+                    self._add_command(data, command_start, command_end, frame_end, view, events)
+            except _TurnIsOver:
+                self.behind = True
+                self._wanted = 0
+                return position
             position = frame_end
         if end - position >= 4:
             self._check_total(_TOTAL.unpack_from(data, position)[0])
@@ -194,11 +211,12 @@ class FrameDecoder:
     ) -> None:
         producer, sequence, count, txn, highest = groups
         if not _checksum_matches(data, view, entry_start, entry_end):
-            self._run_key = None
+            self._begin_event(events)
             events.append(BadChecksum(varint.decode(producer[1:]), varint.decode(sequence[1:])))
             return
         key = (producer, txn)
         if key != self._run_key:
+            self._begin_event(events)
             self._run_key = key
             self._run = SendRun(varint.decode(producer[1:]), _txn_id(txn))
             events.append(self._run)
@@ -218,6 +236,7 @@ class FrameDecoder:
         view: memoryview,
         events: list[Event],
     ) -> None:
+        self._begin_event(events)
         if end - start > MAX_COMMAND_BYTES:
             raise ProtocolError(f"A command of {end - start} bytes is too large")
         try:
@@ -231,6 +250,11 @@ class FrameDecoder:
             self._end_chunk(command.send)
         else:
             events.append(CommandFrame(command, data[end:frame_end]))
+
+    def _begin_event(self, events: list[Event]) -> None:
+        self._run_key = None
+        if len(events) >= self.events_a_turn:
+            raise _TurnIsOver
 
     def _end_chunk(self, send: pb.CommandSend) -> None:
         """A chunk of a large message is a run of its own."""

@@ -221,19 +221,6 @@ def test_batch_index_acknowledgements_count_by_message() -> None:
     with_topic(scenario)
 
 
-def test_an_index_acknowledgement_without_batch_size_loses_nothing() -> None:
-    async def scenario(topic: FakeTopic) -> None:
-        subscription = await topic.subscribe()
-        consumer, sink = await topic.consumer(subscription, SHARED, 100)
-        (position,) = await topic.publish(1, batch=4)
-        subscription.acknowledge_indexes(consumer, position, 0b0110, 0)
-        subscription.redeliver(consumer, None)
-        await topic.settled()
-        assert sink.received[-1].unacked == (0b0110, 4)
-
-    with_topic(scenario)
-
-
 def test_cumulative_acknowledgement_is_refused() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()

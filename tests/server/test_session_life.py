@@ -124,7 +124,8 @@ def test_any_byte_is_a_sign_of_life() -> None:
 def test_what_one_tick_writes_goes_out_in_one_piece() -> None:
     async def scenario() -> None:
         connection = Connection()
-        connection.receives(CONNECT + commands.PING * 3)
+        connection.receives(CONNECT)
+        connection.receives(commands.PING * 3)
         assert connection.transport.written == b""
         assert await written(connection) == [_T.CONNECTED, _T.PONG, _T.PONG, _T.PONG]
 
@@ -198,7 +199,8 @@ def test_it_stops_reading_while_too_many_requests_are_open(
     async def scenario() -> None:
         topics = StuckTopics()
         connection = Connection(topics)
-        connection.receives(CONNECT + b"".join(map(question, range(9))))
+        connection.receives(CONNECT)
+        connection.receives(b"".join(map(question, range(9))))
         assert connection.transport.reading
         connection.receives(question(9))
         assert not connection.transport.reading

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pybroker.errors import NotAllowed
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import varint
 from pybroker.wire.commands import MessageFrames, ack_set_bits, ack_set_words, receipts
@@ -104,7 +106,7 @@ def test_messages_carry_redelivery_counts_and_what_is_unacknowledged(
         assert command.message.message_id.entryId == entry_ids[index]
         assert command.message.redelivery_count == counts[index]
         expected = unacked if entry_ids[index] == entry_ids[0] else 0
-        assert ack_set_bits(command.message.ack_set) == expected
+        assert ack_set_bits(command.message.ack_set, 100) == expected
 
 
 @given(deliveries, st.integers(0, 2**64 - 1))
@@ -130,7 +132,14 @@ def test_an_ack_set_survives_the_wire(batch: tuple[int, int]) -> None:
     size, unacked = batch
     words = ack_set_words(unacked, size)
     signed = [word - 2**64 if word >= 2**63 else word for word in words]
-    assert ack_set_bits(pb.MessageIdData(ledgerId=0, entryId=0, ack_set=signed).ack_set) == unacked
+    carried = pb.MessageIdData(ledgerId=0, entryId=0, ack_set=signed).ack_set
+    assert ack_set_bits(carried, size) == unacked
+
+
+@pytest.mark.parametrize("words", [[0b10000], [0, 1], [-1], [0] * 10_000 + [-(2**63)]])
+def test_an_ack_set_names_no_message_that_the_batch_does_not_have(words: list[int]) -> None:
+    with pytest.raises(NotAllowed):
+        ack_set_bits(words, 4)
 
 
 @given(U64)
