@@ -4,14 +4,14 @@ import re
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from pybroker.errors import InvalidTopicName
+from pybroker.errors import InvalidTopicName, NotAllowed
 
 # Namespaces and tenants are path elements and metadata keys; topics may hold more.
 _PROPERTY: Final = re.compile(r"[-=:.\w]{1,255}", re.ASCII)
 _LOCAL: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
 _PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,5})\Z", re.DOTALL)
 _DOMAINS: Final = ("persistent", "non-persistent")
-MAX_NAME_BYTES: Final = 1024
+MAX_NAME_CHARS: Final = 1024  # of a topic's local name, and of a subscription's
 
 # Local names that no topic may have: they are, or once were, those of transactions' own logs.
 TRANSACTION_LOG_PREFIX: Final = "__transaction_log_"
@@ -52,10 +52,11 @@ class TopicName(NamedTuple):
             raise InvalidTopicName(
                 f"Topic {text[:200]!r}: the domain must be persistent or non-persistent"
             )
-        if len(parts) != 3 or len(text) > MAX_NAME_BYTES:
+        # Of the local part alone: a short form must not become too long by being written out.
+        if len(parts) != 3 or len(parts[2]) > MAX_NAME_CHARS:
             raise InvalidTopicName(
                 f"Topic {text[:200]!r} is not of the form persistent://tenant/namespace/topic "
-                f"with at most {MAX_NAME_BYTES} characters"
+                f"with at most {MAX_NAME_CHARS} characters behind the namespace"
             )
         tenant, namespace, local = parts
         for part in (tenant, namespace):
@@ -112,6 +113,14 @@ class TopicName(NamedTuple):
     def ledger_name(self) -> str:
         """The managed ledger's name, as Apache Pulsar names it: tenant/ns/persistent/topic."""
         return f"{self.tenant}/{self.namespace}/{self.domain}/{self.local}"
+
+
+def check_subscription_name(name: str) -> None:
+    """Raises NotAllowed."""
+    if not 0 < len(name) <= MAX_NAME_CHARS:
+        raise NotAllowed(
+            f"Subscription {name[:200]!r}: the name of one has 1 to {MAX_NAME_CHARS} characters"
+        )
 
 
 def pending_ack_log(topic: TopicName, subscription: str) -> str:

@@ -14,6 +14,7 @@ from pybroker.errors import SubscriptionNotFound, TopicNotFound, TransactionNotF
 from pybroker.names import COORDINATOR_ASSIGN, TxnId
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.transaction.metadata_store import TransactionMetadata
+from pybroker.transaction.participants import Retry
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
 _BASE: Final = "/admin/v3/transactions"
@@ -184,15 +185,19 @@ def _coordinator_stats(coordinator: TransactionCoordinator) -> Stats:
         "committedCount": stats.committed,
         "abortedCount": stats.aborted,
         "timeoutCount": stats.timed_out,
-        "retries": [
-            {
-                "txnId": str(retry.txn_id),
-                "participant": retry.participant,
-                "attempts": retry.attempts,
-                "lastError": retry.last_error,
-            }
-            for retry in stats.retries
-        ],
+        "retries": [_retry(retry) for retry in stats.retries],
+        "givenUp": [_retry(retry) for retry in stats.given_up],
+    }
+
+
+def _retry(retry: Retry) -> Stats:
+    return {
+        "txnId": str(retry.txn_id),
+        "participant": str(retry.participant),
+        "topic": retry.participant.topic,
+        "subscription": retry.participant.subscription,
+        "attempts": retry.attempts,
+        "lastError": retry.last_error,
     }
 
 

@@ -29,7 +29,7 @@ from pybroker.errors import (
     SubscriptionNotFound,
     TopicTerminated,
 )
-from pybroker.names import TopicName, TxnId
+from pybroker.names import TopicName, TxnId, check_subscription_name
 from pybroker.runtime import Clock, Tasks
 from pybroker.transaction.aborted_txns import HiddenEntries
 from pybroker.transaction.transaction_buffer import TransactionBuffer
@@ -288,6 +288,7 @@ class Topic:
             existing = self._existing_subscription(name, durable=True)
             if existing is not None:
                 return existing
+            check_subscription_name(name)
             if not create:
                 raise SubscriptionNotFound(
                     f"Subscription {name} of {self.name} does not exist and may not be created"

@@ -75,6 +75,12 @@ class Topics:
             self._start_loading(name)
         return await asyncio.shield(self._loaded[name])
 
+    def check_usable(self, name: TopicName) -> None:
+        """Whether it is a topic, or may become one. Raises as `get` does, and TopicNotFound."""
+        _refuse_internal(name)
+        if not self.exists(name):
+            self._check_creatable(name)
+
     def _start_loading(self, name: TopicName) -> None:
         """What fails is forgotten, so that the next use tries again."""
         loading = asyncio.ensure_future(self._load(name))
@@ -164,7 +170,7 @@ class Topics:
             raise NotAllowed(f"{name} is named as a partition; it cannot have partitions")
         if self.exists(name) or self.tenants.partitions(name):
             raise Conflict(f"{name} already exists")
-        await self.tenants.set_partitions(name, partitions)
+        await self._set_partitions(name, partitions)
 
     async def update_partitions(self, name: TopicName, partitions: int) -> None:
         now = self.tenants.partitions(name)
@@ -172,6 +178,11 @@ class Topics:
             raise TopicNotFound(f"{name} is not a partitioned topic")
         if partitions < now:
             raise NotAllowed(f"{name} has {now} partitions; they can only become more")
+        await self._set_partitions(name, partitions)
+
+    async def _set_partitions(self, name: TopicName, partitions: int) -> None:
+        """Raises InvalidTopicName where a partition's name would be too long."""
+        TopicName.parse(str(name.partition_at(partitions - 1)))
         await self.tenants.set_partitions(name, partitions)
 
     # -- list

@@ -1,16 +1,41 @@
-"""Ends transactions on the topics and subscriptions of this broker, for the coordinators."""
+"""Which topics and subscriptions take part in transactions, and ending those there.
+
+What may be added to a transaction must be able to end it. So names are checked when they are added;
+from logs written before that, one that fails the check is told to the coordinator for good.
+"""
 
 from typing import Protocol
 
 from pybroker.broker.topic import Topic
-from pybroker.names import TxnId
+from pybroker.errors import InvalidTopicName, NotAllowed
+from pybroker.names import TopicName, TxnId, check_subscription_name
+from pybroker.transaction.participants import CannotParticipate
 from pybroker.transaction.txn_status import TxnAction
 
 
 class LoadsTopics(Protocol):
-    async def get(self, name: str) -> Topic | None:
+    async def get(self, name: TopicName) -> Topic | None:
         """Loaded if it was not; None: it does not exist."""
         ...
+
+
+class ChecksTopics(Protocol):
+    def check_usable(self, name: TopicName) -> None: ...
+
+
+def partition_to_add(topics: ChecksTopics, topic: str) -> str:
+    """Its canonical name. Raises InvalidTopicName, NotAllowed, TopicNotFound, NotFound."""
+    name = TopicName.parse(topic)
+    if not name.persistent:
+        raise NotAllowed(f"{name} cannot take part in a transaction: it is not persistent")
+    topics.check_usable(name)
+    return str(name)
+
+
+def subscription_to_add(topics: ChecksTopics, topic: str, subscription: str) -> tuple[str, str]:
+    """As `partition_to_add`, with the subscription's name."""
+    check_subscription_name(subscription)
+    return partition_to_add(topics, topic), subscription
 
 
 class LocalParticipants:
@@ -23,14 +48,25 @@ class LocalParticipants:
         self, txn_id: TxnId, topic: str, action: TxnAction, low_watermark: int
     ) -> None:
         """A topic that was deleted took its messages along: nothing is left to end."""
-        loaded = await self._topics.get(topic)
+        loaded = await self._topics.get(_participant(topic))
         if loaded is not None:
             await loaded.end_transaction(txn_id, action, low_watermark)
 
     async def end_on_subscription(
         self, txn_id: TxnId, topic: str, subscription: str, action: TxnAction, low_watermark: int
     ) -> None:
-        loaded = await self._topics.get(topic)
+        loaded = await self._topics.get(_participant(topic))
         found = None if loaded is None else loaded.subscriptions.get(subscription)
         if found is not None:
             await found.end_transaction(txn_id, action, low_watermark)
+
+
+def _participant(topic: str) -> TopicName:
+    """Raises CannotParticipate for a name that no topic can ever have."""
+    try:
+        name = TopicName.parse(topic)
+    except InvalidTopicName as error:
+        raise CannotParticipate(str(error)) from error
+    if name.internal:
+        raise CannotParticipate(f"{name} is a log of transactions, not a topic")
+    return name

@@ -2,17 +2,22 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pybroker.broker.txn_participants import LocalParticipants
-from pybroker.errors import NotAllowed, PulsarError
+from pybroker.broker.txn_participants import (
+    LocalParticipants,
+    partition_to_add,
+    subscription_to_add,
+)
+from pybroker.errors import InvalidTxnStatus, NotAllowed, PulsarError
 from pybroker.names import TopicName, TxnId
 from pybroker.transaction.coordinator import TransactionCoordinator
-from pybroker.transaction.txn_status import TxnAction
+from pybroker.transaction.txn_status import TxnAction, require_decided
 from pybroker.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
     from pybroker.server.session import Session
 
 _TYPE = pb.BaseCommand
+_MAX_ADDED: Final = 1000  # participants, by one command; clients add one
 
 # Which response answers which command: its type and its field in BaseCommand.
 _RESPONSES: Final[dict[type, tuple[Any, str]]] = {
@@ -96,7 +101,8 @@ async def new_txn(session: "Session", command: pb.CommandNewTxn) -> None:
 async def add_partition(session: "Session", command: pb.CommandAddPartitionToTxn) -> None:
     txn_id = _txn_id(command)
     coordinator = await _coordinator(session, txn_id.most)
-    topics = [str(TopicName.parse(topic)) for topic in command.partitions]
+    _check_count(len(command.partitions))
+    topics = [partition_to_add(session.services.topics, topic) for topic in command.partitions]
     await coordinator.add_partitions(txn_id, topics, session.principal)
     _answer(session, command, txn_id)
 
@@ -104,9 +110,18 @@ async def add_partition(session: "Session", command: pb.CommandAddPartitionToTxn
 async def add_subscription(session: "Session", command: pb.CommandAddSubscriptionToTxn) -> None:
     txn_id = _txn_id(command)
     coordinator = await _coordinator(session, txn_id.most)
-    subscriptions = [(str(TopicName.parse(s.topic)), s.subscription) for s in command.subscription]
+    _check_count(len(command.subscription))
+    subscriptions = [
+        subscription_to_add(session.services.topics, added.topic, added.subscription)
+        for added in command.subscription
+    ]
     await coordinator.add_subscriptions(txn_id, subscriptions, session.principal)
     _answer(session, command, txn_id)
+
+
+def _check_count(added: int) -> None:
+    if added > _MAX_ADDED:
+        raise NotAllowed(f"{added} at once are too many: add up to {_MAX_ADDED} with one command")
 
 
 async def end_txn(session: "Session", command: pb.CommandEndTxn) -> None:
@@ -120,23 +135,30 @@ async def end_txn(session: "Session", command: pb.CommandEndTxn) -> None:
 
 
 async def end_on_partition(session: "Session", command: pb.CommandEndTxnOnPartition) -> None:
-    txn_id = _txn_id(command)
+    """A broker can only ask for what was decided: everybody acts on the coordinator's word."""
+    txn_id, action, topic = _txn_id(command), _action(command), str(TopicName.parse(command.topic))
+    outcomes = session.services.coordinators
+    if require_decided(outcomes, txn_id, action) and not outcomes.has_partition(txn_id, topic):
+        raise InvalidTxnStatus(f"Transaction {txn_id} does not write to {topic}: nothing to end")
     await LocalParticipants(session.services.topics).end_on_partition(
-        txn_id,
-        command.topic,
-        _action(command),
-        command.txnid_least_bits_of_low_watermark,
+        txn_id, topic, action, command.txnid_least_bits_of_low_watermark
     )
     _answer(session, command, txn_id)
 
 
 async def end_on_subscription(session: "Session", command: pb.CommandEndTxnOnSubscription) -> None:
-    txn_id = _txn_id(command)
+    txn_id, action, name = _txn_id(command), _action(command), command.subscription.subscription
+    topic, outcomes = (
+        str(TopicName.parse(command.subscription.topic)),
+        session.services.coordinators,
+    )
+    decided = require_decided(outcomes, txn_id, action)
+    if decided and not outcomes.has_subscription(txn_id, topic, name):
+        raise InvalidTxnStatus(
+            f"Transaction {txn_id} does not acknowledge on {topic}, subscription {name}: nothing "
+            "to end"
+        )
     await LocalParticipants(session.services.topics).end_on_subscription(
-        txn_id,
-        command.subscription.topic,
-        command.subscription.subscription,
-        _action(command),
-        command.txnid_least_bits_of_low_watermark,
+        txn_id, topic, name, action, command.txnid_least_bits_of_low_watermark
     )
     _answer(session, command, txn_id)

@@ -52,6 +52,7 @@ class CoordinatorStats:
     aborted: int
     timed_out: int
     retries: list[Retry]
+    given_up: list[Retry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +333,7 @@ class TransactionCoordinator:
             self._ended[TxnAction.ABORT],
             self._timed_out,
             self._participants.retries(),
+            self._participants.given_up(),
         )
 
 

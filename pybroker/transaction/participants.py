@@ -1,15 +1,18 @@
 """Telling every participant of a transaction how it ended, for as long as it takes.
 
 The coordinator knows participants by name only: `Participants` reaches them, in this broker or in
-another. Who does not follow is asked again with a growing pause and shows up in `retries`.
+another. Who does not follow is asked again with a growing pause and shows up in `retries`. What can
+never follow counts as ended: it holds nothing of the transaction, and waiting for it would keep the
+others' books open for ever.
 """
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from pybroker.names import TxnId
 from pybroker.transaction.metadata_store import TransactionMetadata
@@ -17,12 +20,18 @@ from pybroker.transaction.txn_status import TxnAction
 
 _FIRST_RETRY_S: Final = 0.05
 _LAST_RETRY_S: Final = 10.0
+_GIVEN_UP_KEPT: Final = 100
 
 log = logging.getLogger(__name__)
 
 
+class CannotParticipate(Exception):
+    """What was added to a transaction is nothing that could ever hold a part of it."""
+
+
 class Participants(Protocol):
-    """Where a transaction wrote and acknowledged. Idempotent; whatever is raised is retried.
+    """Where a transaction wrote and acknowledged. Idempotent; what is raised is retried, all but
+    CannotParticipate.
 
     A topic or subscription that was deleted counts as success; one not loaded is loaded.
     """
@@ -36,12 +45,21 @@ class Participants(Protocol):
     ) -> None: ...
 
 
+class Participant(NamedTuple):
+    topic: str
+    subscription: str | None = None  # None: the topic itself
+
+    def __str__(self) -> str:
+        suffix = "" if self.subscription is None else f", subscription {self.subscription}"
+        return f"{self.topic}{suffix}"
+
+
 @dataclass(slots=True)
 class Retry:
-    """A participant that has not followed yet."""
+    """A participant that has not followed yet, or (given up) never can."""
 
     txn_id: TxnId
-    participant: str
+    participant: Participant
     attempts: int
     last_error: str
 
@@ -49,10 +67,15 @@ class Retry:
 class ParticipantEnds:
     def __init__(self, participants: Participants) -> None:
         self._participants = participants
-        self._retries: dict[tuple[TxnId, str], Retry] = {}
+        self._retries: dict[tuple[TxnId, Participant], Retry] = {}
+        self._given_up: deque[Retry] = deque(maxlen=_GIVEN_UP_KEPT)
 
     def retries(self) -> list[Retry]:
         return list(self._retries.values())
+
+    def given_up(self) -> list[Retry]:
+        """The latest ones."""
+        return list(self._given_up)
 
     async def end_everywhere(
         self, transaction: TransactionMetadata, action: TxnAction, low_watermark: int
@@ -64,13 +87,17 @@ class ParticipantEnds:
             self._participants.end_on_subscription,
         )
         ends = [
-            self._follow(txn_id, topic, partial(partition, txn_id, topic, action, low_watermark))
+            self._follow(
+                txn_id,
+                Participant(topic),
+                partial(partition, txn_id, topic, action, low_watermark),
+            )
             for topic in transaction.partitions
         ]
         ends += [
             self._follow(
                 txn_id,
-                f"{topic}/{name}",
+                Participant(topic, name),
                 partial(subscription, txn_id, topic, name, action, low_watermark),
             )
             for topic, name in transaction.subscriptions
@@ -78,12 +105,15 @@ class ParticipantEnds:
         await asyncio.gather(*ends)
 
     async def _follow(
-        self, txn_id: TxnId, participant: str, end: Callable[[], Awaitable[None]]
+        self, txn_id: TxnId, participant: Participant, end: Callable[[], Awaitable[None]]
     ) -> None:
         delay_s = _FIRST_RETRY_S
         while True:
             try:
                 await end()
+            except CannotParticipate as error:
+                self._give_up(txn_id, participant, error)
+                return
             except Exception as error:
                 self._note(txn_id, participant, error)
             else:
@@ -92,7 +122,11 @@ class ParticipantEnds:
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _LAST_RETRY_S)
 
-    def _note(self, txn_id: TxnId, participant: str, error: Exception) -> None:
+    def _give_up(self, txn_id: TxnId, participant: Participant, error: Exception) -> None:
+        log.error("Transaction %s ends without %s: %s", txn_id, participant, error)
+        self._given_up.append(Retry(txn_id, participant, 1, str(error)))
+
+    def _note(self, txn_id: TxnId, participant: Participant, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
         retry = self._retries.setdefault(
             (txn_id, participant), Retry(txn_id, participant, 0, reason)

@@ -80,6 +80,23 @@ def require_open(outcomes: TransactionOutcomes, txn_id: TxnId) -> None:
     )
 
 
+def require_decided(outcomes: TransactionOutcomes, txn_id: TxnId, action: TxnAction) -> bool:
+    """Whether it is being ended so; False: it is over. Raises TransactionNotFound, InvalidTxnStatus
+    (open, or decided otherwise), TransactionCoordinatorNotFound.
+    """
+    status = outcomes.status(txn_id)
+    if status is None:
+        raise TransactionNotFound(
+            f"Transaction {txn_id} does not exist, or ended too long ago: there is nothing to end"
+        )
+    if ACTION_OF_STATUS.get(status) is not action:
+        raise InvalidTxnStatus(
+            f"Transaction {txn_id} is {status.name}: its coordinator did not decide to "
+            f"{action.name} it; end it with END_TXN"
+        )
+    return status is ENDING_STATUS[action]
+
+
 def action_to_settle(outcomes: TransactionOutcomes, txn_id: TxnId) -> TxnAction | None:
     """How a participant ends a transaction it still holds; None: its coordinator will say so.
 

@@ -123,6 +123,13 @@ class RawClient:
         )
         return self.request(_T.ADD_PARTITION_TO_TXN, "addPartitionToTxn", body)
 
+    def add_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> Any:
+        body = pb.CommandAddSubscriptionToTxn(
+            txnid_most_bits=txn_id.most, txnid_least_bits=txn_id.least
+        )
+        body.subscription.add(topic=topic, subscription=subscription)
+        return self.request(_T.ADD_SUBSCRIPTION_TO_TXN, "addSubscriptionToTxn", body)
+
     def end(self, txn_id: TxnId, commit: bool) -> Any:
         self.send_end(txn_id, commit)
         return self.receive(_T.END_TXN_RESPONSE)

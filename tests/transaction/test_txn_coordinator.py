@@ -145,7 +145,7 @@ async def test_a_participant_that_fails_is_retried_and_shown(world: World) -> No
     await asyncio.sleep(60)
     coordinator = await world.coordinators.get(0)
     (retry,) = coordinator.stats().retries
-    assert retry.txn_id == txn_id and retry.participant == ORDERS and retry.attempts > 5
+    assert retry.txn_id == txn_id and retry.participant.topic == ORDERS and retry.attempts > 5
     assert "out of reach" in retry.last_error
     world.before_end = working
     await ended
