@@ -156,7 +156,10 @@ class Client:
             properties=properties,
         )
         start = Start(start_message_id, start_message_id_inclusive)
-        return Reader(await self._consume([topic], SubscriptionSpec(name, options, start)))
+        consumer = await self._consume([topic], SubscriptionSpec(name, options, start))
+        if start_message_id_inclusive and start_message_id == MessageId.latest:
+            await consumer.seek_last_messages()
+        return Reader(consumer)
 
     async def _consume(self, topics: Sequence[str], spec: SubscriptionSpec) -> Consumer:
         partitions = [name for topic in topics for name in await self._partitions(topic)]

@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
         )
         if self._authentication is not None:
             body.auth_method_name = self._authentication.method
-            body.auth_data = self._authentication.data()
+            body.auth_data = self._credentials(self._authentication)
         if proxy_to is not None:
             body.proxy_to_broker_url = proxy_to
         self.post(body)
@@ -249,14 +249,27 @@ class Connection(asyncio.Protocol):
         if self._authentication is None:
             self.abort("asked for credentials; pass authentication= to Client")
             return
-        data = pb.AuthData(
-            auth_method_name=self._authentication.method, auth_data=self._authentication.data()
-        )
+        try:
+            credentials = self._credentials(self._authentication)
+        except ConnectError as error:
+            self.abort(str(error))
+            return
+        data = pb.AuthData(auth_method_name=self._authentication.method, auth_data=credentials)
         self.post(
             pb.CommandAuthResponse(
                 client_version=CLIENT_VERSION, response=data, protocol_version=PROTOCOL_VERSION
             )
         )
+
+    def _credentials(self, authentication: Authentication) -> bytes:
+        """Raises ConnectError, so that the application's function is asked again later."""
+        try:
+            return authentication.data()
+        except Exception as error:
+            raise ConnectError(
+                f"There are no credentials for {self.address}: the function that supplies them "
+                f"raised {error!r}"
+            ) from error
 
     def _check_alive(self) -> None:
         if not self._heard:

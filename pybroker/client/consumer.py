@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import AlreadyClosed, InvalidConfiguration, Timeout
 from pybroker.client.messages import Message, MessageId
+from pybroker.client.options import ConsumerBatchReceivePolicy
 from pybroker.client.receive_queue import ReceiveQueue
 from pybroker.client.subscribing import SubscriptionSpec
 from pybroker.client.topic_consumer import TopicConsumer
@@ -30,6 +31,7 @@ class Consumer:
         self._queue = ReceiveQueue()
         total = options.max_total_receiver_queue_size_across_partitions
         size = max(1, min(options.receiver_queue_size, total // len(partitions)))
+        self._capacity = size * len(partitions)
         self._parts = {
             name: TopicConsumer(cluster, name, spec, self._queue, size) for name in partitions
         }
@@ -70,20 +72,28 @@ class Consumer:
         policy = self._spec.options.batch_receive_policy
         timeout_s = policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
         messages: list[Message] = []
-        size_bytes = 0
         try:
             async with asyncio.timeout(timeout_s):
-                while True:
-                    messages.append(await self._queue.get(None))
-                    self.taken(messages[-1])
-                    size_bytes += len(messages[-1].data())
-                    if len(messages) == policy.max_num_message:
-                        break
-                    if 0 < policy.max_num_bytes <= size_bytes:
-                        break
+                await self._collect(messages, policy)
         except TimeoutError:
             pass
+        except BaseException:
+            # Nobody will get them now: whoever receives next shall.
+            self._queue.put_back([each for each in messages if each.entry.receiver.holds(each)])
+            raise
+        for message in messages:
+            self.taken(message)
         return messages
+
+    async def _collect(self, messages: list[Message], policy: ConsumerBatchReceivePolicy) -> None:
+        """Until a limit is reached; the queue's own is one: what is not taken brings no more."""
+        limit = self._capacity
+        if policy.max_num_message > 0:
+            limit = min(limit, policy.max_num_message)
+        size_bytes = 0
+        while len(messages) < limit and not 0 < policy.max_num_bytes <= size_bytes:
+            messages.append(await self._queue.get(None))
+            size_bytes += len(messages[-1].data())
 
     async def take(self, max_messages: int, timeout_millis: int | None) -> list[Message]:
         """Waits for a message, then takes all that are here; empty if none came in time."""
@@ -194,6 +204,13 @@ class Consumer:
             await asyncio.gather(*(part.seek(messageid) for part in self._parts.values()))
         else:
             await self._parts[self._part_of(messageid)].seek(messageid)
+
+    async def seek_last_messages(self) -> None:
+        """So that the last message of every topic or partition comes first."""
+        for part in self._parts.values():
+            last, _ = await part.last_message_id()
+            if last.entry_id() >= 0:
+                await part.seek(last)
 
     async def get_last_message_id(self) -> MessageId:
         """Of a single topic: several have no order between them."""

@@ -5,7 +5,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pybroker.client.errors import Timeout
 from pybroker.client.messages import Message
@@ -27,6 +27,11 @@ class ReceiveQueue:
     def put(self, messages: Iterable[Message]) -> None:
         self._messages.extend(messages)
         self._wake(len(self._messages))
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """What somebody took and cannot use after all, in its order."""
+        self._messages.extendleft(reversed(messages))
+        self._wake(len(messages))
 
     def poll(self) -> Message | None:
         try:

@@ -52,8 +52,8 @@ def decompressed_payload(metadata: pb.MessageMetadata, entry: bytes) -> bytes:
 
 
 def unacked_indexes(command: pb.CommandMessage, batch_size: int) -> int:
-    """The part of a batch that the broker wants delivered, as bits."""
-    everything = all_bits(batch_size)
+    """The part of a batch (or of one message) that the broker wants delivered, as bits."""
+    everything = all_bits(batch_size or 1)
     return from_words(list(command.ack_set)) & everything if command.ack_set else everything
 
 

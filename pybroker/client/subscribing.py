@@ -1,13 +1,15 @@
 """Where a consumer starts, and the SUBSCRIBE command that says so.
 
 The broker delivers from the start's entry on; what of it lies before the start (the entry itself
-when the start is exclusive, the first messages of a batch) is left out here.
+when the start is exclusive, the first messages of a batch) is left out here. That entry can only be
+the first that arrives: whatever comes later was moved there by somebody else, and is wanted.
 """
 
 import sys
 from dataclasses import dataclass
 from typing import Final
 
+from pybroker.client.acks import all_bits, to_words
 from pybroker.client.batching import key_values
 from pybroker.client.messages import MessageId, OrderKey
 from pybroker.client.options import (
@@ -37,6 +39,25 @@ class Start:
         if self.inclusive:
             return (ledger_id, entry_id, index - 1 if index > 0 else _NOTHING_OF_IT)
         return (ledger_id, entry_id, index if index >= 0 else _WHOLE_ENTRY)
+
+    def seek(self) -> tuple[pb.MessageIdData, OrderKey | None]:
+        """Where the subscription's cursor is to be put, and what is left out of that entry here.
+
+        A cursor standing on an entry that is left out would keep it for ever, so it is put behind
+        it, or is told which part of a batch is wanted (brokers may ignore that part).
+        """
+        wanted, left_out = self.message_id.to_wire(), self.left_out
+        if left_out is None:
+            return wanted, None
+        following, size = left_out[2] + 1, self.message_id.batch_size()
+        wanted.ClearField("batch_index")
+        wanted.ClearField("batch_size")
+        if left_out[2] == _WHOLE_ENTRY or 0 < size <= following:
+            wanted.entryId += 1
+            return wanted, None
+        if 0 < following < size:
+            wanted.ack_set.extend(to_words(all_bits(size) & ~all_bits(following)))
+        return wanted, left_out
 
 
 @dataclass(frozen=True, slots=True)

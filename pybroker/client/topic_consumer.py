@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 
 from pybroker.client.acknowledger import Acknowledger
-from pybroker.client.acks import EntryKey
+from pybroker.client.acks import EntryKey, all_bits
 from pybroker.client.attachment import Attachment
 from pybroker.client.cluster import Cluster
 from pybroker.client.connection import Connection
@@ -63,6 +63,7 @@ class TopicConsumer:
         self._epoch = 0
         self._seeking = False
         self._start = spec.start
+        # Of the first entry that will arrive, what lies before the start.
         self._left_out: OrderKey | None = None
         options = spec.options
         self._acks = Acknowledger(self._id, self._attachment, options.batch_index_ack_enabled)
@@ -164,27 +165,25 @@ class TopicConsumer:
     def _wanted(
         self, received: ReceivedEntry, message: pb.CommandMessage, entry: bytes
     ) -> list[Message]:
-        unacked = unacked_indexes(message, received.batch_size)
+        unacked = unacked_indexes(message, received.batch_size) & ~self._before_start(received)
+        if received.batch_size:
+            key = (received.ledger_id, received.entry_id)
+            self._acks.delivered(key, unacked, received.batch_size)
+        if not unacked:
+            return []
         payload = decompressed_payload(received.metadata, entry)
         messages = list(messages_in(received, payload, unacked))
-        if received.batch_size:
-            self._acks.delivered(
-                (received.ledger_id, received.entry_id), unacked, received.batch_size
-            )
-        if self._left_out is not None:
-            messages = self._behind_start(messages, self._left_out)
         if messages and self._start is not None and self._start.message_id == MessageId.latest:
             # From here on a new session can say where it was.
             self._start = Start(messages[0].message_id(), inclusive=True)
         return messages
 
-    def _behind_start(self, messages: list[Message], left_out: OrderKey) -> list[Message]:
-        """A durable cursor would keep what is left out as its backlog: acknowledge it."""
-        if self._spec.start is None:
-            for message in messages:
-                if message.order_key <= left_out:
-                    self._acks.add(message.message_id())
-        return [message for message in messages if message.order_key > left_out]
+    def _before_start(self, received: ReceivedEntry) -> int:
+        """What of the entry lies before the start, as bits."""
+        left_out, self._left_out = self._left_out, None
+        if left_out is None or left_out[:2] != (received.ledger_id, received.entry_id):
+            return 0
+        return all_bits(max(0, min(left_out[2] + 1, received.batch_size or 1)))
 
     def _leave(self) -> None:
         """So that the broker gives the messages to a consumer that can read them."""
@@ -211,9 +210,13 @@ class TopicConsumer:
         )
         self._owe_permits(1)
 
+    def holds(self, message: Message) -> bool:
+        """False for what will be delivered again, because it came in an earlier session."""
+        return message.entry.session == self._session
+
     def taken(self, message: Message) -> None:
         """The application has the message now."""
-        if message.entry.session != self._session:
+        if not self.holds(message):
             return
         self._owe_permits(1)
         if self._start is not None:
@@ -296,19 +299,25 @@ class TopicConsumer:
 
     async def seek(self, target: MessageId | int) -> None:
         """To just behind a message (or to it, if the start is inclusive), or to a publish time."""
-        connection, session = self._connection(), self._session
+        connection, session, before = self._connection(), self._session, self._start
         command = pb.CommandSeek(consumer_id=self._id)
         if isinstance(target, MessageId):
-            command.message_id.CopyFrom(target.to_wire())
             start = Start(target, self._spec.options.start_message_id_inclusive)
+            place, left_out = start.seek()
+            command.message_id.CopyFrom(place)
         else:
             command.message_publish_time = target
-            start = Start(MessageId.earliest)
-        self._left_out, self._seeking = start.left_out, True
+            start, left_out = Start(MessageId.earliest), None
+        # What the application acknowledged before must not be taken for something behind it.
+        self._acks.flush()
+        self._left_out, self._seeking = left_out, True
         if self._start is not None:
             self._start = start
         try:
             await connection.request(command, self._cluster.timeout_s)
+        except BaseException:
+            self._left_out, self._start = None, before
+            raise
         finally:
             self._seeking = False
         if session == self._session:

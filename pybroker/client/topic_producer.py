@@ -78,6 +78,7 @@ class TopicProducer:
         self._batches = BatchCollector(options, leave=self._send_batch)
         self._limit = options.max_pending_messages
         self._outstanding = 0
+        self._promised = 0
         self._room_freed = room_freed
         self._space_waiters: deque[asyncio.Future[None]] = deque()
         self._failure: Exception | None = None
@@ -153,11 +154,26 @@ class TopicProducer:
         txn.publish(self, done, joined)
 
     async def space(self) -> None:
-        """Returns when there is room for another message."""
-        while self._outstanding >= self._limit and self._failure is None:
-            waiter = asyncio.get_running_loop().create_future()
-            self._space_waiters.append(waiter)
+        """Returns when there is room for another message, in the order of asking.
+
+        The room is promised from when the waiter is woken until it takes it, or is cancelled.
+        """
+        if not self._space_waiters and self._has_room:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._space_waiters.append(waiter)
+        try:
             await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._promised -= 1
+                self._wake_space_waiters()
+            raise
+        self._promised -= 1
+
+    @property
+    def _has_room(self) -> bool:
+        return self._outstanding + self._promised < self._limit or self._failure is not None
 
     async def flush(self) -> None:
         """Returns when everything taken so far is answered; raises what the last entry met.
@@ -269,9 +285,10 @@ class TopicProducer:
             self._wake_space_waiters()
 
     def _wake_space_waiters(self) -> None:
-        while self._space_waiters:
+        while self._space_waiters and self._has_room:
             waiter = self._space_waiters.popleft()
             if not waiter.done():
+                self._promised += 1
                 waiter.set_result(None)
 
     def _take_sequence_id(self, wanted: int | None = None) -> int:

@@ -10,6 +10,7 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from pybroker.client import Outgoing, encode_batch
 from pybroker.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import CommandFrame, FrameDecoder, SendRun, encode_frame
@@ -242,3 +243,29 @@ def _partitions(_: Peer, body: Any) -> pb.CommandPartitionedTopicMetadataRespons
 
 def refusal(code: int, message: str = "refused") -> pb.CommandError:
     return pb.CommandError(request_id=0, error=code, message=message)
+
+
+BATCH = encode_batch([Outgoing(b"a", {"n": "0"}, "key"), b"b", b"c"])
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def deliver_batch(broker: ScriptedBroker, entry_id: int, **details: Any) -> None:
+    broker.peer.deliver(
+        1,
+        entry_id,
+        BATCH.payload,
+        num_messages_in_batch=3,
+        uncompressed_size=BATCH.uncompressed_size,
+        **details,
+    )
+
+
+def acks(broker: ScriptedBroker) -> list[list[tuple[int, list[int]]]]:
+    return [
+        [(each.entryId, list(each.ack_set)) for each in ack.message_id]
+        for ack in broker.asked_for(pb.CommandAck)
+    ]

@@ -44,6 +44,28 @@ def test_a_challenge_is_answered_with_the_credentials_of_the_moment(broker: Scri
     assert response.response.auth_data == b"second"
 
 
+def test_a_supplier_of_credentials_that_fails_is_asked_again(broker: ScriptedBroker):
+    turns = iter([None, "first", "second", None, "third"])
+
+    def token() -> str:
+        if (found := next(turns)) is None:
+            raise OSError("the token's file is not there")
+        return found
+
+    async def work() -> bool:
+        client = aio.Client("pulsar://one:6650", AuthenticationToken(token))
+        producer = await client.create_producer("t")
+        broker.peer.say(pb.CommandAuthChallenge())
+        await asyncio.sleep(1)
+        broker.peer.say(pb.CommandAuthChallenge())
+        await asyncio.sleep(1)
+        return bool(producer.is_connected())
+
+    assert broker.run(work())
+    connects = broker.asked_for(pb.CommandConnect)
+    assert [connect.auth_data for connect in connects] == [b"first", b"third"]
+
+
 def test_wrong_credentials_are_an_answer(broker: ScriptedBroker, client: Any):
     broker.answers["Connect"] = lambda *_: refusal(pb.AuthenticationError, "who are you?")
     with pytest.raises(AuthenticationError, match="who are you"):

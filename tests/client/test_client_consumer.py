@@ -2,46 +2,20 @@ import asyncio
 from typing import Any
 
 import pytest
-from scripted_broker import Peer, ScriptedBroker, refusal
+from scripted_broker import Peer, ScriptedBroker, acks, deliver_batch, refusal, turns
 
 from pybroker.client import (
     AlreadyClosed,
     CompressionType,
-    ConnectError,
+    ConsumerBatchReceivePolicy,
     ConsumerBusy,
     ConsumerType,
     InvalidConfiguration,
     MessageId,
-    Outgoing,
     Timeout,
     encode_batch,
 )
 from pybroker.wire import pulsar_api_pb2 as pb
-
-BATCH = encode_batch([Outgoing(b"a", {"n": "0"}, "key"), b"b", b"c"])
-
-
-async def turns(count: int = 20) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-def deliver_batch(broker: ScriptedBroker, entry_id: int, **details: Any) -> None:
-    broker.peer.deliver(
-        1,
-        entry_id,
-        BATCH.payload,
-        num_messages_in_batch=3,
-        uncompressed_size=BATCH.uncompressed_size,
-        **details,
-    )
-
-
-def acks(broker: ScriptedBroker) -> list[list[tuple[int, list[int]]]]:
-    return [
-        [(each.entryId, list(each.ack_set)) for each in ack.message_id]
-        for ack in broker.asked_for(pb.CommandAck)
-    ]
 
 
 def permits(broker: ScriptedBroker) -> list[int]:
@@ -149,6 +123,34 @@ class TestReceiving:
             deliver_batch(broker, 5)
             assert len(await consumer.batch_receive()) == 3
             assert asyncio.get_running_loop().time() == pytest.approx(0.2)
+
+        broker.run(work())
+
+    def test_a_cancelled_batch_receive_leaves_what_it_had_for_the_next(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> list[bytes]:
+            policy = ConsumerBatchReceivePolicy(100, -1, 5000)
+            consumer = await client.subscribe("t", "s", batch_receive_policy=policy)
+            for entry_id in range(3):
+                broker.peer.deliver(1, entry_id, b"%d" % entry_id)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(consumer.batch_receive(), 1)
+            return [each.data() for each in await consumer.take(10, 1000)]
+
+        assert broker.run(work()) == [b"0", b"1", b"2"]
+
+    def test_batch_receive_asks_for_no_more_than_the_queue_holds(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> None:
+            policy = ConsumerBatchReceivePolicy(100, -1, -1)
+            consumer = await client.subscribe(
+                "t", "s", batch_receive_policy=policy, receiver_queue_size=2
+            )
+            for entry_id in range(2):
+                broker.peer.deliver(1, entry_id, b"x")
+            assert len(await consumer.batch_receive()) == 2
 
         broker.run(work())
 
@@ -348,149 +350,3 @@ class TestRedelivery:
             assert consumer.is_connected()
 
         broker.run(work())
-
-
-class TestSeeking:
-    def test_it_drops_what_was_under_way_and_the_message_itself(
-        self, broker: ScriptedBroker, client: Any
-    ):
-        def seek(peer: Peer, body: Any) -> Any:
-            peer.deliver(1, 9, b"under way")
-            return pb.CommandSuccess(request_id=0)
-
-        broker.answers["Seek"] = seek
-
-        async def work() -> list[bytes]:
-            consumer = await client.subscribe("t", "s")
-            broker.peer.deliver(1, 8, b"queued")
-            await turns()
-            await consumer.seek(MessageId(-1, 1, 3))
-            for entry_id in (3, 4):
-                broker.peer.deliver(1, entry_id, b"%d" % entry_id)
-            return [each.data() for each in await consumer.take(10, 1000)]
-
-        assert broker.run(work()) == [b"4"]
-        assert acks(broker) == [[(3, [])]]
-
-    def test_by_time_nothing_is_left_out(self, broker: ScriptedBroker, client: Any):
-        async def work() -> None:
-            consumer = await client.subscribe("t", "s")
-            await consumer.seek(12_345)
-            broker.peer.deliver(1, 0, b"x")
-            assert (await consumer.receive(1000)).data() == b"x"
-
-        broker.run(work())
-        assert broker.asked_for(pb.CommandSeek)[0].message_publish_time == 12_345
-
-    def test_a_broker_that_closes_the_consumer_first_is_followed(
-        self, broker: ScriptedBroker, client: Any
-    ):
-        def seek(peer: Peer, body: Any) -> Any:
-            peer.say(pb.CommandCloseConsumer(consumer_id=body.consumer_id, request_id=0))
-            return pb.CommandSuccess(request_id=0)
-
-        broker.answers["Seek"] = seek
-
-        async def work() -> None:
-            consumer = await client.subscribe("t", "s")
-            await consumer.seek(MessageId.earliest)
-            await asyncio.sleep(1)
-            broker.peer.deliver(1, 0, b"x")
-            assert (await consumer.receive(1000)).data() == b"x"
-
-        broker.run(work())
-        assert len(broker.asked_for(pb.CommandSubscribe)) == 2
-
-    def test_without_connection_it_says_so(self, broker: ScriptedBroker, client: Any):
-        async def work() -> None:
-            consumer = await client.subscribe("t", "s")
-            broker.down = True
-            broker.peer.drop()
-            await turns()
-            with pytest.raises(ConnectError, match="try again"):
-                await consumer.seek(MessageId.earliest)
-
-        broker.run(work())
-
-
-class TestReaders:
-    def last_is(self, entry_id: int, mark_delete: int = -1) -> Any:
-        return lambda *_: pb.CommandGetLastMessageIdResponse(
-            request_id=0,
-            last_message_id=MessageId(-1, 1, entry_id).to_wire(),
-            consumer_mark_delete_position=MessageId(-1, 1, mark_delete).to_wire(),
-        )
-
-    def test_a_reader_leaves_out_where_it_starts(self, broker: ScriptedBroker, client: Any):
-        async def work() -> list[bytes]:
-            reader = await client.create_reader("t", MessageId(-1, 1, 5, 0, batch_size=3))
-            deliver_batch(broker, 5)
-            return [each.data() for each in await reader.batch_read(10, 1000)]
-
-        assert broker.run(work()) == [b"b", b"c"]
-        (request,) = broker.asked_for(pb.CommandSubscribe)
-        assert not request.durable
-        assert request.start_message_id.entryId == 5
-
-    def test_an_inclusive_one_does_not(self, broker: ScriptedBroker, client: Any):
-        async def work() -> list[bytes]:
-            reader = await client.create_reader(
-                "t", MessageId(-1, 1, 5, 1, batch_size=3), start_message_id_inclusive=True
-            )
-            deliver_batch(broker, 5)
-            return [each.data() for each in await reader.batch_read(10, 1000)]
-
-        assert broker.run(work()) == [b"b", b"c"]
-
-    def test_a_new_session_goes_on_behind_the_last_message_read(
-        self, broker: ScriptedBroker, client: Any
-    ):
-        async def work() -> bytes:
-            reader = await client.create_reader("t", MessageId.earliest)
-            for entry_id in range(2):
-                broker.peer.deliver(1, entry_id, b"%d" % entry_id)
-            await reader.read_next(1000)
-            broker.peer.drop()
-            await asyncio.sleep(1)
-            for entry_id in range(2):
-                broker.peer.deliver(1, entry_id, b"%d" % entry_id)
-            return (await reader.read_next(1000)).data()
-
-        assert broker.run(work()) == b"1"
-        assert broker.asked_for(pb.CommandSubscribe)[1].start_message_id.entryId == 0
-
-    def test_a_reader_knows_when_it_has_read_everything(self, broker: ScriptedBroker, client: Any):
-        broker.answers["GetLastMessageId"] = self.last_is(0)
-
-        async def work() -> None:
-            reader = await client.create_reader("t", MessageId.earliest)
-            assert await reader.has_message_available()
-            broker.peer.deliver(1, 0, b"x")
-            await reader.read_next(1000)
-            assert not await reader.has_message_available()
-
-        broker.run(work())
-
-    def test_an_empty_topic_has_nothing_to_read(self, broker: ScriptedBroker, client: Any):
-        broker.answers["GetLastMessageId"] = self.last_is(-1)
-
-        async def work() -> None:
-            reader = await client.create_reader("t", MessageId.earliest)
-            assert not await reader.has_message_available()
-
-        broker.run(work())
-
-    def test_a_reader_at_the_end_has_nothing_to_read(self, broker: ScriptedBroker, client: Any):
-        broker.answers["GetLastMessageId"] = self.last_is(7, mark_delete=7)
-
-        async def work() -> None:
-            reader = await client.create_reader("t", MessageId.latest)
-            assert not await reader.has_message_available()
-
-        broker.run(work())
-
-    def test_a_message_id_is_no_start_for_several_partitions(
-        self, broker: ScriptedBroker, client: Any
-    ):
-        with pytest.raises(InvalidConfiguration, match="reader for that one"):
-            broker.run(client.create_reader("parts", MessageId(0, 1, 5)))

@@ -90,6 +90,44 @@ def test_a_callback_that_raises_affects_nothing_else(
     assert [sent.sequence_id for sent in broker.sent] == [0, 1, 2, 3]
 
 
+def test_a_receipt_wakes_as_many_waiting_sends_as_it_makes_room_for(
+    broker: ScriptedBroker, client: Any
+):
+    broker.on_send = silent
+
+    async def work() -> None:
+        producer = await client.create_producer(
+            "t", max_pending_messages=1, block_if_queue_full=True
+        )
+        sends = [asyncio.create_task(producer.send(b"%d" % number)) for number in range(5)]
+        await turns()
+        waiters = list(producer._parts[0]._space_waiters)
+        assert len(waiters) == 4
+        broker.peer.say(receipt(broker.sent[0]))
+        await turns()
+        assert list(producer._parts[0]._space_waiters) == waiters[1:]
+        assert sends[0].done()
+
+    broker.run(work())
+    assert len(broker.sent) == 2
+
+
+def test_room_promised_to_a_cancelled_send_goes_to_the_next(broker: ScriptedBroker, client: Any):
+    async def work() -> None:
+        producer = await client.create_producer(
+            "t", max_pending_messages=1, block_if_queue_full=True
+        )
+        loop = asyncio.get_running_loop()
+        # The room is promised behind this callback, in the same turn of the event loop.
+        producer.send_async(b"x", lambda *_: loop.call_soon(sends[0].cancel))
+        sends = [asyncio.create_task(producer.send(b"%d" % number)) for number in range(2)]
+        results = await asyncio.gather(*sends, return_exceptions=True)
+        assert isinstance(results[0], asyncio.CancelledError)
+        assert results[1].entry_id() == 1
+
+    broker.run(work())
+
+
 def test_content_that_is_not_bytes_is_refused(broker: ScriptedBroker, client: Any):
     async def work() -> None:
         producer = await client.create_producer("t")
