@@ -36,6 +36,10 @@ class Reader:
         self._what = what
         self._at = 0
 
+    @property
+    def at_end(self) -> bool:
+        return self._at == len(self._data)
+
     def number(self) -> int:
         value = shift = 0
         while True:

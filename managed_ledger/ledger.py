@@ -45,6 +45,7 @@ class ManagedLedger:
         self.config = config
         self.cursors: Mapping[str, ManagedCursor] = cursors.by_name
         self.on_trimmed: list[Callable[[int], None]] = []  # told the id of each ledger that went
+        self.kept_from: list[Callable[[], Position]] = []  # asked where trimming has to stop
         self._backend = backend
         self._clock = clock
         self._index = index
@@ -351,6 +352,9 @@ class ManagedLedger:
 
     def _releasable(self) -> list[LedgerInfo]:
         slowest = self._cursors.slowest_durable()
+        for kept_from in self.kept_from:
+            needed = kept_from().before
+            slowest = needed if slowest is None else min(slowest, needed)
         return releasable(self._index.infos(), slowest, self.config.retention, self._clock.now_ms())
 
     def _write_without(self, ids: Sequence[int]) -> asyncio.Future[None]:

@@ -16,7 +16,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
-from pybroker.broker.deduplication import Answer, Deduplication, SequenceIds
+from pybroker.broker.deduplication import Deduplication, Taken
 from pybroker.broker.producers import Producer, Producers, ProducerState
 from pybroker.broker.subscription import Subscription
 from pybroker.config import BrokerConfig
@@ -49,14 +49,9 @@ class PublishRun(Protocol):
     @property
     def txn_id(self) -> TxnId | None: ...
     @property
-    def chunked(self) -> bool: ...
-    @property
     def entries(self) -> list[bytes]: ...
     @property
     def message_counts(self) -> list[int]: ...
-
-    def sequence_ids(self) -> list[int]: ...
-    def highest_sequence_ids(self) -> list[int]: ...
 
 
 class Topic:
@@ -120,13 +115,19 @@ class Topic:
 
     # -- publish
 
-    def publish(self, producer: Producer, run: PublishRun, published: Published) -> None:
+    def publish(
+        self,
+        producer: Producer,
+        run: PublishRun,
+        published: Published,
+        taken: Taken | None = None,
+    ) -> None:
         """Queue a run for the next group commit; `published` is called once it is durable.
 
-        The caller has left out what `duplicates` found, where deduplication is on.
+        `taken` comes from `deduplication`, where there is one: the run is what it found new.
         """
-        if self.deduplication is not None:
-            published = self._deduplicated(self.deduplication, producer, run, published)
+        if taken is not None:
+            published = self._deduplicated(taken, published)
         refusal = self._refusal(producer)
         if refusal is not None:
             published(None, refusal)
@@ -201,42 +202,18 @@ class Topic:
         await deduplication.recover()
         self.deduplication = deduplication
 
-    def duplicates(self, producer: Producer, run: PublishRun) -> list[int]:
-        """Which of the run's messages were here before, by index; all others are now taken."""
+    def _deduplicated(self, taken: Taken, published: Published) -> Published:
         deduplication = self.deduplication
-        if deduplication is None:
-            return []
-        found: list[int] = []
-        for index, ids in enumerate(_ids_of(run)):
-            if deduplication.is_duplicate(producer.name, ids):
-                found.append(index)
-            else:
-                deduplication.take(producer.name, ids, run.txn_id)
-        return found
+        assert deduplication is not None
 
-    def when_durable(self, producer: Producer, duplicate: PublishRun, answer: Answer) -> None:
-        """Call `answer` once the message that `duplicate` (it alone) repeats is durable."""
-        if self.deduplication is None:
-            answer(None)
-        else:
-            (ids,) = _ids_of(duplicate)
-            self.deduplication.when_durable(producer.name, ids, answer)
-
-    def _deduplicated(
-        self,
-        deduplication: Deduplication,
-        producer: Producer,
-        run: PublishRun,
-        published: Published,
-    ) -> Published:
         def done(position: Position | None, error: Exception | None) -> None:
-            for ids in _ids_of(run):
-                if error is None:
-                    deduplication.became_durable(producer.name, ids)
-                else:
-                    deduplication.failed(producer.name, ids, run.txn_id, error)
+            if error is None:
+                taken.stored()
+            else:
+                taken.failed(error)
+                deduplication.failed(taken.txn_id)
             published(position, error)
-            if deduplication.snapshot_is_due():
+            if self._closed is None and deduplication.snapshot_is_due():
                 self.tasks.start(deduplication.snapshot(), "deduplication snapshot")
 
         return done
@@ -413,22 +390,6 @@ class Topic:
 
     async def _store_epoch(self, epoch: int) -> None:
         await self.ledger.set_property(_EPOCH, str(epoch))
-
-
-def _ids_of(run: PublishRun) -> list[SequenceIds]:
-    ids = map(SequenceIds, run.sequence_ids(), run.highest_sequence_ids())
-    if not run.chunked:
-        return list(ids)
-    return [_chunk(whole, entry) for whole, entry in zip(ids, run.entries, strict=True)]
-
-
-def _chunk(whole: SequenceIds, entry: bytes) -> SequenceIds:
-    """Only the metadata tells which chunk it is."""
-    try:
-        metadata = parse_metadata(entry)
-    except BadEntry:
-        return whole
-    return whole._replace(chunk=metadata.chunk_id, chunks=metadata.num_chunks_from_msg)
 
 
 def _last_batch_index(entry: bytes) -> int:

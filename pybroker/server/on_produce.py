@@ -6,14 +6,17 @@ comes back when the group commit that holds it is durable.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from managed_ledger.position import Position
+from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, Refused, Taken
 from pybroker.broker.producers import AccessMode, Producer, ProducerState
 from pybroker.broker.schemas import StoredSchema, version_bytes
 from pybroker.broker.topic import Topic
 from pybroker.errors import PersistenceError, PulsarError, ServiceNotReady
-from pybroker.names import TopicName
+from pybroker.names import TopicName, TxnId
+from pybroker.server.held_runs import HeldRuns
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import SendRun
@@ -111,6 +114,7 @@ def stored_schema(schema: pb.Schema) -> StoredSchema:
 async def close_producer(session: "Session", command: pb.CommandCloseProducer) -> None:
     slot = session.producers.pop(command.producer_id, None)
     if slot is not None:
+        slot.forget_held()
         await _all_answered(slot)
         await slot.topic.producers.remove(slot.producer)
     session.write(commands.success(command.request_id))
@@ -130,18 +134,34 @@ def send(session: "Session", run: SendRun) -> None:
     slot = session.producers.get(run.producer_id)
     if slot is None:
         return  # closed by the broker a moment ago; the client resends once it is back
-    duplicates = slot.topic.duplicates(slot.producer, run) if slot.topic.deduplication else None
-    if not duplicates:
-        _publish(session, slot, run)
-        return
-    for kept, index in _split(run, duplicates):
-        if kept is not None:
-            _publish(session, slot, kept)
-        else:
-            _answer_duplicate(session, slot, run.part(index, index + 1))
+    deduplication = slot.topic.deduplication
+    if slot.held is not None:
+        slot.held.keep(run)
+    elif deduplication is None:
+        _publish(session, slot, run, None)
+    else:
+        _send_new(session, slot, run, deduplication)
 
 
-def _publish(session: "Session", slot: "ProducerSlot", run: SendRun) -> None:
+def _send_new(
+    session: "Session", slot: "ProducerSlot", run: SendRun, deduplication: Deduplication
+) -> None:
+    """Publish what is new of a run, and answer the rest in its order."""
+    for piece in deduplication.pieces(slot.producer.name, run):
+        whole = piece.stop - piece.start == len(run.entries)
+        part = run if whole else run.part(piece.start, piece.stop)
+        match piece:
+            case New(taken=taken):
+                _publish(session, slot, part, taken)
+            case Duplicate():
+                _answer_duplicate(session, slot, part, piece)
+            case Refused(error=error):
+                _in_order(slot, partial(refuse, session, part, error))
+            case Copy(txn_id=txn_id):
+                _hold(session, slot, part, txn_id, deduplication)
+
+
+def _publish(session: "Session", slot: "ProducerSlot", run: SendRun, taken: Taken | None) -> None:
     size_bytes = sum(map(len, run.entries))
     topic, producer = slot.topic, slot.producer
     producer.messages_in += len(run.entries)
@@ -161,7 +181,7 @@ def _publish(session: "Session", slot: "ProducerSlot", run: SendRun) -> None:
             answer()
 
     session.spend_budget(size_bytes)
-    topic.publish(producer, run, published)
+    topic.publish(producer, run, published, taken)
 
 
 def _not_stored(
@@ -169,10 +189,14 @@ def _not_stored(
 ) -> None:
     if isinstance(error, PersistenceError):
         # What comes behind must not get ahead of it: the client comes back, and sends it all again.
-        slot.topic.tasks.start(slot.topic.producers.remove(slot.producer), "producer starts over")
-        session.close_producer(slot.producer, str(error))
+        _start_over(session, slot, str(error))
     elif not isinstance(error, ServiceNotReady):  # else it is closed next, and sends it again
         refuse(session, run, error)
+
+
+def _start_over(session: "Session", slot: "ProducerSlot", reason: str) -> None:
+    slot.topic.tasks.start(slot.topic.producers.remove(slot.producer), "producer starts over")
+    session.close_producer(slot.producer, reason)
 
 
 def refuse(session: "Session", run: SendRun, error: Exception | None) -> None:
@@ -181,10 +205,10 @@ def refuse(session: "Session", run: SendRun, error: Exception | None) -> None:
         session.write(commands.send_error(run.producer_id, sequence_id, error))
 
 
-def _answer_duplicate(session: "Session", slot: "ProducerSlot", run: SendRun) -> None:
-    """`run` is the duplicate alone. Clients expect answers in the order they sent: it waits for
-    what they sent before, and for its own first copy.
-    """
+def _answer_duplicate(
+    session: "Session", slot: "ProducerSlot", run: SendRun, duplicate: Duplicate
+) -> None:
+    """`run` is the duplicate alone. It waits for what was sent before, and for its first copy."""
 
     def answer(error: Exception | None) -> None:
         if error is not None:
@@ -193,23 +217,45 @@ def _answer_duplicate(session: "Session", slot: "ProducerSlot", run: SendRun) ->
         (lowest,), (highest,) = run.sequence_ids(), run.highest_sequence_ids()
         session.write(commands.duplicate_receipt(run.producer_id, lowest, highest))
 
-    def answer_when_durable() -> None:
-        slot.topic.when_durable(slot.producer, run, answer)
+    _in_order(slot, partial(duplicate.when_durable, answer))
 
+
+def _in_order(slot: "ProducerSlot", answer: Callable[[], None]) -> None:
+    """Clients expect answers in the order they sent."""
     if slot.behind is None:
-        answer_when_durable()
+        answer()
     else:
-        slot.behind.append(answer_when_durable)
+        slot.behind.append(answer)
 
 
-def _split(run: SendRun, duplicates: list[int]) -> list[tuple[SendRun | None, int]]:
-    """The run as pieces in order: a run of new messages, or (None, index) of a duplicate."""
-    pieces: list[tuple[SendRun | None, int]] = []
-    start = 0
-    for index in [*duplicates, len(run.entries)]:
-        if start < index:
-            pieces.append((run.part(start, index), start))
-        if index < len(run.entries):
-            pieces.append((None, index))
-        start = index + 1
-    return pieces
+# -- copies of what an open transaction holds
+
+
+def _hold(
+    session: "Session",
+    slot: "ProducerSlot",
+    run: SendRun,
+    txn_id: TxnId,
+    deduplication: Deduplication,
+) -> None:
+    """Neither stored nor answered until `txn_id` is over, nor is what comes behind it."""
+    held = slot.held = HeldRuns(session.services.held_runs, partial(_held_too_long, session, slot))
+    held.keep(run)
+    deduplication.when_decided(txn_id, partial(_go_on, session, slot, held))
+
+
+def _go_on(session: "Session", slot: "ProducerSlot", held: HeldRuns) -> None:
+    if slot.held is not held:
+        return
+    runs, complete = held.take()
+    slot.held = None
+    if not complete:
+        _start_over(session, slot, "the transaction that held up its messages is over")
+        return
+    for run in runs:
+        send(session, run)
+
+
+def _held_too_long(session: "Session", slot: "ProducerSlot") -> None:
+    """The client comes back, sends it all again, and waits anew."""
+    _start_over(session, slot, "another transaction that sent the same messages is still open")

@@ -8,6 +8,7 @@ from typing import Final
 from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
 from pybroker.runtime import Clock
+from pybroker.server.held_runs import HeldRoom
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.transaction.coordinators import Coordinators
 
@@ -29,5 +30,6 @@ class Services:
     boot_id: str
     # Of names for producers and consumers that come without one.
     name_numbers: Iterator[int] = field(default_factory=itertools.count)
+    held_runs: HeldRoom = field(default_factory=HeldRoom)
     # What sockets are read into; a fresh buffer for each read would be mapped and unmapped.
     receive_buffer: memoryview = field(default_factory=_receive_buffer)

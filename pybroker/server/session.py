@@ -20,6 +20,7 @@ from pybroker.errors import ChecksumError, PulsarError, ServiceNotReady
 from pybroker.runtime import Tasks
 from pybroker.server import on_produce
 from pybroker.server.handlers import HANDLERS, Handler
+from pybroker.server.held_runs import HeldRuns
 from pybroker.server.services import Services
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -56,13 +57,20 @@ _WITHOUT_TEXT: Final = frozenset({pb.BaseCommand.ACK, pb.BaseCommand.FLOW})  # t
 class ProducerSlot:
     """A producer and its topic, as this connection knows them."""
 
-    __slots__ = ("behind", "producer", "topic")
+    __slots__ = ("behind", "held", "producer", "topic")
 
     def __init__(self, topic: Topic, producer: Producer) -> None:
         self.topic = topic
         self.producer = producer
         # Answers that wait for the last published run to be answered; None if it is.
         self.behind: list[Callable[[], None]] | None = None
+        self.held: HeldRuns | None = None  # what may not be published yet
+
+    def forget_held(self) -> None:
+        """The client has it still, and sends it again if it comes back."""
+        if self.held is not None:
+            self.held.take()
+            self.held = None
 
 
 class ConsumerSlot:
@@ -209,6 +217,7 @@ class Session(asyncio.BufferedProtocol):
         self.consumers.clear()
         producers, self.producers = self.producers, {}
         for producer_slot in producers.values():
+            producer_slot.forget_held()
             topic = producer_slot.topic
             topic.tasks.start(topic.producers.remove(producer_slot.producer), "producer gone")
         self._forget(self)
@@ -426,6 +435,7 @@ class Session(asyncio.BufferedProtocol):
         if slot is None or slot.producer is not producer:
             return
         del self.producers[producer.producer_id]
+        slot.forget_held()
         closing = pb.CommandCloseProducer(producer_id=producer.producer_id, request_id=2**64 - 1)
         self.send_command(
             pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER, close_producer=closing)

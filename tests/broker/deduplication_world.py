@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from dispatch_fakes import SteppedClock
 
@@ -10,7 +11,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST
 from managed_ledger.storage.memory import MemoryBackend
-from pybroker.broker.deduplication import Deduplication, SequenceIds
+from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, Piece, Taken
 from pybroker.names import TxnId
 from pybroker.transaction.transactional_entries import marker, tag_of
 from pybroker.transaction.txn_status import TxnAction
@@ -18,30 +19,84 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry, parse_metadata
 
 
+class SequenceIds(NamedTuple):
+    """What an entry carries: one message, a batch from lowest to highest, or a chunk of one."""
+
+    lowest: int
+    highest: int
+    chunk: int = 0
+    chunks: int = 1
+
+
+@dataclass
+class Run:
+    ids: list[SequenceIds]
+    txn_id: TxnId | None
+    producer: str = "p"
+
+    @property
+    def chunked(self) -> bool:
+        return self.ids[0].chunks > 1
+
+    @property
+    def entries(self) -> list[bytes]:
+        return [entry_of(ids, self.producer, self.txn_id) for ids in self.ids]
+
+    def sequence_ids(self) -> list[int]:
+        return [ids.lowest for ids in self.ids]
+
+    def highest_sequence_ids(self) -> list[int]:
+        return [ids.highest for ids in self.ids]
+
+
 class World:
     def __init__(self, backend: MemoryBackend, ledger: ManagedLedger) -> None:
         self.ledger = ledger
-        self._metadata = backend.metadata
-        self.deduplication = self._new()
+        self.metadata = backend.metadata
+        self.deduplication = self.new()
 
-    def _new(self, max_producers: int = 100, interval: int = 1000) -> Deduplication:
-        return Deduplication(self.ledger, self._metadata, max_producers, interval)
+    def new(self, max_producers: int = 100, interval: int = 1000) -> Deduplication:
+        return Deduplication(self.ledger, self.metadata, max_producers, interval)
 
     async def crash_and_recover(self) -> None:
-        self.deduplication = self._new()
+        self.ledger.kept_from.clear()
+        self.deduplication = self.new()
         await self.deduplication.recover()
+
+    def ask(self, ids: SequenceIds, producer: str = "p", txn_id: TxnId | None = None) -> Piece:
+        """What it is; what is new is taken."""
+        (piece,) = self.deduplication.pieces(producer, Run([ids], txn_id, producer))
+        return piece
+
+    def take(self, ids: SequenceIds, producer: str = "p", txn_id: TxnId | None = None) -> Taken:
+        """It is new, and on its way to the log."""
+        piece = self.ask(ids, producer, txn_id)
+        assert isinstance(piece, New), piece
+        return piece.taken
+
+    def fail(self, taken: Taken, error: Exception) -> None:
+        taken.failed(error)
+        self.deduplication.failed(taken.txn_id)
 
     async def publish(
         self, ids: SequenceIds, producer: str = "p", txn_id: TxnId | None = None
     ) -> bool:
         """False for a duplicate; durable when it returns."""
-        if self.deduplication.is_duplicate(producer, ids):
-            return False
-        self.deduplication.take(producer, ids, txn_id)
-        tag = b"" if txn_id is None else tag_of(txn_id)
-        await self.ledger.append_one(entry_of(ids, producer, txn_id), tag=tag)
-        self.deduplication.became_durable(producer, ids)
-        return True
+        piece = self.ask(ids, producer, txn_id)
+        if isinstance(piece, New):
+            tag = b"" if txn_id is None else tag_of(txn_id)
+            await self.ledger.append_one(entry_of(ids, producer, txn_id), tag=tag)
+            piece.taken.stored()
+            return True
+        assert isinstance(piece, Duplicate), piece
+        return False
+
+    def copied(
+        self, ids: SequenceIds, producer: str = "p", txn_id: TxnId | None = None
+    ) -> TxnId | None:
+        """The other transaction that holds it, if there is one."""
+        piece = self.ask(ids, producer, txn_id)
+        return piece.txn_id if isinstance(piece, Copy) else None
 
     async def end(self, txn_id: TxnId, abort: bool) -> None:
         action = TxnAction.ABORT if abort else TxnAction.COMMIT
@@ -60,6 +115,10 @@ class World:
 
 def one(sequence_id: int) -> SequenceIds:
     return SequenceIds(sequence_id, sequence_id)
+
+
+def chunk(number: int, of: int, sequence_id: int = 7) -> SequenceIds:
+    return SequenceIds(sequence_id, sequence_id, number, of)
 
 
 def entry_of(ids: SequenceIds, producer: str, txn_id: TxnId | None) -> bytes:

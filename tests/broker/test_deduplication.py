@@ -1,21 +1,15 @@
-"""Which sequence ids are duplicates: live, after aborts and failures, and after a recovery."""
+"""Which sequence ids are duplicates: live, after aborts and after failures."""
 
-from collections.abc import Callable
-from typing import Any
+import asyncio
 
-import pytest
-from deduplication_world import World, entry_of, one, with_world
+from deduplication_world import Run, SequenceIds, World, chunk, one, with_world
 
-from pybroker.broker.deduplication import Deduplication, SequenceIds
+from pybroker.broker.deduplication import Copy, Duplicate, New, Piece, Refused
 from pybroker.errors import PersistenceError
 from pybroker.names import TxnId
 
-T1, T2 = TxnId(0, 1), TxnId(0, 2)
+T1, T2, T3 = TxnId(0, 1), TxnId(0, 2), TxnId(0, 3)
 FAILURE = PersistenceError("the disk is full")
-
-
-def chunk(number: int, of: int, sequence_id: int = 7) -> SequenceIds:
-    return SequenceIds(sequence_id, sequence_id, number, of)
 
 
 class Answers:
@@ -24,6 +18,11 @@ class Answers:
 
     def __call__(self, error: Exception | None) -> None:
         self.heard.append(error)
+
+    def of(self, duplicate: Piece) -> "Answers":
+        assert isinstance(duplicate, Duplicate), duplicate
+        duplicate.when_durable(self)
+        return self
 
 
 # -- live
@@ -52,25 +51,21 @@ def test_a_batch_counts_by_its_highest_id() -> None:
 
 def test_a_duplicate_is_answered_once_its_first_copy_is_durable() -> None:
     async def scenario(world: World) -> None:
-        deduplication, answers = world.deduplication, Answers()
-        deduplication.take("p", one(0), None)
-        assert deduplication.is_duplicate("p", one(0))
-        deduplication.when_durable("p", one(0), answers)
+        first = world.take(one(0))
+        answers = Answers().of(world.ask(one(0)))
         assert answers.heard == []
-        deduplication.became_durable("p", one(0))
+        first.stored()
         assert answers.heard == [None]
-        deduplication.when_durable("p", one(0), answers)
-        assert answers.heard == [None, None]
+        assert answers.of(world.ask(one(0))).heard == [None, None]
 
     with_world(scenario)
 
 
 def test_a_duplicate_fails_with_its_first_copy_and_both_may_come_again() -> None:
     async def scenario(world: World) -> None:
-        deduplication, answers = world.deduplication, Answers()
-        deduplication.take("p", one(0), None)
-        deduplication.when_durable("p", one(0), answers)
-        deduplication.failed("p", one(0), None, FAILURE)
+        first = world.take(one(0))
+        answers = Answers().of(world.ask(one(0)))
+        world.fail(first, FAILURE)
         assert answers.heard == [FAILURE]
         assert await world.publish(one(0))
         assert not await world.publish(one(0))
@@ -80,12 +75,41 @@ def test_a_duplicate_fails_with_its_first_copy_and_both_may_come_again() -> None
 
 def test_a_failure_lets_later_messages_stay() -> None:
     async def scenario(world: World) -> None:
-        deduplication = world.deduplication
-        deduplication.take("p", one(0), None)
+        first = world.take(one(0))
         assert await world.publish(one(1))
-        deduplication.failed("p", one(0), None, FAILURE)
+        world.fail(first, FAILURE)
         assert await world.publish(one(0))
         assert not await world.publish(one(1))
+
+    with_world(scenario)
+
+
+def test_a_run_is_cut_where_what_has_to_be_done_changes() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(one(3))
+        run = Run([one(number) for number in (4, 5, 3, 6, 6, 8)], None)
+        pieces = list(world.deduplication.pieces("p", run))
+        assert [(type(piece), piece.start, piece.stop) for piece in pieces] == [
+            (New, 0, 2),
+            (Duplicate, 2, 3),
+            (New, 3, 4),
+            (Duplicate, 4, 5),
+            (New, 5, 6),
+        ]
+
+    with_world(scenario)
+
+
+def test_a_batch_that_repeats_only_a_part_is_refused() -> None:
+    """To store it would double that part, to receipt it would lose the rest."""
+
+    async def scenario(world: World) -> None:
+        await world.publish(SequenceIds(0, 4), txn_id=T1)
+        await world.end(T1, abort=True)
+        await world.publish(SequenceIds(5, 9))
+        for ids in (SequenceIds(0, 9), SequenceIds(3, 5), SequenceIds(8, 12)):
+            assert isinstance(world.ask(ids), Refused)
+        assert await world.publish(SequenceIds(0, 2))
 
     with_world(scenario)
 
@@ -101,7 +125,7 @@ def test_what_was_aborted_may_come_again_once() -> None:
         await world.end(T1, abort=True)
         assert not await world.publish(one(0))
         assert await world.publish(SequenceIds(1, 5), txn_id=T2)
-        assert not await world.publish(SequenceIds(1, 5))
+        assert not await world.publish(SequenceIds(1, 5), txn_id=T2)
 
     with_world(scenario)
 
@@ -117,15 +141,13 @@ def test_what_was_committed_may_not() -> None:
 
 def test_a_retake_in_flight_is_no_answer_yet() -> None:
     async def scenario(world: World) -> None:
-        deduplication, answers = world.deduplication, Answers()
         await world.publish(one(0), txn_id=T1)
         await world.publish(one(1))
         await world.end(T1, abort=True)
-        deduplication.take("p", one(0), None)
-        assert deduplication.is_duplicate("p", one(0))
-        deduplication.when_durable("p", one(0), answers)
+        retake = world.take(one(0))
+        answers = Answers().of(world.ask(one(0)))
         assert answers.heard == [], "only its aborted copy is durable"
-        deduplication.became_durable("p", one(0))
+        retake.stored()
         assert answers.heard == [None]
 
     with_world(scenario)
@@ -133,12 +155,94 @@ def test_a_retake_in_flight_is_no_answer_yet() -> None:
 
 def test_a_publish_that_its_transaction_refused_is_forgotten_by_it() -> None:
     async def scenario(world: World) -> None:
-        deduplication = world.deduplication
-        deduplication.take("p", one(0), T1)
-        deduplication.failed("p", one(0), T1, FAILURE)
+        world.fail(world.take(one(0), txn_id=T1), FAILURE)
         assert await world.publish(one(0))
         await world.end(T1, abort=True)
         assert not await world.publish(one(0))
+
+    with_world(scenario)
+
+
+def test_a_copy_of_what_another_open_transaction_holds_waits_for_its_end() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(one(0), txn_id=T1)
+        for txn_id in (None, T2):
+            assert world.copied(one(0), txn_id=txn_id) == T1
+        assert not await world.publish(one(0), txn_id=T1), "its own is a duplicate"
+        await world.end(T1, abort=False)
+        assert not await world.publish(one(0), txn_id=T2), "it is stored now"
+
+    with_world(scenario)
+
+
+def test_a_copy_is_stored_when_the_first_one_was_aborted() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(SequenceIds(0, 9), txn_id=T1)
+        assert world.copied(SequenceIds(0, 4)) == T1
+        await world.end(T1, abort=True)
+        assert await world.publish(SequenceIds(0, 4), txn_id=T2)
+        assert world.copied(one(3), txn_id=T3) == T2, "a copy of the copy waits for that one"
+
+    with_world(scenario)
+
+
+def test_a_copy_of_what_is_on_its_way_in_a_transaction_waits_too() -> None:
+    async def scenario(world: World) -> None:
+        first = world.take(one(0), txn_id=T1)
+        assert world.copied(one(0)) == T1
+        told: list[str] = []
+        world.deduplication.when_decided(T1, lambda: told.append("decided"))
+        world.fail(first, FAILURE)
+        await asyncio.sleep(0)
+        assert told == ["decided"]
+        assert await world.publish(one(0))
+
+    with_world(scenario)
+
+
+def test_what_waits_hears_when_the_transaction_ends_whether_or_not_it_held_something() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(one(0), txn_id=T1)
+        told: list[str] = []
+        world.deduplication.when_decided(T1, lambda: told.append("decided"))
+        await asyncio.sleep(0)
+        assert told == []
+        await world.end(T1, abort=False)
+        await asyncio.sleep(0)
+        assert told == ["decided"]
+
+    with_world(scenario)
+
+
+def test_everything_behind_a_copy_in_its_run_waits_with_it() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(one(5), txn_id=T1)
+        run = Run([one(6), one(5), one(7)], None)
+        new, copy = world.deduplication.pieces("p", run)
+        assert (new.start, new.stop) == (0, 1)
+        assert isinstance(copy, Copy)
+        assert (copy.start, copy.stop, copy.txn_id) == (1, 3, T1)
+        assert await world.publish(one(7)), "it was not taken"
+
+    with_world(scenario)
+
+
+def test_a_batch_with_one_message_of_another_open_transaction_waits() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(one(0))
+        await world.publish(one(1), txn_id=T1)
+        assert world.copied(SequenceIds(0, 1)) == T1
+        assert world.copied(SequenceIds(1, 5), txn_id=T2) == T1
+
+    with_world(scenario)
+
+
+def test_a_transaction_that_only_repeated_is_not_remembered() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(one(0))
+        for number in range(10):
+            assert not await world.publish(one(0), txn_id=TxnId(0, number))
+        assert world.deduplication._writers == {}
 
     with_world(scenario)
 
@@ -174,11 +278,10 @@ def test_a_chunked_message_is_seen_with_its_last_chunk() -> None:
 
 def test_a_chunk_in_flight_is_no_answer_yet() -> None:
     async def scenario(world: World) -> None:
-        deduplication, answers = world.deduplication, Answers()
-        deduplication.take("p", chunk(0, 2), None)
-        deduplication.when_durable("p", chunk(0, 2), answers)
+        first = world.take(chunk(0, 2))
+        answers = Answers().of(world.ask(chunk(0, 2)))
         assert answers.heard == []
-        deduplication.became_durable("p", chunk(0, 2))
+        first.stored()
         assert answers.heard == [None]
 
     with_world(scenario)
@@ -187,11 +290,31 @@ def test_a_chunk_in_flight_is_no_answer_yet() -> None:
 def test_a_chunk_that_failed_may_come_again() -> None:
     async def scenario(world: World) -> None:
         assert await world.publish(chunk(0, 3))
-        world.deduplication.take("p", chunk(1, 3), None)
-        world.deduplication.failed("p", chunk(1, 3), None, FAILURE)
+        world.fail(world.take(chunk(1, 3)), FAILURE)
         assert not await world.publish(chunk(0, 3))
         assert await world.publish(chunk(1, 3))
         assert await world.publish(chunk(2, 3))
+
+    with_world(scenario)
+
+
+def test_a_last_chunk_that_failed_may_come_again_without_the_others() -> None:
+    async def scenario(world: World) -> None:
+        assert await world.publish(chunk(0, 2))
+        world.fail(world.take(chunk(1, 2)), FAILURE)
+        assert not await world.publish(chunk(0, 2))
+        assert await world.publish(chunk(1, 2))
+
+    with_world(scenario)
+
+
+def test_a_copy_of_a_chunk_in_another_open_transaction_waits() -> None:
+    async def scenario(world: World) -> None:
+        assert await world.publish(chunk(0, 3), txn_id=T1)
+        assert world.copied(chunk(0, 3), txn_id=T2) == T1
+        assert not await world.publish(chunk(0, 3), txn_id=T1)
+        await world.end(T1, abort=True)
+        assert await world.publish(chunk(0, 3), txn_id=T2)
 
     with_world(scenario)
 
@@ -202,135 +325,5 @@ def test_an_aborted_chunked_message_may_come_again_whole() -> None:
             for number in range(3):
                 assert await world.publish(chunk(number, 3), txn_id=txn_id)
             await world.end(txn_id, abort=True)
-
-    with_world(scenario)
-
-
-# -- recovery
-
-Between = Callable[[World], Any]
-
-
-async def nothing(world: World) -> None:
-    pass
-
-
-async def snapshot(world: World) -> None:
-    await world.deduplication.snapshot()
-
-
-@pytest.mark.parametrize("between", [nothing, snapshot])
-def test_a_recovery_knows_what_was_seen(between: Between) -> None:
-    async def scenario(world: World) -> None:
-        await world.publish(one(3))
-        await between(world)
-        await world.publish(SequenceIds(4, 6))
-        await world.crash_and_recover()
-        assert world.deduplication.last_sequence_id("p") == 6
-        assert not await world.publish(one(6))
-        assert await world.publish(one(7))
-
-    with_world(scenario)
-
-
-@pytest.mark.parametrize("between", [nothing, snapshot])
-def test_a_recovery_knows_what_an_open_transaction_carried(between: Between) -> None:
-    async def scenario(world: World) -> None:
-        await world.publish(one(0), txn_id=T1)
-        await between(world)
-        await world.publish(one(1), txn_id=T1)
-        await world.crash_and_recover()
-        assert not await world.publish(one(1))
-        await world.end(T1, abort=True)
-        assert await world.publish(one(0))
-        assert await world.publish(one(1))
-
-    with_world(scenario)
-
-
-@pytest.mark.parametrize("between", [nothing, snapshot])
-def test_a_recovery_knows_what_may_come_again(between: Between) -> None:
-    async def scenario(world: World) -> None:
-        await world.publish(SequenceIds(0, 4), txn_id=T1)
-        await world.end(T1, abort=True)
-        await between(world)
-        await world.crash_and_recover()
-        assert await world.publish(SequenceIds(0, 4))
-        await world.crash_and_recover()
-        assert not await world.publish(SequenceIds(0, 4))
-
-    with_world(scenario)
-
-
-@pytest.mark.parametrize("between", [nothing, snapshot])
-def test_a_recovery_knows_the_chunks_of_an_unfinished_message(between: Between) -> None:
-    async def scenario(world: World) -> None:
-        await world.publish(chunk(0, 3))
-        await between(world)
-        await world.crash_and_recover()
-        assert not await world.publish(chunk(0, 3))
-        assert await world.publish(chunk(1, 3))
-
-    with_world(scenario)
-
-
-def test_what_was_in_flight_at_a_snapshot_may_come_again_after_a_crash() -> None:
-    async def scenario(world: World) -> None:
-        world.deduplication.take("p", one(0), None)
-        await world.deduplication.snapshot()
-        await world.crash_and_recover()
-        assert await world.publish(one(0))
-
-    with_world(scenario)
-
-
-def test_a_retake_in_flight_at_a_snapshot_may_come_again_after_a_crash() -> None:
-    async def scenario(world: World) -> None:
-        await world.publish(one(0), txn_id=T1)
-        await world.end(T1, abort=True)
-        world.deduplication.take("p", one(0), None)
-        await world.deduplication.snapshot()
-        await world.crash_and_recover()
-        assert await world.publish(one(0))
-
-    with_world(scenario)
-
-
-def test_an_entry_that_does_not_parse_does_not_stop_a_recovery() -> None:
-    async def scenario(world: World) -> None:
-        await world.publish(one(0))
-        broken = bytearray(entry_of(one(1), "p", None))
-        broken[10:14] = b"\xff\xff\xff\xff"
-        await world.ledger.append_one(bytes(broken))
-        await world.publish(one(2))
-        await world.crash_and_recover()
-        assert world.deduplication.last_sequence_id("p") == 2
-
-    with_world(scenario)
-
-
-# -- bounds
-
-
-def test_the_producers_used_last_are_remembered() -> None:
-    async def scenario(world: World) -> None:
-        deduplication = Deduplication(world.ledger, None, 2, 1000)  # type: ignore[arg-type]
-        for name in ("a", "b", "a", "c"):
-            if not deduplication.is_duplicate(name, one(0)):
-                deduplication.take(name, one(0), None)
-                deduplication.became_durable(name, one(0))
-        assert [deduplication.last_sequence_id(name) for name in "abc"] == [0, -1, 0]
-
-    with_world(scenario)
-
-
-def test_a_snapshot_is_due_once_in_an_interval() -> None:
-    async def scenario(world: World) -> None:
-        deduplication = Deduplication(world.ledger, None, 10, 3)  # type: ignore[arg-type]
-        due = []
-        for sequence_id in range(7):
-            deduplication.take("p", one(sequence_id), None)
-            due.append(deduplication.snapshot_is_due())
-        assert due == [False, False, True, False, False, True, False]
 
     with_world(scenario)

@@ -1,9 +1,14 @@
-"""However clients retry, transactions end and brokers crash: nothing is visible twice or lost."""
+"""However clients retry, transactions end and brokers crash: nothing is visible twice or lost, and
+what a recovery makes of the snapshot and the log is what the broker knew before.
+"""
+
+from typing import Any
 
 from deduplication_world import World, one, with_world
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pybroker.broker.deduplication import Deduplication
 from pybroker.names import TxnId
 from pybroker.wire.message_metadata import MARKER_TXN_ABORT, transaction_of
 
@@ -15,6 +20,8 @@ steps = st.one_of(
     st.tuples(st.just("publish"), producers, st.integers(0, 3)),
     st.tuples(st.just("publish in"), producers, slots),
     st.tuples(st.just("retry"), producers, st.integers(0, 5)),
+    st.tuples(st.just("retry in"), slots, st.integers(0, 3)),
+    st.tuples(st.just("copy"), slots, st.none() | slots, st.integers(0, 3)),
     st.tuples(st.just("fail"), producers),
     st.tuples(st.just("commit"), slots),
     st.tuples(st.just("abort"), slots),
@@ -31,6 +38,8 @@ class Model:
         self.next = dict.fromkeys(PRODUCERS, 0)
         self.open: dict[int, TxnId] = {}
         self.carried: dict[TxnId, list[tuple[str, int]]] = {}
+        # Copies that wait, by what they copy: the transactions that they are in, None for none.
+        self.copies: dict[tuple[str, int], TxnId | None] = {}
         self.confirmed: set[tuple[str, int]] = set()
         self.begun = 0
 
@@ -42,10 +51,13 @@ class Model:
         await self.send_next(producer, None)
 
     async def publish_in(self, producer: str, slot: int) -> None:
+        await self.send_next(producer, self.opened(slot))
+
+    def opened(self, slot: int) -> TxnId:
         if slot not in self.open:
             self.begun += 1
             self.open[slot] = TxnId(0, self.begun)
-        await self.send_next(producer, self.open[slot])
+        return self.open[slot]
 
     async def send_next(self, producer: str, txn_id: TxnId | None) -> None:
         sequence_id = self.next[producer]
@@ -64,32 +76,55 @@ class Model:
 
     async def fail(self, producer: str) -> None:
         """The write fails; the client sends it again."""
-        deduplication, ids = self.world.deduplication, one(self.next[producer])
-        deduplication.take(producer, ids, None)
-        deduplication.failed(producer, ids, None, OSError())
+        self.world.fail(self.world.take(one(self.next[producer]), producer), OSError())
         await self.send_next(producer, None)
+
+    async def retry_in(self, slot: int, back: int) -> None:
+        """In the transaction that it was sent in."""
+        if slot in self.open and len(carried := self.carried.get(self.open[slot], [])) > back:
+            producer, sequence_id = carried[-1 - back]
+            assert not await self.world.publish(one(sequence_id), producer, self.open[slot])
+
+    async def copy(self, of: int, slot: int | None, back: int) -> None:
+        """In another transaction, or in none."""
+        carried = self.carried.get(self.open[of], []) if of in self.open else []
+        if of != slot and len(carried) > back:
+            producer, sequence_id = carried[-1 - back]
+            txn_id = None if slot is None else self.opened(slot)
+            assert self.world.copied(one(sequence_id), producer, txn_id) == self.open[of]
+            self.copies[producer, sequence_id] = txn_id
 
     async def commit(self, slot: int) -> None:
         if slot in self.open:
             txn_id = self.open.pop(slot)
             await self.world.end(txn_id, abort=False)
-            self.confirmed |= set(self.carried.get(txn_id, ()))
+            for producer, sequence_id in self.carried.get(txn_id, ()):
+                self.confirmed.add((producer, sequence_id))
+                other = self.copies.pop((producer, sequence_id), None)
+                assert not await self.world.publish(one(sequence_id), producer, other)
 
     async def abort(self, slot: int) -> None:
-        """What was carried is sent again, in its order."""
+        """What was carried is sent again, in its order, by the copy if one waits."""
         if slot in self.open:
             txn_id = self.open.pop(slot)
             await self.world.end(txn_id, abort=True)
             for producer, sequence_id in self.carried.pop(txn_id, ()):
-                assert await self.world.publish(one(sequence_id), producer), "it was aborted"
-                assert not await self.world.publish(one(sequence_id), producer)
-                self.confirmed.add((producer, sequence_id))
+                other = self.copies.pop((producer, sequence_id), None)
+                other = other if other in self.open.values() else None
+                assert await self.world.publish(one(sequence_id), producer, other), "was aborted"
+                assert not await self.world.publish(one(sequence_id), producer, other)
+                if other is None:
+                    self.confirmed.add((producer, sequence_id))
+                else:
+                    self.carried.setdefault(other, []).append((producer, sequence_id))
 
     async def snapshot(self) -> None:
         await self.world.deduplication.snapshot()
 
     async def crash(self) -> None:
+        before = known(self.world.deduplication)
         await self.world.crash_and_recover()
+        assert known(self.world.deduplication) == before
 
     async def check_log(self) -> None:
         entries = await self.world.entries()
@@ -103,12 +138,29 @@ class Model:
         assert self.confirmed <= set(visible), "something is lost"
 
 
+def known(deduplication: Deduplication) -> dict[str, Any]:
+    return {
+        name: (
+            state.top,
+            state.durable,
+            state.floor,
+            list(state.returned),
+            {txn_id: list(ids) for txn_id, ids in state.open.items()},
+            list(state.in_transactions),
+            list(state.flying),
+        )
+        for name, state in deduplication._producers.items()
+        if state.top >= 0
+    }
+
+
 @given(st.lists(steps, max_size=40))
 def test_everything_confirmed_is_in_the_log_once(script: list[tuple[str, ...]]) -> None:
     async def scenario(world: World) -> None:
         model = Model(world)
         for step in script:
             await model.step(*step)
+        await model.crash()
         await model.check_log()
 
     with_world(scenario)

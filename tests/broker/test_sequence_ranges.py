@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.broker.sequence_ranges import MAX_RANGES, SequenceRanges
+from pybroker.broker.deduplication.sequence_ranges import SequenceRanges
 
 bounds = st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda b: (b[0], b[0] + b[1]))
 
@@ -21,10 +21,11 @@ def test_ranges_hold_what_a_set_would_hold(
             ranges.add(first, last)
             plain |= numbers
         else:
-            taken = ranges.take_out(first, last)
-            assert {n for low, high in taken for n in range(low, high + 1)} == plain & numbers
+            ranges.take_out(first, last)
             plain -= numbers
-    stored = ranges.all()
+    stored = list(ranges)
+    assert list(SequenceRanges.decode(ranges.encode())) == stored
+    assert list(ranges.copy()) == stored
     assert {n for low, high in stored for n in range(low, high + 1)} == plain
     assert all(high + 1 < low for (_, high), (low, _) in pairwise(stored))
     first, last = asked
@@ -36,8 +37,14 @@ def test_ranges_hold_what_a_set_would_hold(
 
 
 def test_the_lowest_ranges_are_forgotten_first() -> None:
-    ranges = SequenceRanges()
-    for number in range(MAX_RANGES + 5):
-        ranges.add(10 * number, 10 * number)
-    assert len(ranges.all()) == MAX_RANGES
-    assert ranges.all()[0] == (50, 50)
+    ranges = SequenceRanges((10 * number, 10 * number) for number in range(8))
+    assert ranges.forget_lowest(8) == -1
+    assert ranges.forget_lowest(3) == 40
+    assert list(ranges) == [(50, 50), (60, 60), (70, 70)]
+
+
+def test_ids_of_64_bits_fit() -> None:
+    ranges = SequenceRanges([(0, 2**64 - 1)])
+    ranges.take_out(2**63, 2**63)
+    assert ranges.covers(2**63 + 1, 2**64 - 1)
+    assert not ranges.covers(2**63, 2**63)

@@ -1,0 +1,190 @@
+"""Deduplication of one topic: what each producer name has sent, over restarts.
+
+A message is a duplicate when its highest sequence id is not above the producer's highest one,
+unless it was aborted or not written: then it may come again. A copy of what is in a transaction
+that is still open can be neither stored nor receipted: it waits for that transaction to end.
+
+State is rebuilt at load from a snapshot in the metadata store and a scan of the entries behind it,
+which the log keeps until then. A snapshot writes everything, so it comes when as many messages have
+come as there is to write, and not before `interval` messages. What belongs to a transaction, and
+what ended it, is told by the entries' tags, as everywhere.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.storage.backend import EntryRun, MetadataStore
+from pybroker.broker.deduplication.pieces import New, Piece, SequencedRun, chunk_of, pieces_of
+from pybroker.broker.deduplication.producer_sequence import ProducerSequence
+from pybroker.broker.deduplication.snapshot import decode, encode_head, encode_producer
+from pybroker.names import TxnId
+from pybroker.transaction.transactional_entries import UntaggedSpan, transactional_entries
+from pybroker.transaction.txn_status import TxnAction
+from pybroker.wire.message_metadata import BadEntry, parse_metadata
+
+_SCAN_ENTRIES: Final = 250  # parsed in one go: two milliseconds
+_SCAN_BYTES: Final = 4 * 1024 * 1024
+_WRITE_PRODUCERS: Final = 200  # encoded in one go
+
+
+class Deduplication:
+    def __init__(
+        self, ledger: ManagedLedger, metadata: MetadataStore, max_producers: int, interval: int
+    ) -> None:
+        self._ledger = ledger
+        self._metadata = metadata
+        self._key = f"/deduplication/{ledger.name}"
+        self._max_producers = max_producers
+        self._interval = interval
+        self._since_snapshot = 0  # messages, ends of transactions
+        self._due = interval  # of these
+        self._snapshotting = False
+        self._recovered_from = EARLIEST  # if the broker dies now, the scan begins here
+        self._producers: OrderedDict[str, ProducerSequence] = OrderedDict()
+        self._writers: dict[TxnId, dict[str, ProducerSequence]] = {}  # of open transactions
+        self._waiting: dict[TxnId, list[Callable[[], None]]] = {}
+
+    def last_sequence_id(self, producer: str) -> int:
+        """-1 for a producer that never published here; what was aborted does not count."""
+        state = self._producers.get(producer)
+        return state.returned.before(state.top) if state else -1
+
+    def pieces(self, producer: str, run: SequencedRun) -> Iterator[Piece]:
+        """What is to be done with a run, piece by piece; a Copy is the last one."""
+        state = self._state(producer)
+        for piece in pieces_of(state, producer, run):
+            if isinstance(piece, New):
+                self._since_snapshot += piece.stop - piece.start
+                if run.txn_id is not None:
+                    self._writers.setdefault(run.txn_id, {})[producer] = state
+            yield piece
+
+    def when_decided(self, txn_id: TxnId, go_on: Callable[[], None]) -> None:
+        """Call `go_on`, from the loop, once `txn_id` holds nothing here or less than before."""
+        self._waiting.setdefault(txn_id, []).append(go_on)
+
+    def failed(self, txn_id: TxnId | None) -> None:
+        """Some messages that were taken did not reach the log; the log will not tell of that."""
+        self._since_snapshot += self._interval
+        if txn_id is not None:
+            self._forget_writers(txn_id)
+            self._wake(txn_id)
+
+    def ended(self, txn_id: TxnId, aborted: bool) -> None:
+        for state in self._writers.pop(txn_id, {}).values():
+            state.ended(txn_id, aborted)
+            self._since_snapshot += 1
+        self._wake(txn_id)
+
+    def _forget_writers(self, txn_id: TxnId) -> None:
+        """A transaction that has nothing here need not end here."""
+        writers = self._writers.get(txn_id, {})
+        if not any(txn_id in state.open or state.chunk_txn == txn_id for state in writers.values()):
+            self._writers.pop(txn_id, None)
+
+    def _wake(self, txn_id: TxnId) -> None:
+        for go_on in self._waiting.pop(txn_id, ()):
+            asyncio.get_running_loop().call_soon(go_on)
+
+    def _state(self, producer: str) -> ProducerSequence:
+        state = self._producers.get(producer)
+        if state is None:
+            if len(self._producers) >= self._max_producers:
+                self._forget_oldest()
+            state = self._producers[producer] = ProducerSequence()
+        self._producers.move_to_end(producer)
+        return state
+
+    def _forget_oldest(self) -> None:
+        for name, state in self._producers.items():
+            if state.is_settled:
+                del self._producers[name]
+                return
+
+    # -- recovery
+
+    async def recover(self) -> None:
+        stored = self._metadata.get(self._key)
+        if stored is not None:
+            self._recovered_from, producers = decode(stored.value, self._key)
+            self._producers.update(producers)
+            for name, state in producers.items():
+                for txn_id in (*state.open, state.chunk_txn):
+                    if txn_id is not None:
+                        self._writers.setdefault(txn_id, {})[name] = state
+        position, untagged = self._recovered_from, UntaggedSpan.of(self._ledger.properties)
+        while run := await self._ledger.read(position, LATEST, _SCAN_ENTRIES, _SCAN_BYTES):
+            self._replay(run, untagged)
+            position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
+            await asyncio.sleep(0)
+        self._ledger.kept_from.append(lambda: self._recovered_from)
+
+    def _replay(self, run: EntryRun, untagged: UntaggedSpan) -> None:
+        start = 0
+        for txn_id, action, first, count in transactional_entries(run, untagged):
+            at = first.entry_id - run.first_entry_id
+            for entry in run.entries[start:at]:
+                self._replay_message(entry, None)
+            start = at + count
+            if action is None:
+                for entry in run.entries[at:start]:
+                    self._replay_message(entry, txn_id)
+            else:
+                self.ended(txn_id, action is TxnAction.ABORT)
+        for entry in run.entries[start:]:
+            self._replay_message(entry, None)
+
+    def _replay_message(self, entry: bytes, txn_id: TxnId | None) -> None:
+        try:
+            metadata = parse_metadata(entry)
+        except BadEntry:
+            return  # its producer made it so; it has no sequence id to remember
+        self._since_snapshot += 1
+        state = self._state(metadata.producer_name)
+        first = metadata.sequence_id
+        chunk = chunk_of(first, metadata.chunk_id, metadata.num_chunks_from_msg)
+        if chunk is not None:
+            state.replay_chunk(chunk, txn_id)
+        else:
+            state.replay(first, max(first, metadata.highest_sequence_id), txn_id)
+        if txn_id is not None:
+            self._writers.setdefault(txn_id, {})[metadata.producer_name] = state
+
+    # -- snapshots
+
+    def snapshot_is_due(self) -> bool:
+        """Whether it is time for `snapshot`."""
+        if self._since_snapshot < self._due or self._snapshotting:
+            return False
+        self._due = max(self._interval, sum(state.size for state in self._producers.values()))
+        return self._since_snapshot >= self._due
+
+    async def snapshot(self) -> None:
+        """Bound the next recovery's scan. Only what is durable is in it; call it from a task of
+        its own, never from a completion, so that it agrees with `last_confirmed`.
+        """
+        if self._snapshotting or not self._since_snapshot:
+            return
+        self._snapshotting, self._since_snapshot = True, 0
+        try:
+            position = self._ledger.last_confirmed.after
+            await self._metadata.put(self._key, await self._encode(position))
+            self._recovered_from = position
+        finally:
+            self._snapshotting = False
+
+    async def _encode(self, position: Position) -> bytes:
+        parts, names = [encode_head(position)], list(self._producers)
+        for number, name in enumerate(names, 1):
+            if (state := self._producers.get(name)) is not None:
+                parts.append(encode_producer(name, state))
+            if number % _WRITE_PRODUCERS == 0:
+                await asyncio.sleep(0)
+        return b"".join(parts)
+
+    async def delete(self) -> None:
+        await self._metadata.delete(self._key)

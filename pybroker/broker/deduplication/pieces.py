@@ -1,0 +1,208 @@
+"""A producer's run of messages in pieces, by what has to be done with them.
+
+The pieces come one by one, in order, and each is to be dealt with before the next is asked for:
+what is new is taken with its piece, so that a copy of it further on in the run is seen as one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from pybroker.broker.deduplication.producer_sequence import (
+    Answer,
+    Chunk,
+    ProducerSequence,
+    Standing,
+)
+from pybroker.broker.deduplication.sequence_ranges import Range
+from pybroker.errors import NotAllowed
+from pybroker.names import TxnId
+from pybroker.wire.message_metadata import BadEntry, parse_metadata
+
+
+class SequencedRun(Protocol):
+    """Consecutive messages of one producer, by column (wire.frames.SendRun is one)."""
+
+    @property
+    def txn_id(self) -> TxnId | None: ...
+    @property
+    def chunked(self) -> bool: ...
+    @property
+    def entries(self) -> list[bytes]: ...
+
+    def sequence_ids(self) -> list[int]: ...
+    def highest_sequence_ids(self) -> list[int]: ...
+
+
+class Taken:
+    """New messages on their way to the log. Call `stored` or `failed`, once."""
+
+    __slots__ = ("_state", "chunk", "ranges", "txn_id")
+
+    def __init__(
+        self, state: ProducerSequence, txn_id: TxnId | None, chunk: Chunk | None = None
+    ) -> None:
+        self._state = state
+        self.txn_id = txn_id
+        self.chunk = chunk
+        self.ranges: list[Range] = []
+
+    def add(self, first: int, last: int) -> None:
+        """Ascending neighbours become one range, taken with `settle` at the latest."""
+        if self.ranges and self.ranges[-1][1] == first - 1:
+            self.ranges[-1] = (self.ranges[-1][0], last)
+        else:
+            self.settle()
+            self.ranges.append((first, last))
+        self._state.top = max(self._state.top, last)
+
+    def settle(self) -> None:
+        """The state knows of all that was added."""
+        if self.ranges:
+            self._state.take(*self.ranges[-1], self.txn_id)
+
+    def stored(self) -> None:
+        if self.chunk is not None:
+            self._state.chunk_stored(self.chunk)
+        else:
+            self._state.stored(self.ranges)
+
+    def failed(self, error: Exception) -> None:
+        if self.chunk is not None:
+            self._state.chunk_failed(self.chunk, error)
+        else:
+            self._state.failed(self.ranges, self.txn_id, error)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The messages of the run from index `start` up to but not including `stop`."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class New(Piece):
+    taken: Taken
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate(Piece):
+    """One message."""
+
+    state: ProducerSequence
+    what: Range | Chunk
+
+    def when_durable(self, answer: Answer) -> None:
+        """Call `answer` once the first copy is durable; at once if it is."""
+        if self.state.is_durable(self.what):
+            answer(None)
+        else:
+            self.state.waiting.append((self.what, answer))
+
+
+@dataclass(frozen=True, slots=True)
+class Copy(Piece):
+    """The rest of the run, which begins with a copy of what `txn_id` holds: only the end of that
+    transaction tells whether it is new.
+    """
+
+    txn_id: TxnId
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Piece):
+    """One message."""
+
+    error: NotAllowed
+
+
+def pieces_of(state: ProducerSequence, producer: str, run: SequencedRun) -> Iterator[Piece]:
+    chunk = _chunk_of(run) if run.chunked else None
+    if chunk is not None:
+        yield _chunk_piece(state, producer, chunk, run.txn_id)
+        return
+    start, taken = 0, Taken(state, run.txn_id)
+    ids = zip(run.sequence_ids(), run.highest_sequence_ids(), strict=True)
+    for index, (first, last) in enumerate(ids):
+        if first > state.top:
+            taken.add(first, max(first, last))
+            continue
+        taken.settle()
+        span = (first, max(first, last))
+        standing = state.standing(*span, run.txn_id)
+        if standing is Standing.NEW:
+            taken.add(*span)
+            continue
+        if start < index:
+            yield New(start, index, taken)
+            taken = Taken(state, run.txn_id)
+        start = index + 1
+        if standing is Standing.COPY:
+            yield _copy(state, span, index, len(run.entries), run.txn_id)
+            return
+        yield _known(state, producer, span, index, standing)
+    if start < len(run.entries):
+        taken.settle()
+        yield New(start, len(run.entries), taken)
+
+
+def _known(
+    state: ProducerSequence, producer: str, span: Range, index: int, standing: Standing
+) -> Piece:
+    if standing is Standing.DUPLICATE:
+        return Duplicate(index, index + 1, state, span)
+    return Refused(index, index + 1, _refusal(producer, span, standing))
+
+
+def _copy(
+    state: ProducerSequence, span: Range, start: int, stop: int, txn_id: TxnId | None
+) -> Copy:
+    holder = state.holder(*span, txn_id)
+    assert holder is not None
+    return Copy(start, stop, holder)
+
+
+def _refusal(producer: str, span: Range, standing: Standing) -> NotAllowed:
+    ids = str(span[0]) if span[0] == span[1] else f"{span[0]} to {span[1]}"
+    way_out = (
+        "send its messages one by one"
+        if standing is Standing.MIXED
+        else "go on behind the last sequence id of the producer"
+    )
+    return NotAllowed(f"{producer}: sequence id {ids} {standing.value}; {way_out}")
+
+
+# -- chunks
+
+
+def _chunk_of(run: SequencedRun) -> Chunk | None:
+    """Only the metadata tells which chunk it is. None: the last one, or none at all."""
+    (entry,), (sequence_id,) = run.entries, run.sequence_ids()
+    try:
+        metadata = parse_metadata(entry)
+    except BadEntry:
+        return None
+    return chunk_of(sequence_id, metadata.chunk_id, metadata.num_chunks_from_msg)
+
+
+def chunk_of(sequence_id: int, number: int, count: int) -> Chunk | None:
+    return Chunk(sequence_id, number) if 0 <= number < count - 1 else None
+
+
+def _chunk_piece(
+    state: ProducerSequence, producer: str, chunk: Chunk, txn_id: TxnId | None
+) -> Piece:
+    span = (chunk.sequence_id, chunk.sequence_id)
+    standing = state.chunk_standing(chunk, txn_id)
+    if standing is Standing.NEW:
+        state.take_chunk(chunk, txn_id)
+        return New(0, 1, Taken(state, txn_id, chunk))
+    if standing is Standing.COPY:
+        holder = state.holder(*span, txn_id) or state.chunk_txn
+        assert holder is not None
+        return Copy(0, 1, holder)
+    if standing is Standing.DUPLICATE:
+        return Duplicate(0, 1, state, chunk)
+    return Refused(0, 1, _refusal(producer, span, standing))

@@ -1,0 +1,236 @@
+"""One producer name's sequence ids on one topic.
+
+    top        the highest id taken; what is above it is new
+    flying     taken, not durable yet; memory is ahead of the disk by these
+    open       durable or flying, in a transaction whose end is not known yet
+    returned   up to `top`, but aborted or not written: it may come again
+    floor      up to here `returned` was forgotten: what is not there may be aborted or stored
+
+An id in none of them, up to `top` and above `floor`, is stored for good. (Ids that were left out
+count as stored: a producer's ids ascend.) The chunks of a large message share its id, which is
+taken with the last one; until then `chunk` says how far the message has come.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, NamedTuple
+
+from pybroker.broker.deduplication.sequence_ranges import Range, SequenceRanges
+from pybroker.names import TxnId
+
+MAX_RETURNED_RANGES: Final = 10_000
+
+# Called with the reason why the first copy of a duplicate was not written, or None if it was.
+Answer = Callable[[Exception | None], None]
+
+
+class Chunk(NamedTuple):
+    """Of the message `sequence_id`; the last one is not a Chunk but the message."""
+
+    sequence_id: int
+    number: int
+
+
+NO_CHUNK: Final = Chunk(-1, -1)
+
+
+class Standing(Enum):
+    """What a message is to those before it; the values complete a sentence."""
+
+    NEW = "was not here before"
+    DUPLICATE = "is stored, or on its way"
+    COPY = "is in another transaction that is open"
+    FORGOTTEN = "may have been aborted or stored: that is too long ago to know"
+    MIXED = "is a batch of which a part is stored already"
+
+
+class ProducerSequence:
+    __slots__ = (
+        "chunk",
+        "chunk_txn",
+        "durable",
+        "durable_chunk",
+        "floor",
+        "flying",
+        "in_transactions",
+        "open",
+        "returned",
+        "top",
+        "waiting",
+    )
+
+    def __init__(self) -> None:
+        self.top = self.durable = self.floor = -1
+        self.flying = SequenceRanges()
+        self.returned = SequenceRanges()
+        self.open: dict[TxnId, SequenceRanges] = {}
+        self.in_transactions = SequenceRanges()  # all of `open` together
+        self.chunk = self.durable_chunk = NO_CHUNK
+        self.chunk_txn: TxnId | None = None  # the open transaction that `chunk` is in
+        self.waiting: list[tuple[Range | Chunk, Answer]] = []
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing is on its way, and no transaction may give something back."""
+        chunk_flies = self.chunk != self.durable_chunk
+        return not (self.flying or self.open or self.waiting or self.chunk_txn or chunk_flies)
+
+    @property
+    def size(self) -> int:
+        """About what it costs to write it down."""
+        return 1 + len(self.returned) + sum(map(len, self.open.values()))
+
+    # what a message is
+
+    def standing(self, first: int, last: int, txn_id: TxnId | None) -> Standing:
+        """Of a message, or a batch from its lowest to its highest id."""
+        if first > self.top:
+            return Standing.NEW
+        known = (first, min(last, self.top))
+        own = self.open.get(txn_id) if txn_id is not None else None
+        if own is not None and last <= self.top and own.covers(first, last):
+            return Standing.DUPLICATE
+        if self.in_transactions.overlaps(*known) and self.holder(*known, txn_id) is not None:
+            return Standing.COPY
+        if self.returned.covers(*known):
+            return Standing.NEW
+        if first <= self.floor:
+            return Standing.FORGOTTEN
+        if last > self.top or self.returned.overlaps(*known):
+            return Standing.MIXED
+        return Standing.DUPLICATE
+
+    def chunk_standing(self, chunk: Chunk, txn_id: TxnId | None) -> Standing:
+        if self.chunk.sequence_id == chunk.sequence_id and chunk.number <= self.chunk.number:
+            mine = self.chunk_txn is None or self.chunk_txn == txn_id
+            return Standing.DUPLICATE if mine else Standing.COPY
+        return self.standing(chunk.sequence_id, chunk.sequence_id, txn_id)
+
+    def holder(self, first: int, last: int, txn_id: TxnId | None) -> TxnId | None:
+        """An open transaction other than `txn_id` that holds some of these ids."""
+        for holder, ids in self.open.items():
+            if holder != txn_id and ids.overlaps(first, last):
+                return holder
+        return None
+
+    def is_durable(self, what: Range | Chunk) -> bool:
+        """Of a duplicate."""
+        if isinstance(what, Chunk):
+            if self.chunk.sequence_id == what.sequence_id:
+                return what <= self.durable_chunk
+            return not self.flying.overlaps(what.sequence_id, what.sequence_id)
+        return not self.flying.overlaps(*what)
+
+    # what becomes of it
+
+    def take(self, first: int, last: int, txn_id: TxnId | None) -> None:
+        """It goes to the log: what comes again from now on is no longer new."""
+        self.flying.add(first, last)
+        self._hold(first, last, txn_id)
+
+    def take_chunk(self, chunk: Chunk, txn_id: TxnId | None) -> None:
+        self.chunk, self.chunk_txn = chunk, txn_id
+
+    def stored(self, ranges: list[Range]) -> None:
+        for first, last in ranges:
+            self.flying.take_out(first, last)
+            self.durable = max(self.durable, last)
+            self._complete(last)
+        self._answer_durable()
+
+    def chunk_stored(self, chunk: Chunk) -> None:
+        self.durable_chunk = chunk
+        self._answer_durable()
+
+    def failed(self, ranges: list[Range], txn_id: TxnId | None, error: Exception) -> None:
+        """They were taken and did not reach the log: they may come again."""
+        for first, last in ranges:
+            self.flying.take_out(first, last)
+            self._let_go(first, last, txn_id)
+            self._give_back(first, last)
+            self._fail_waiting(first, last, error)
+        if not self.flying and self.top > self.durable:  # as if they had never been here
+            self.returned.take_out(self.durable + 1, self.top)
+            self.top = self.durable
+
+    def chunk_failed(self, chunk: Chunk, error: Exception) -> None:
+        if chunk <= self.chunk:
+            self._end_chunk_before(chunk)
+        self._fail_waiting(chunk.sequence_id, chunk.sequence_id, error)
+
+    def ended(self, txn_id: TxnId, aborted: bool) -> None:
+        """The transaction is over."""
+        for first, last in self.open.pop(txn_id, ()):
+            self.in_transactions.take_out(first, last)
+            if aborted:
+                self._give_back(first, last)
+        if self.chunk_txn == txn_id:
+            self.chunk_txn = None
+            if aborted:
+                self.chunk = self.durable_chunk = NO_CHUNK
+
+    def replay(self, first: int, last: int, txn_id: TxnId | None) -> None:
+        """Taken and stored, as a log tells it."""
+        self._hold(first, last, txn_id)
+        self.durable = self.top
+        self._complete(last)
+
+    def replay_chunk(self, chunk: Chunk, txn_id: TxnId | None) -> None:
+        self.take_chunk(chunk, txn_id)
+        self.durable_chunk = chunk
+
+    def _hold(self, first: int, last: int, txn_id: TxnId | None) -> None:
+        self.top = max(self.top, last)
+        if self.returned:
+            self.returned.take_out(first, last)
+        if self.in_transactions.overlaps(first, last):  # written while nobody looked for copies
+            for holder in list(self.open):
+                self._let_go(first, last, holder)
+        if txn_id is not None:
+            self.open.setdefault(txn_id, SequenceRanges()).add(first, last)
+            self.in_transactions.add(first, last)
+
+    def _complete(self, sequence_id: int) -> None:
+        if self.chunk.sequence_id == sequence_id:
+            self.chunk, self.durable_chunk, self.chunk_txn = NO_CHUNK, NO_CHUNK, None
+
+    def _let_go(self, first: int, last: int, txn_id: TxnId | None) -> None:
+        ids = self.open.get(txn_id) if txn_id is not None else None
+        if ids is None or txn_id is None:
+            return
+        ids.take_out(first, last)
+        self.in_transactions.take_out(first, last)
+        if not ids:
+            del self.open[txn_id]
+
+    def _give_back(self, first: int, last: int) -> None:
+        self.returned.add(first, last)
+        self.floor = max(self.floor, self.returned.forget_lowest(MAX_RETURNED_RANGES))
+
+    def _end_chunk_before(self, chunk: Chunk) -> None:
+        before = Chunk(chunk.sequence_id, chunk.number - 1) if chunk.number else NO_CHUNK
+        self.chunk = self.durable_chunk = before
+        if before is NO_CHUNK:
+            self.chunk_txn = None
+
+    # duplicates whose first copy is on its way
+
+    def _answer_durable(self) -> None:
+        if not self.waiting:
+            return
+        waiting, self.waiting = self.waiting, []
+        for what, answer in waiting:
+            if self.is_durable(what):
+                answer(None)
+            else:
+                self.waiting.append((what, answer))
+
+    def _fail_waiting(self, first: int, last: int, error: Exception) -> None:
+        """The first copy of these was not written: nor are the duplicates."""
+        waiting, self.waiting = self.waiting, []
+        for what, answer in waiting:
+            low, high = (what.sequence_id,) * 2 if isinstance(what, Chunk) else what
+            if low <= last and first <= high:
+                answer(error)
+            else:
+                self.waiting.append((what, answer))

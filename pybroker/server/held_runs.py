@@ -1,0 +1,59 @@
+"""What a producer sent behind a message that waits for the end of a transaction.
+
+Nothing of it may get ahead, so it is kept in memory as far as there is room for all that is held in
+the broker. What does not fit is let go: the producer then has to start over, and the client sends
+everything that was not answered again, in its order. The same happens when it takes too long.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from pybroker.wire.frames import SendRun
+
+HOLD_S: Final = 20.0  # less than the official clients' send timeout
+_ROOM_BYTES: Final = 16 * 1024 * 1024
+
+
+class HeldRoom:
+    """What all held runs of a broker take together."""
+
+    def __init__(self, limit_bytes: int = _ROOM_BYTES) -> None:
+        self._free_bytes = limit_bytes
+
+    def take(self, size_bytes: int) -> bool:
+        if size_bytes > self._free_bytes:
+            return False
+        self._free_bytes -= size_bytes
+        return True
+
+    def give_back(self, size_bytes: int) -> None:
+        self._free_bytes += size_bytes
+
+
+class HeldRuns:
+    """Of one producer. `too_long` is called if nobody takes them in time."""
+
+    def __init__(self, room: HeldRoom, too_long: Callable[[], None]) -> None:
+        self._room = room
+        self._runs: list[SendRun] = []
+        self._size_bytes = 0
+        self._complete = True
+        self._timer = asyncio.get_running_loop().call_later(HOLD_S, too_long)
+
+    def keep(self, run: SendRun) -> None:
+        # An entry is at most as large as a frame; the rest is what a list of it takes.
+        size_bytes = sum(map(len, run.entries)) + 500 * len(run.entries)
+        if self._complete and self._room.take(size_bytes):
+            self._size_bytes += size_bytes
+            self._runs.append(run)
+        else:
+            self._complete = False
+
+    def take(self) -> tuple[list[SendRun], bool]:
+        """What was kept, and whether that is all; then this is empty."""
+        runs, self._runs = self._runs, []
+        self._timer.cancel()
+        self._room.give_back(self._size_bytes)
+        self._size_bytes = 0
+        return runs, self._complete
