@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.storage.backend import Backend
+from managed_ledger.storage.backend import Backend, MetadataStore
 from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.trim import Retention
 from pybroker.broker.tenants import Tenants
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pybroker.admin.http_server import HttpServer
 
 _LONGEST_CURSOR_FLUSH_MS: Final = 60_000
+_BOOTS: Final = "/boots"
 
 
 class StartFailed(Exception):
@@ -63,9 +64,8 @@ class Broker:
         tenants = Tenants(metadata, config)
         self.topics = Topics(ledgers, metadata, tenants, self.coordinators, clock, config)
         budget = PublishBudget(config.max_pending_publish_bytes)
-        boot_id = f"{rng.getrandbits(48):012x}"
-        services = Services(self.topics, self.coordinators, clock, config, budget, boot_id)
-        self.server = BrokerServer(services)
+        self._services = Services(self.topics, self.coordinators, clock, config, budget)
+        self.server = BrokerServer(self._services)
 
     async def start(self, listen: Endpoint, http: socket.socket | None = None) -> None:
         """Serve. Transactions are recovered before anybody is let in, so that no client of an open
@@ -76,6 +76,7 @@ class Broker:
         async with AsyncExitStack() as parts:
             await self._backend.open()
             parts.push_async_callback(self._backend.close)
+            self._services.boot = await _count_boot(self._backend.metadata)
             parts.push_async_callback(self.ledgers.close)
             parts.push_async_callback(self.topics.close)
             parts.push_async_callback(self.coordinators.close)
@@ -125,8 +126,16 @@ class Broker:
         self.admin_url = url
 
     def _url(self, scheme: str, address: tuple[str, int]) -> str:
-        host, port = self._config.advertised_address or address[0], address[1]
+        host, port = self._config.advertised(address[0]), address[1]
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+async def _count_boot(metadata: MetadataStore) -> int:
+    """How often a broker has started on this storage before; durable before it is used."""
+    stored = metadata.get(_BOOTS)
+    boot = 0 if stored is None else int(stored.value) + 1
+    await metadata.put(_BOOTS, str(boot).encode())
+    return boot
 
 
 def _import_admin() -> None:

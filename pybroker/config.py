@@ -11,7 +11,7 @@ class BrokerConfig:
     bind_address: str = "127.0.0.1"
     broker_service_port: int = 6650  # 0: any free one
     web_service_port: int = 8080  # 0: any free one
-    advertised_address: str = ""  # empty: the address the broker is bound to
+    advertised_address: str = ""  # empty: where clients reach it; localhost on 127.0.0.1
     journal_sync_data: bool = True  # False: receipts do not wait for the disk
     # limits
     max_message_size: int = 5 * 1024 * 1024  # bytes
@@ -54,3 +54,11 @@ class BrokerConfig:
     def local_only(self) -> bool:
         """True when no other machine can connect."""
         return self.bind_address in ("localhost", "::1") or self.bind_address.startswith("127.")
+
+    def advertised(self, host: str) -> str:
+        """The host under which clients are told to find a broker that they reached at `host`.
+
+        On the loopback address that is `localhost`, as with Apache Pulsar's standalone: clients
+        keep connections by name, and would open a second one under another.
+        """
+        return self.advertised_address or ("localhost" if host == "127.0.0.1" else host)

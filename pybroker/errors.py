@@ -84,6 +84,13 @@ class ProducerBusy(PulsarError):
     http_status = 409
 
 
+class NamingError(PulsarError):
+    """A name that nothing may have; the code, meant for names in use, is Apache Pulsar's choice."""
+
+    code = 16
+    http_status = 412
+
+
 class InvalidTopicName(PulsarError):
     code = 17
     http_status = 412

@@ -112,7 +112,7 @@ def producer_stats(producer: Producer, topic: Topic, rates: Rates) -> Stats:
         "address": producer.address,
         "connectedSince": iso_time(producer.connected_since_ms),
         "clientVersion": producer.client_version,
-        "metadata": {},
+        "metadata": dict(producer.properties),
     }
 
 

@@ -66,6 +66,10 @@ class ConsumerSink(Protocol):
         """Tell the client, if its protocol version knows of it."""
         ...
 
+    def reached_end_of_topic(self, consumer: "Consumer") -> None:
+        """Tell the client, if it knows what that is."""
+        ...
+
     def close_consumer(self, consumer: "Consumer", reason: str) -> None:
         """The broker has let go of the consumer; the client may subscribe again."""
         ...
@@ -130,9 +134,12 @@ class Consumer:
 
     __slots__ = (
         "address",
+        "at_end",
         "blocked",
         "bytes_out",
+        "client_version",
         "connected_since_ms",
+        "connection",
         "consumer_id",
         "key_shared",
         "messages_out",
@@ -156,7 +163,9 @@ class Consumer:
         properties: Mapping[str, str] | None = None,
         read_compacted: bool = False,
         key_shared: KeySharedPolicy | None = None,
+        connection: int = 0,
         address: str = "",
+        client_version: str = "",
         connected_since_ms: int = 0,
     ) -> None:
         self.consumer_id = consumer_id
@@ -166,10 +175,13 @@ class Consumer:
         self.properties = properties or {}
         self.read_compacted = read_compacted
         self.key_shared = key_shared
+        self.connection = connection
         self.address = address
+        self.client_version = client_version
         self.connected_since_ms = connected_since_ms
         self.permits = 0
         self.unacked = UnackedEntries()
+        self.at_end = False  # of its topic, and told so
         self.blocked = False  # too many unacknowledged messages
         self.messages_out = 0
         self.bytes_out = 0
@@ -177,6 +189,13 @@ class Consumer:
 
     def __repr__(self) -> str:
         return f"Consumer({self.name!r})"
+
+    @property
+    def rank(self) -> tuple[str, int, int]:
+        """By name; namesakes, and those without a name, by age. A client subscribes to partitions
+        and topics one after the other over its connections, so all of them see the same order.
+        """
+        return self.name, self.connection, self.consumer_id
 
     def add_permits(self, permits: int) -> None:
         self.permits = min(self.permits + permits, MAX_PERMITS)

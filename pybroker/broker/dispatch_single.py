@@ -53,7 +53,7 @@ class SingleActiveDispatcher:
         best = min(consumer.priority_level for consumer in self._consumers)
         ranked = sorted(
             (consumer for consumer in self._consumers if consumer.priority_level == best),
-            key=lambda consumer: consumer.name,
+            key=lambda consumer: consumer.rank,
         )
         return ranked[self._partition % len(ranked)]
 

@@ -5,6 +5,8 @@ consumer that comes or goes moves only its own share. STICKY: consumers name the
 """
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final
@@ -71,16 +73,29 @@ class HashRing:
         return self._owners[bisect_left(self._points, slot) % len(self._points)]
 
     def _place(self) -> None:
-        """A point belongs to the first consumer that has it; names that two share are numbered."""
+        """A point belongs to the first consumer that has it, by rank."""
         owners: dict[int, Consumer] = {}
-        taken: dict[str, int] = {}
-        for consumer in self._consumers:
-            namesake = taken[consumer.name] = taken.get(consumer.name, -1) + 1
+        for consumer, seed in _seeds(sorted(self._consumers, key=lambda c: c.rank)):
             for point in range(POINTS_PER_CONSUMER):
-                seed = f"{consumer.name}/{namesake}/{point}".encode()
-                owners.setdefault(slot_of(seed), consumer)
+                owners.setdefault(slot_of(f"{seed}/{point}".encode()), consumer)
         self._points = sorted(owners)
         self._owners = [owners[point] for point in self._points]
+
+
+def _seeds(ranked: list[Consumer]) -> Iterator[tuple[Consumer, str]]:
+    """A name alone for the oldest that has it, so that it keeps its slots when it reconnects; for
+    younger namesakes their connection too, so that none of them moves another one's slots.
+    """
+    eldest: str | None = None
+    on_connection: Counter[tuple[str, int]] = Counter()
+    for consumer in ranked:
+        if consumer.name != eldest:
+            eldest = consumer.name
+            yield consumer, f"{consumer.name}/0"
+            continue
+        key = consumer.name, consumer.connection
+        on_connection[key] += 1
+        yield consumer, f"{consumer.name}/{consumer.connection}.{on_connection[key]}"
 
 
 class StickyRanges:

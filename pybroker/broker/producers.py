@@ -6,12 +6,18 @@ exclusive owners; a producer that comes back with an older epoch was fenced.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Protocol
 
-from pybroker.errors import ProducerBusy, ProducerFenced, ServiceNotReady
+from pybroker.errors import (
+    PersistenceError,
+    ProducerBusy,
+    ProducerFenced,
+    PulsarError,
+    ServiceNotReady,
+)
 
 
 class AccessMode(IntEnum):
@@ -32,7 +38,13 @@ class ProducerState(Enum):
 class ProducerOwner(Protocol):
     """The connection a producer lives on."""
 
-    def close_producer(self, producer: "Producer", reason: str) -> None: ...
+    def close_producer(self, producer: "Producer", reason: str) -> None:
+        """The broker has let go of it; the client may come again."""
+        ...
+
+
+# What a waiting producer is told in the end, once: None when it may write, else why it never will.
+Granted = Callable[[PulsarError | None], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -46,8 +58,10 @@ class Producer:
     topic_epoch: int | None = None
     address: str = ""
     client_version: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
     connected_since_ms: int = 0
     state: ProducerState = ProducerState.WAITING
+    granted: Granted | None = None  # while it waits in line
     messages_in: int = 0
     bytes_in: int = 0
 
@@ -65,8 +79,8 @@ class Producers:
         self._topic = topic
         self._store_epoch = store_epoch
         self._connected: dict[str, Producer] = {}
-        self._waiting: deque[tuple[Producer, Callable[[], None]]] = deque()
-        self._closed: str | None = None
+        self._waiting: deque[Producer] = deque()
+        self._closed: PulsarError | None = None
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -75,7 +89,7 @@ class Producers:
     def all(self) -> list[Producer]:
         return list(self._connected.values())
 
-    async def add(self, producer: Producer, granted: Callable[[], None]) -> bool:
+    async def add(self, producer: Producer, granted: Granted) -> bool:
         """True if it may write now; False if it waits, and `granted` will be called.
 
         Raises ProducerBusy, ProducerFenced, ServiceNotReady.
@@ -91,7 +105,8 @@ class Producers:
         elif self._connected:
             if producer.access_mode is AccessMode.EXCLUSIVE:
                 raise ProducerFenced(f"{self._topic} already has a producer")
-            self._waiting.append((producer, granted))
+            producer.granted = granted
+            self._waiting.append(producer)
             return False
         if not await self._own(producer):
             self._check_open()
@@ -102,29 +117,36 @@ class Producers:
         """Idempotent; lets the next waiting producer in."""
         self._forget(producer)
         if self._waiting and not self._connected:
-            successor, granted = self._waiting.popleft()
+            successor = self._waiting.popleft()
             if await self._own(successor):
-                granted()
+                self._tell(successor, None)
 
-    def disconnect_all(self, reason: str) -> None:
-        """The topic closes: nobody comes in any more."""
+    def disconnect_all(self, reason: PulsarError) -> None:
+        """Nobody comes in any more: who tries hears the reason."""
         self._closed = reason
+        self.let_go(reason)
+
+    def let_go(self, reason: PulsarError) -> None:
+        """Those who wait hear the reason at once if it is final; else they are closed like the
+        others, and wait again once they have come back.
+        """
         for producer in self._all_and_waiting():
             self._forget(producer)
-            producer.owner.close_producer(producer, reason)
+            if isinstance(reason, ServiceNotReady) or not self._tell(producer, reason):
+                producer.owner.close_producer(producer, str(reason))
 
     def _check_open(self) -> None:
         if self._closed is not None:
-            raise ServiceNotReady(f"{self._topic} is being unloaded: {self._closed}")
+            raise self._closed
 
     def _all_and_waiting(self) -> list[Producer]:
-        return [*self._connected.values(), *(producer for producer, _ in self._waiting)]
+        return [*self._connected.values(), *self._waiting]
 
     def _forget(self, producer: Producer) -> None:
         if self._connected.get(producer.name) is producer:
             del self._connected[producer.name]
         if self._waiting:
-            self._waiting = deque(entry for entry in self._waiting if entry[0] is not producer)
+            self._waiting = deque(waiter for waiter in self._waiting if waiter is not producer)
 
     def _add_shared(self, producer: Producer) -> None:
         first = next(iter(self._connected.values()), None)
@@ -142,7 +164,7 @@ class Producers:
         try:
             await self._store_epoch(self.epoch)
         except BaseException:
-            self._fence(producer, "the topic's epoch could not be stored")
+            self._drop(producer, PersistenceError(f"{self._topic}: its epoch could not be stored"))
             raise
         if self._connected.get(producer.name) is not producer:
             return False
@@ -162,7 +184,7 @@ class Producers:
         self._fence(older, "replaced by its own reconnection")
 
     def _named(self, name: str) -> Producer | None:
-        waiting = (producer for producer, _ in self._waiting if producer.name == name)
+        waiting = (producer for producer in self._waiting if producer.name == name)
         return self._connected.get(name) or next(waiting, None)
 
     def _refuse_older_epoch(self, producer: Producer) -> None:
@@ -177,6 +199,17 @@ class Producers:
             self._fence(producer, reason)
 
     def _fence(self, producer: Producer, reason: str) -> None:
+        self._drop(producer, ProducerFenced(f"{self._topic}: {reason}"))
+
+    def _drop(self, producer: Producer, error: PulsarError) -> None:
         self._forget(producer)
         producer.state = ProducerState.FENCED
-        producer.owner.close_producer(producer, reason)
+        if not self._tell(producer, error):
+            producer.owner.close_producer(producer, str(error))
+
+    def _tell(self, producer: Producer, error: PulsarError | None) -> bool:
+        """Whether it waited. To its client it was a question so far, and no producer to close."""
+        granted, producer.granted = producer.granted, None
+        if granted is not None:
+            granted(error)
+        return granted is not None

@@ -35,6 +35,9 @@ class SubscribedTopic(ReadableTopic, TransactionalTopic, Protocol):
     """What a subscription needs of its topic."""
 
     @property
+    def terminated(self) -> bool: ...
+
+    @property
     def subscriptions(self) -> "dict[str, Subscription]": ...
 
 
@@ -50,6 +53,7 @@ class Subscription:
         self._redelivery_counts = RedeliveryCounts(cursor.is_deleted)
         self._transactional = TransactionalAcks(topic, cursor, self._restore)
         self._notified = False
+        self._last_message_is_there = topic.terminated
         self._closed: str | None = None
 
     @classmethod
@@ -150,6 +154,19 @@ class Subscription:
         self._notified = False
         if self._dispatcher is not None and self._dispatcher.dispatch():
             self.notify()
+        elif self._last_message_is_there and not self.backlog:
+            self._tell_of_the_end()
+
+    def topic_ended(self) -> None:
+        """It takes no more messages: consumers hear of that when everything is acknowledged."""
+        self._last_message_is_there = True
+        self.notify()
+
+    def _tell_of_the_end(self) -> None:
+        for consumer in self.consumers:
+            if not consumer.at_end:
+                consumer.at_end = True
+                consumer.sink.reached_end_of_topic(consumer)
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
         """Deliver these entries again, or (None) all that the consumer has not acknowledged.
@@ -177,6 +194,8 @@ class Subscription:
             self._dispatcher.release(consumer, positions)
         if self._redelivery_counts:
             self._redelivery_counts.forget(acknowledged)
+        if self._last_message_is_there:
+            self.notify()
 
     def acknowledge_indexes(
         self, consumer: Consumer, position: Position, still_unacked: int, batch_size: int
@@ -191,6 +210,8 @@ class Subscription:
         if self.cursor.delete_batch_indexes(position, unacked, batch_size):
             self._redelivery_counts.forget([position])
         self._recount(consumer, position, batch_size)
+        if self._last_message_is_there:
+            self.notify()
 
     def _recount(self, consumer: Consumer, position: Position, batch_size: int) -> None:
         """What is still unacknowledged of this batch."""
@@ -211,6 +232,8 @@ class Subscription:
         """Everything up to `position`. Raises NotAllowed on Shared and Key_Shared."""
         self._check_cumulative()
         self.cursor.mark_delete(position, still_unacked, batch_size)
+        if self._last_message_is_there:
+            self.notify()
 
     def _check_cumulative(self) -> None:
         if self.kind is not None and not self.kind.single_active:

@@ -17,7 +17,7 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.deduplication import Deduplication, Taken
-from pybroker.broker.producers import Producer, Producers, ProducerState
+from pybroker.broker.producers import Granted, Producer, Producers, ProducerState
 from pybroker.broker.subscription import Subscription
 from pybroker.config import BrokerConfig
 from pybroker.errors import (
@@ -146,10 +146,11 @@ class Topic:
                 f"Producer {producer.name} on {self.name} {producer.state.value}; it cannot publish"
             )
         if self._closed is not None:
-            return ServiceNotReady(f"{self.name} is being unloaded: {self._closed}")
-        if self.terminated:
-            return TopicTerminated(f"{self.name} was terminated; it takes no more messages")
-        return None
+            return self._unloading()
+        return self._no_more_messages() if self.terminated else None
+
+    def _no_more_messages(self) -> TopicTerminated:
+        return TopicTerminated(f"{self.name} was terminated; it takes no more messages")
 
     def _notifying(self, published: Published) -> Published:
         self._publishing += 1
@@ -161,6 +162,7 @@ class Topic:
             self._publishing -= 1
             if self._all_published is not None and not self._publishing:
                 self._all_published.set()
+                self._all_published = None
             if not self._notified:
                 self._notified = True
                 asyncio.get_running_loop().call_soon(self._notify_now)
@@ -178,13 +180,13 @@ class Topic:
         for subscription in self.subscriptions.values():
             subscription.notify()
 
-    async def add_producer(self, producer: Producer, granted: Callable[[], None]) -> bool:
+    async def add_producer(self, producer: Producer, granted: Granted) -> bool:
         """True if it may publish now; False if it waits, and `granted` will be called.
 
         Raises ProducerBusy, ProducerFenced, TopicTerminated, ServiceNotReady.
         """
         if self.terminated:
-            raise TopicTerminated(f"{self.name} was terminated; it takes no more messages")
+            raise self._no_more_messages()
         with self._told_when_unloaded():
             return await self.producers.add(producer, granted)
 
@@ -328,12 +330,23 @@ class Topic:
         return self._terminating or _TERMINATED in self.ledger.properties
 
     async def terminate(self) -> Position:
-        """Take no more messages; returns the position of the last one."""
+        """Take no more messages; returns the position of the last one.
+
+        Producers are closed when they have heard of what was written, and hear why when they come
+        again: some clients let a producer wait for ever that was only told with a message.
+        """
         self._terminating = True
         try:
+            await self._finish_publishing()
             await self.ledger.set_property(_TERMINATED, "true")
+            self.producers.disconnect_all(self._no_more_messages())
+        except Exception as error:  # what came meanwhile was not answered, and has to come again
+            self.producers.let_go(ServiceNotReady(f"{self.name} could not be terminated: {error}"))
+            raise
         finally:
             self._terminating = False
+        for subscription in self.subscriptions.values():
+            subscription.topic_ended()
         return self.buffer.last_visible_position()
 
     @property
@@ -342,7 +355,10 @@ class Topic:
 
     def _check_open(self) -> None:
         if self._closed is not None:
-            raise ServiceNotReady(f"{self.name} is being unloaded: {self._closed}")
+            raise self._unloading()
+
+    def _unloading(self) -> ServiceNotReady:
+        return ServiceNotReady(f"{self.name} is being unloaded: {self._closed}")
 
     @contextmanager
     def _told_when_unloaded(self) -> Iterator[None]:
@@ -361,7 +377,7 @@ class Topic:
         """
         self._closed = reason
         await self._finish_publishing()
-        self.producers.disconnect_all(reason)
+        self.producers.disconnect_all(self._unloading())
         async with AsyncExitStack() as steps:  # the last one first, whatever another one raises
             steps.push_async_callback(self.ledger.close)
             if self.deduplication is not None:
@@ -372,13 +388,14 @@ class Topic:
                 steps.push_async_callback(subscription.close)
 
     async def _finish_publishing(self) -> None:
-        if self._publishing:
-            self._all_published = asyncio.Event()
+        while self._publishing:
+            if self._all_published is None:
+                self._all_published = asyncio.Event()
             await self._all_published.wait()
 
     async def delete(self) -> None:
         self._closed = "deleted"
-        self.producers.disconnect_all("the topic was deleted")
+        self.producers.disconnect_all(self._unloading())
         for subscription in list(self.subscriptions.values()):
             await subscription.delete()
         self.subscriptions.clear()

@@ -139,9 +139,11 @@ class Topics:
     async def partitions_for_client(self, name: TopicName, auto_create: bool) -> int:
         """How many partitions a client shall use; creates the topic where that is configured."""
         partitions = self.tenants.partitions(name)
-        if partitions or name == COORDINATOR_ASSIGN or name.partition >= 0:
+        if partitions or name == COORDINATOR_ASSIGN:
             return partitions
         self.tenants.check_namespace(name.namespace_name)
+        if name.partition >= 0:
+            return 0
         if self.exists(name):
             return 0
         if not auto_create or not self._auto_creation(name):

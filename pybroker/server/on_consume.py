@@ -8,7 +8,13 @@ from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscriptionType
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
-from pybroker.errors import ConsumerNotFound, NotAllowed, PulsarError, TopicNotFound
+from pybroker.errors import (
+    ConsumerNotFound,
+    NamingError,
+    NotAllowed,
+    PulsarError,
+    TopicNotFound,
+)
 from pybroker.names import TopicName, TxnId
 from pybroker.server.on_produce import stored_schema
 from pybroker.transaction.pending_ack_store import PendingAck
@@ -36,6 +42,8 @@ async def subscribe(session: "Session", command: pb.CommandSubscribe) -> None:
     if command.consumer_id in session.consumers:
         session.write(commands.success(command.request_id))
         return
+    if not command.subscription.strip():
+        raise NamingError("A subscription needs a name; the one given is empty")
     topics = session.services.topics
     name = TopicName.parse(command.topic)
     topic = await topics.require(name) if command.force_topic_creation else await topics.get(name)
@@ -92,8 +100,10 @@ def _consumer(session: "Session", command: pb.CommandSubscribe) -> Consumer:
     services = session.services
     return Consumer(
         consumer_id=command.consumer_id,
-        name=command.consumer_name or f"consumer-{next(services.name_numbers)}",
+        name=command.consumer_name,
         sink=session,
+        connection=session.number,
+        client_version=session.client_version,
         priority_level=command.priority_level,
         properties={pair.key: pair.value for pair in command.metadata},
         read_compacted=command.read_compacted,
@@ -322,6 +332,8 @@ async def close_consumer(session: "Session", command: pb.CommandCloseConsumer) -
 async def get_last_message_id(session: "Session", command: pb.CommandGetLastMessageId) -> None:
     slot = _slot(session, command.consumer_id)
     position, batch_index = await slot.topic.last_message_id()
+    if position.entry_id < 0:
+        position = EARLIEST  # (-1, -1): clients compare it with what they have read
     marked = slot.subscription.cursor.mark_delete_position
     answer = pb.CommandGetLastMessageIdResponse(
         request_id=command.request_id,

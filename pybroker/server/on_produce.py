@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from managed_ledger.position import Position
 from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, Refused, Taken
-from pybroker.broker.producers import AccessMode, Producer, ProducerState
+from pybroker.broker.producers import AccessMode, Granted, Producer, ProducerState
 from pybroker.broker.schemas import StoredSchema, version_bytes
 from pybroker.broker.topic import Topic
-from pybroker.errors import PersistenceError, PulsarError, ServiceNotReady
+from pybroker.errors import PersistenceError, PulsarError, ServiceNotReady, TopicTerminated
 from pybroker.names import TopicName, TxnId
 from pybroker.server.held_runs import HeldRuns
 from pybroker.wire import commands
@@ -48,12 +48,9 @@ async def producer(session: "Session", command: pb.CommandProducer) -> None:
 
 def _new_producer(session: "Session", command: pb.CommandProducer) -> Producer:
     services = session.services
-    name = command.producer_name
-    if not name:
-        name = f"{services.config.cluster_name}-{services.boot_id}-{next(services.name_numbers)}"
     return Producer(
         producer_id=command.producer_id,
-        name=name,
+        name=command.producer_name or services.new_producer_name(),
         owner=session,
         access_mode=AccessMode(command.producer_access_mode),
         epoch=command.epoch,
@@ -61,6 +58,7 @@ def _new_producer(session: "Session", command: pb.CommandProducer) -> Producer:
         topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         address=session.peer,
         client_version=session.client_version,
+        properties={pair.key: pair.value for pair in command.metadata},
         connected_since_ms=services.clock.now_ms(),
     )
 
@@ -71,11 +69,16 @@ def _granter(
     topic: Topic,
     new: Producer,
     schema_version: int | None,
-) -> Callable[[], None]:
-    """A waiting producer hears a second time, under the same request id, when it may write."""
+) -> Granted:
+    """A waiting producer hears a second time, under the same request id, when it may write, or
+    that it never will.
+    """
 
-    def granted() -> None:
-        if session.closed:
+    def granted(error: PulsarError | None) -> None:
+        if error is not None:
+            session.forget_producer(new)
+            session.write(commands.error(command.request_id, error))
+        elif session.closed:
             topic.tasks.start(topic.producers.remove(new), "producer gone")
         else:
             _answer(session, command, topic, new, schema_version)
@@ -190,7 +193,8 @@ def _not_stored(
     if isinstance(error, PersistenceError):
         # What comes behind must not get ahead of it: the client comes back, and sends it all again.
         _start_over(session, slot, str(error))
-    elif not isinstance(error, ServiceNotReady):  # else it is closed next, and sends it again
+    elif not isinstance(error, ServiceNotReady | TopicTerminated):
+        # Those two close the producer next, and the client sends it again, or hears why not.
         refuse(session, run, error)
 
 

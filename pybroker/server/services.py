@@ -26,10 +26,15 @@ class Services:
     clock: Clock
     config: BrokerConfig
     budget: PublishBudget
-    # Tells this run of the broker from others in the names that it gives.
-    boot_id: str
-    # Of names for producers and consumers that come without one.
+    boot: int = 0  # of this storage: how often a broker has started on it before
+    connection_numbers: Iterator[int] = field(default_factory=itertools.count)
     name_numbers: Iterator[int] = field(default_factory=itertools.count)
     held_runs: HeldRoom = field(default_factory=HeldRoom)
     # What sockets are read into; a fresh buffer for each read would be mapped and unmapped.
     receive_buffer: memoryview = field(default_factory=_receive_buffer)
+
+    def new_producer_name(self) -> str:
+        """Given once in the life of the storage, for deduplication goes by names; and short, for it
+        travels with each message.
+        """
+        return f"{self.config.cluster_name}-{self.boot}-{next(self.name_numbers)}"

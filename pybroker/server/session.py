@@ -51,6 +51,8 @@ _LONG, _BEHIND = "a long command", "more than one turn's work"
 _STOPPING: Final = "the broker shuts down"
 # For these reasons nothing of what was received is handled either.
 _HOLDING: Final = frozenset({_OUTBOX, _TASKS, _LONG})
+# Clients, by their versions, that handle REACHED_END_OF_TOPIC; others close the connection on it.
+_KNOW_THE_END: Final = ("Pulsar-Java", "pulsar-rs")
 _WITHOUT_TEXT: Final = frozenset({pb.BaseCommand.ACK, pb.BaseCommand.FLOW})  # the frequent ones
 
 
@@ -93,6 +95,7 @@ class Session(asyncio.BufferedProtocol):
         forget: Callable[["Session"], None],
     ) -> None:
         self.services = services
+        self.number = next(services.connection_numbers)
         self.state = ConnectionState.AWAITING_CONNECT
         self.protocol_version = 0
         self.client_version = ""
@@ -232,7 +235,7 @@ class Session(asyncio.BufferedProtocol):
         """Where this broker is found: as configured, else where this connection found it."""
         assert self._transport is not None
         host, port = self._transport.get_extra_info("sockname")[:2]
-        host = self.services.config.advertised_address or host
+        host = self.services.config.advertised(host)
         return f"pulsar://[{host}]:{port}" if ":" in host else f"pulsar://{host}:{port}"
 
     def add_producer(self, topic: Topic, producer: Producer) -> None:
@@ -420,6 +423,13 @@ class Session(asyncio.BufferedProtocol):
                 )
             )
 
+    def reached_end_of_topic(self, consumer: Consumer) -> None:
+        if self.client_version.startswith(_KNOW_THE_END):
+            end = pb.CommandReachedEndOfTopic(consumer_id=consumer.consumer_id)
+            self.send_command(
+                pb.BaseCommand(type=pb.BaseCommand.REACHED_END_OF_TOPIC, reachedEndOfTopic=end)
+            )
+
     def close_consumer(self, consumer: Consumer, reason: str) -> None:
         slot = self.consumers.get(consumer.consumer_id)
         if slot is None or slot.consumer is not consumer:
@@ -430,12 +440,18 @@ class Session(asyncio.BufferedProtocol):
             pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER, close_consumer=closing)
         )
 
-    def close_producer(self, producer: Producer, reason: str) -> None:
+    def forget_producer(self, producer: Producer) -> bool:
+        """Whether it was one of this connection's."""
         slot = self.producers.get(producer.producer_id)
         if slot is None or slot.producer is not producer:
-            return
+            return False
         del self.producers[producer.producer_id]
         slot.forget_held()
+        return True
+
+    def close_producer(self, producer: Producer, reason: str) -> None:
+        if not self.forget_producer(producer):
+            return
         closing = pb.CommandCloseProducer(producer_id=producer.producer_id, request_id=2**64 - 1)
         self.send_command(
             pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER, close_producer=closing)

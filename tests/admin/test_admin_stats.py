@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from raw_client import RawClient
 
 from pybroker.client import Client, InitialPosition
 from pybroker.testing import RunningBroker
@@ -45,6 +46,16 @@ def test_stats_describe_a_consumer(admin: httpx.Client, client: Client, topic: s
     assert (stats["type"], stats["activeConsumerName"]) == ("Exclusive", "auditor")
     assert [c["consumerName"] for c in stats["consumers"]] == ["auditor"]
     consumer.close()
+
+
+def test_stats_show_what_a_producer_says_of_itself(
+    admin: httpx.Client, admin_broker: RunningBroker, topic: str
+) -> None:
+    with RawClient(admin_broker.service_url, client_version="Pulsar-X-v1") as raw:
+        raw.create_producer(f"persistent://{topic}", metadata=[{"key": "team", "value": "billing"}])
+        (publisher,) = admin.get(f"{P}/{topic}/stats").json()["publishers"]
+    assert publisher["metadata"] == {"team": "billing"}
+    assert publisher["clientVersion"] == "Pulsar-X-v1"
 
 
 def test_partitioned_stats_are_sums(admin: httpx.Client, client: Client, namespace: str) -> None:

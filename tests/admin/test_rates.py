@@ -5,7 +5,7 @@ from typing import Any
 
 from pybroker.admin.rates import Rates
 from pybroker.admin.topic_stats import producer_stats
-from pybroker.broker.producers import AccessMode
+from pybroker.broker.producers import Producer
 
 A, B = ("a", "messages"), ("b", "messages")
 
@@ -71,17 +71,9 @@ def test_names_that_join_to_the_same_have_rates_of_their_own() -> None:
     assert producer_stats(_producer("c", 100), _topic("a b"), rates)["msgRateIn"] == 0.0
 
 
-def _producer(name: str, messages_in: int) -> Any:
-    return SimpleNamespace(
-        name=name,
-        messages_in=messages_in,
-        bytes_in=0,
-        access_mode=AccessMode.SHARED,
-        producer_id=1,
-        address="",
-        connected_since_ms=0,
-        client_version="",
-    )
+def _producer(name: str, messages_in: int) -> Producer:
+    owner: Any = None
+    return Producer(1, name, owner, messages_in=messages_in)
 
 
 def _topic(name: str) -> Any:

@@ -28,7 +28,7 @@ def read_one(broker: RunningBroker) -> bytes:
 
 def test_there_is_no_http_unless_asked_for() -> None:
     with pybroker.testing.broker() as broker:
-        assert broker.service_url.startswith("pulsar://127.0.0.1:")
+        assert broker.service_url.startswith("pulsar://localhost:")
         assert broker.admin_url == ""
 
 
@@ -73,3 +73,22 @@ def test_a_stopped_broker_cannot_be_looked_into() -> None:
         broker.stop()
         with pytest.raises(RuntimeError, match="call start"):
             broker.backlog(TOPIC, "s")
+
+
+def test_a_configured_address_is_advertised_instead_of_localhost() -> None:
+    with pybroker.testing.broker(advertised_address="127.0.0.1") as broker:
+        assert broker.service_url.startswith("pulsar://127.0.0.1:")
+
+
+def test_a_client_of_localhost_connects_once() -> None:
+    with pybroker.testing.broker() as broker:
+        port = broker.service_url.rpartition(":")[2]
+        client = Client(f"pulsar://localhost:{port}")
+        client.create_producer(TOPIC)
+        connections = broker.call(count_sessions)
+        client.close()
+    assert connections == 1
+
+
+async def count_sessions(running: Any) -> int:
+    return len(running.server.sessions)

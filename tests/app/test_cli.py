@@ -13,7 +13,7 @@ import pytest
 
 from pybroker.cli import main
 
-READY = re.compile(r"pybroker ready pulsar://127\.0\.0\.1:(\d+) (http://127\.0\.0\.1:\d+)\n")
+READY = re.compile(r"pybroker ready pulsar://localhost:(\d+) (http://localhost:\d+)\n")
 
 
 class Standalone:
@@ -99,7 +99,7 @@ def test_without_http_the_ready_line_names_one_address(
     broker = start(started, tmp_path / "data", "--port", "0", "--no-http")
     assert broker.process.stdout is not None
     assert re.fullmatch(
-        r"pybroker ready pulsar://127\.0\.0\.1:\d+\n", broker.process.stdout.readline()
+        r"pybroker ready pulsar://localhost:\d+\n", broker.process.stdout.readline()
     )
 
 

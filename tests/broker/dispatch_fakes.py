@@ -76,6 +76,7 @@ class RecordingSink:
     writes: int = 0
     active: list[bool] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
+    ends: int = 0
     pause_after: int | None = None
 
     def deliver(
@@ -98,6 +99,9 @@ class RecordingSink:
 
     def active_consumer_changed(self, consumer: Consumer, is_active: bool) -> None:
         self.active.append(is_active)
+
+    def reached_end_of_topic(self, consumer: Consumer) -> None:
+        self.ends += 1
 
     def close_consumer(self, consumer: Consumer, reason: str) -> None:
         self.closed.append(reason)
@@ -143,6 +147,7 @@ class FakeTopic:
         self.config = config
         self.hidden = HiddenEntries()
         self.tasks = Tasks("orders")
+        self.terminated = False
         self.limit: Position | None = None  # an open transaction begins behind it
         self.subscriptions: dict[str, Subscription] = {}
 

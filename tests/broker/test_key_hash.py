@@ -53,3 +53,33 @@ def test_consumers_of_one_name_share_the_ring() -> None:
         ring.add(twin)
     owners = [ring.owner(slot) for slot in range(RING_SIZE)]
     assert all(owners.count(twin) > RING_SIZE // 4 for twin in twins)
+
+
+def namesakes(*connections: int) -> list[Consumer]:
+    return [Consumer(1, "", RecordingSink(), connection=number) for number in connections]
+
+
+def owners(consumers: list[Consumer]) -> list[int]:
+    """The connections that have the slots."""
+    ring = HashRing()
+    for consumer in consumers:
+        ring.add(consumer)
+    return [owner.connection for slot in range(RING_SIZE) if (owner := ring.owner(slot))]
+
+
+def test_namesakes_share_alike_in_whatever_order_they_come() -> None:
+    twins = namesakes(1, 2, 3)
+    assert owners(twins) == owners(twins[::-1])
+
+
+def test_a_namesake_that_leaves_moves_its_own_share_only() -> None:
+    before, after = owners(namesakes(1, 2, 3)), owners(namesakes(1, 3))
+    moved = {old for old, new in zip(before, after, strict=True) if old != new}
+    assert moved == {2}
+
+
+def test_who_has_a_name_of_its_own_keeps_its_slots_on_another_connection() -> None:
+    consumers = [Consumer(1, name, RecordingSink(), connection=n) for n, name in enumerate("ab")]
+    back = Consumer(7, "a", RecordingSink(), connection=9)
+    before = [number or 9 for number in owners(consumers)]
+    assert owners([back, consumers[1]]) == before

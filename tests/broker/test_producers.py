@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from pybroker.broker.producers import AccessMode, Producer, Producers, ProducerState
-from pybroker.errors import ProducerBusy, ProducerFenced, ServiceNotReady
+from pybroker.errors import (
+    ProducerBusy,
+    ProducerFenced,
+    PulsarError,
+    ServiceNotReady,
+    TopicTerminated,
+)
 
 SHARED, EXCLUSIVE = AccessMode.SHARED, AccessMode.EXCLUSIVE
 WAIT, FENCING = AccessMode.WAIT_FOR_EXCLUSIVE, AccessMode.EXCLUSIVE_WITH_FENCING
@@ -49,6 +55,7 @@ class World:
         self.epochs = Epochs()
         self.producers = Producers("orders", None, self.epochs.store)
         self.granted: list[str] = []
+        self.refused: list[str] = []
 
     def make(
         self, name: str, mode: AccessMode = SHARED, owner: Owner | None = None, **fields: Any
@@ -56,7 +63,10 @@ class World:
         return Producer(1, name, owner or Owner(), access_mode=mode, **fields)
 
     async def add(self, producer: Producer) -> bool:
-        return await self.producers.add(producer, lambda: self.granted.append(producer.name))
+        def granted(error: PulsarError | None) -> None:
+            (self.granted if error is None else self.refused).append(producer.name)
+
+        return await self.producers.add(producer, granted)
 
     async def added(self, name: str, mode: AccessMode = SHARED, **fields: Any) -> Producer:
         producer = self.make(name, mode, **fields)
@@ -129,7 +139,7 @@ def test_who_fences_drives_out_everybody() -> None:
         newest = await world.added("d", FENCING)
         assert newest.state is ProducerState.WRITING
         assert {other.state for other in others} == {ProducerState.FENCED}
-        assert owner.closed == ["a", "b", "c"]
+        assert (owner.closed, world.refused) == (["a", "b"], ["c"])
         assert world.producers.all() == [newest]
 
     run(scenario)
@@ -168,6 +178,22 @@ def test_who_leaves_before_its_epoch_is_durable_is_not_granted() -> None:
     run(scenario)
 
 
+def test_who_is_fenced_while_its_epoch_is_stored_is_told_so() -> None:
+    async def scenario(world: World) -> None:
+        first = await world.added("a")
+        await world.added("b", WAIT)
+        world.epochs.hold()
+        entering = asyncio.ensure_future(world.producers.remove(first))
+        await asyncio.sleep(0)
+        fencing = asyncio.ensure_future(world.added("c", FENCING))
+        await asyncio.sleep(0)
+        world.epochs.release()
+        await asyncio.gather(entering, fencing)
+        assert (world.granted, world.refused) == ([], ["b"])
+
+    run(scenario)
+
+
 def test_an_epoch_that_cannot_be_stored_leaves_the_topic_free() -> None:
     async def scenario(world: World) -> None:
         world.epochs.error = OSError("disk full")
@@ -185,7 +211,7 @@ def test_a_reconnection_replaces_an_older_one_even_while_it_waits() -> None:
         first = await world.added("a")
         await world.added("b", WAIT, owner=dead)
         again = await world.added("b", WAIT, epoch=1)
-        assert dead.closed == ["b"]
+        assert (dead.closed, world.refused) == ([], ["b"])
         await world.producers.remove(first)
         assert again.state is ProducerState.WRITING
 
@@ -231,11 +257,22 @@ def test_nobody_joins_a_topic_that_closes() -> None:
         owner = Owner()
         await world.added("a", owner=owner)
         await world.added("b", WAIT, owner=owner)
-        world.producers.disconnect_all("unloaded")
+        world.producers.disconnect_all(ServiceNotReady("unloaded"))
         assert owner.closed == ["a", "b"]
         assert len(world.producers) == 0
-        with pytest.raises(ServiceNotReady, match="is being unloaded"):
+        with pytest.raises(ServiceNotReady, match="unloaded"):
             await world.added("c")
+
+    run(scenario)
+
+
+def test_those_who_wait_are_refused_when_nobody_will_ever_get_in() -> None:
+    async def scenario(world: World) -> None:
+        owner = Owner()
+        await world.added("a", owner=owner)
+        await world.added("b", WAIT, owner=owner)
+        world.producers.disconnect_all(TopicTerminated("terminated"))
+        assert (owner.closed, world.refused) == (["a"], ["b"])
 
     run(scenario)
 
@@ -245,7 +282,7 @@ def test_who_becomes_owner_while_the_topic_closes_comes_again() -> None:
         world.epochs.hold()
         adding = asyncio.ensure_future(world.added("a", EXCLUSIVE))
         await asyncio.sleep(0)
-        world.producers.disconnect_all("unloaded")
+        world.producers.disconnect_all(ServiceNotReady("unloaded"))
         world.epochs.release()
         with pytest.raises(ServiceNotReady):
             await adding

@@ -62,7 +62,7 @@ class Connection:
     def __init__(self, topics: Any = None, **config: Any) -> None:
         settings = BrokerConfig(**config)
         self.budget = PublishBudget(settings.max_pending_publish_bytes)
-        services = Services(topics, None, None, settings, self.budget, "boot")  # type: ignore[arg-type]
+        services = Services(topics, None, None, settings, self.budget)  # type: ignore[arg-type]
         self.session = Session(services, lambda *_: True, lambda _: None)
         self.transport = NotingTransport()
         self.session.connection_made(self.transport)

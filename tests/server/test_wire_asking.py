@@ -46,6 +46,18 @@ def create_partitioned(broker: Any, topic: str, count: int) -> None:
     broker.call(lambda running: running.topics.create_partitioned(name, count))
 
 
+@pytest.mark.parametrize("local", ["t", "t-partition-0"])
+def test_an_absent_namespace_is_not_found_whoever_asks(raw: RawClient, local: str) -> None:
+    name = f"persistent://public/absent/{local}"
+    answers = [
+        lookup(raw, name),
+        partitions(raw, name),
+        raw.ask_for_producer(name),
+        raw.subscribe(name),
+    ]
+    assert {answer.error for answer in answers} == {pb.TopicNotFound}
+
+
 # -- CONNECT
 
 
@@ -77,6 +89,7 @@ def test_a_lookup_names_this_broker_and_says_so_explicitly(
 ) -> None:
     answer = lookup(raw, topic)
     assert answer.brokerServiceUrl == wire_broker.service_url
+    assert answer.brokerServiceUrl.startswith("pulsar://localhost:")  # or clients connect twice
     assert answer.response == pb.CommandLookupTopicResponse.Connect
     assert answer.authoritative
     for field in ("response", "authoritative", "proxy_through_service_url"):

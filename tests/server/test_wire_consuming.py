@@ -237,10 +237,48 @@ def test_redelivery_counts_are_told_on_shared(raw: RawClient, topic: str) -> Non
 # -- GET_LAST_MESSAGE_ID
 
 
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("name", ["", "  "])
+def test_a_subscription_without_a_name_is_refused(
+    raw: RawClient, topic: str, name: str, durable: bool
+) -> None:
+    answer = raw.subscribe(topic, subscription=name, durable=durable)
+    assert answer.error == pb.ProducerBusy  # which is Apache Pulsar's code for a bad name
+    assert raw.subscribe(topic).request_id
+
+
+def test_consumers_without_names_have_the_same_keys_on_every_topic(
+    connect: Connect, wire_broker: Any, topic: str
+) -> None:
+    """As those of a pattern or of partitions, which do not arrive everywhere in one order."""
+    names = {connect(): "first", connect(): "second"}
+    for number, order in enumerate((list(names), list(reversed(names)))):
+        for raw in order:
+            raw.subscribe(f"{topic}-{number}", number, subType=pb.CommandSubscribe.Key_Shared)
+            raw.flow(1000, number)
+    with_keys = connect()
+    for number in range(2):
+        with_keys.create_producer(f"{topic}-{number}", number)
+        for key in range(40):
+            with_keys.start_publish(b"x", key, producer_id=number, partition_key=f"{key}")
+        for _ in range(40):
+            with_keys.receive(_T.SEND_RECEIPT)
+        name = f"{topic}-{number}"
+        wire_broker.wait_until(lambda n=name: wire_broker.unacked_messages(n, "raw") == 40)
+    owners: dict[tuple[int, int], str] = {}
+    for raw, name in names.items():
+        for _ in range(raw.waiting_messages()):
+            message = raw.receive(_T.MESSAGE)
+            owners[message.consumer_id, message.message_id.entryId] = name
+    assert {owners[0, key] == owners[1, key] for key in range(40)} == {True}
+    assert set(owners.values()) == {"first", "second"}
+
+
 def test_the_last_message_of_an_empty_topic_is_minus_one(raw: RawClient, topic: str) -> None:
     raw.subscribe(topic)
     answer = last_message_id(raw)
-    assert answer.last_message_id.entryId == NO_ENTRY
+    last = answer.last_message_id
+    assert (last.ledgerId, last.entryId, last.batch_index) == (NO_ENTRY, NO_ENTRY, -1)
     assert answer.HasField("consumer_mark_delete_position")
     assert answer.consumer_mark_delete_position.entryId == NO_ENTRY
 

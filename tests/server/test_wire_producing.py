@@ -33,6 +33,17 @@ def test_a_producer_is_named_and_told_that_it_may_write(raw: RawClient, topic: s
     assert raw.ask_for_producer(topic, 2, producer_name="mine").producer_name == "mine"
 
 
+def test_names_that_the_broker_gives_are_short_and_do_not_repeat_over_restarts(topic: str) -> None:
+    names = []
+    with pybroker.testing.broker() as broker:
+        for _ in range(3):
+            with RawClient(broker.service_url) as raw:
+                names.append(raw.create_producer(topic))
+            broker.kill_and_restart()
+    assert len(set(names)) == 3
+    assert max(map(len, names)) <= 21
+
+
 def test_names_that_the_broker_gives_do_not_repeat(connect: Connect, topic: str) -> None:
     names = [connect().create_producer(topic) for _ in range(3)]
     assert len(set(names)) == 3
@@ -165,10 +176,13 @@ def test_who_waits_and_leaves_is_passed_over(
 def test_who_fences_drives_out_the_owner_and_those_who_wait(connect: Connect, topic: str) -> None:
     owner, waiting, newest = connect(), connect(), connect()
     epoch = owner.ask_for_producer(topic, producer_access_mode=EXCLUSIVE).topic_epoch
-    waiting.ask_for_producer(topic, producer_access_mode=WAIT)
+    request_id = start_producer(waiting, topic, producer_access_mode=WAIT)
+    assert not waiting.answer_to(request_id).producer_ready
     assert newest.ask_for_producer(topic, producer_access_mode=FENCING).producer_ready
-    for driven_out in (owner, waiting):
-        assert driven_out.receive(_T.CLOSE_PRODUCER).producer_id == 1
+    assert owner.receive(_T.CLOSE_PRODUCER).producer_id == 1
+    fenced = waiting.answer_to(request_id)
+    assert isinstance(fenced, pb.CommandError)
+    assert fenced.error == pb.ProducerFenced
     returning = owner.ask_for_producer(topic, 2, producer_access_mode=EXCLUSIVE, topic_epoch=epoch)
     assert returning.error == pb.ProducerFenced
 
@@ -202,19 +216,35 @@ def test_a_transaction_zero_of_coordinator_zero_is_a_transaction(
         assert isinstance(raw.publish(b"x", 1), pb.CommandSendReceipt)
 
 
+def terminate(broker: Any, topic: str) -> Any:
+    async def work(running: Any) -> Any:
+        return await (await running.topics.get(topic)).terminate()
+
+    return broker.call(work)
+
+
 def test_a_terminated_topic_takes_no_messages_and_no_producers(
     connect: Connect, wire_broker: Any, topic: str
 ) -> None:
     raw = connect()
     raw.create_producer(topic)
     last = raw.publish(b"last", 0).message_id
-
-    async def terminate(running: Any) -> Any:
-        return await (await running.topics.get(topic)).terminate()
-
-    assert wire_broker.call(terminate) == (last.ledgerId, last.entryId)
-    assert raw.publish(b"later", 1).error == pb.TopicTerminatedError
+    assert terminate(wire_broker, topic) == (last.ledgerId, last.entryId)
+    assert raw.receive(_T.CLOSE_PRODUCER).producer_id == 1
+    assert raw.ask_for_producer(topic).error == pb.TopicTerminatedError
     assert connect().ask_for_producer(topic).error == pb.TopicTerminatedError
+
+
+def test_who_waits_for_a_topic_that_is_terminated_is_told_so(
+    connect: Connect, wire_broker: Any, topic: str
+) -> None:
+    first, waiting = connect(), connect()
+    first.create_producer(topic)
+    request_id = start_producer(waiting, topic, producer_access_mode=WAIT)
+    assert not waiting.answer_to(request_id).producer_ready
+    terminate(wire_broker, topic)
+    assert waiting.answer_to(request_id).error == pb.TopicTerminatedError
+    assert _T.CLOSE_PRODUCER not in waiting.kinds_before_pong()
 
 
 def test_a_deleted_topic_closes_its_producers(raw: RawClient, wire_broker: Any, topic: str) -> None:

@@ -21,6 +21,7 @@ class RawClient:
         service_url: str,
         protocol_version: int = 21,
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        client_version: str = "raw",
     ) -> None:
         host, port = service_url.removeprefix("pulsar://").rsplit(":", 1)
         self._socket = socket.create_connection((host, int(port)), timeout=answer_timeout_s)
@@ -29,7 +30,9 @@ class RawClient:
         self._request_ids = itertools.count(1)
         self._held: list[bytes] | None = None
         self.entry = b""  # behind the last command that was handed back
-        connect = pb.CommandConnect(client_version="raw", protocol_version=protocol_version)
+        connect = pb.CommandConnect(
+            client_version=client_version, protocol_version=protocol_version
+        )
         self.send(_T.CONNECT, "connect", connect)
         self.connected = self.receive(_T.CONNECTED)
 
@@ -97,6 +100,12 @@ class RawClient:
         kinds = [frame.command.type for frame in self._received]
         self._received.clear()
         return kinds
+
+    def waiting_messages(self) -> int:
+        """How many the broker has sent by now and nobody has received."""
+        self.send(_T.PING, "ping", pb.CommandPing())
+        self.receive(_T.PONG)
+        return sum(frame.command.type == _T.MESSAGE for frame in self._received)
 
     def wait_closed(self) -> None:
         """Returns when the broker has closed the connection."""

@@ -9,7 +9,7 @@ import pybroker.testing
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 OFFICIAL, TRANSACTIONS, *_ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-URL = "pulsar://127.0.0.1:6650"
+URL = "pulsar://localhost:6650"
 
 
 def run(example: str, service_url: str) -> None:
