@@ -11,9 +11,16 @@ from typing import Any, Final, TypeVar
 
 from managed_ledger.config import Clock, ManagedLedgerConfig
 from managed_ledger.cursors import Cursors
+from managed_ledger.deletion import all_done, delete_managed_ledger, sweep
 from managed_ledger.errors import LedgerClosed
 from managed_ledger.ledger import ManagedLedger
-from managed_ledger.ledger_metadata import LEDGERS_PREFIX, LedgerList, cursor_key, ledgers_key
+from managed_ledger.ledger_metadata import (
+    LEDGERS_PREFIX,
+    LedgerList,
+    cursor_key,
+    ledgers_key,
+)
+from managed_ledger.list_record import ListRecord
 from managed_ledger.recovery import recover_list
 from managed_ledger.storage.backend import Backend
 
@@ -75,14 +82,33 @@ class ManagedLedgerFactory:
         return self._backend.metadata.get(cursor_key(name, cursor)) is not None
 
     async def delete(self, name: str) -> None:
-        """Delete the managed ledger with all it holds. Idempotent."""
+        """Delete the managed ledger with all it holds, open or not. Idempotent.
+
+        Raises ManagedLedgerError; it is closed then all the same.
+        """
+        while name in self._opening:
+            await asyncio.wait([self._opening[name]])
         if name not in self._deleting:
-            if not self.exists(name) and name not in self._opening:
+            if self._backend.metadata.get(ledgers_key(name)) is None:
                 return
-            ledger = await self.open(name)
-            if name not in self._deleting:
-                own(self._deleting, name, ledger.delete())
+            own(self._deleting, name, self._delete(name))
         await asyncio.shield(self._deleting[name])
+
+    async def delete_all(self, prefix: str) -> None:
+        """Every managed ledger whose name starts so, and the rests of those half deleted."""
+        keys = self._backend.metadata.keys(LEDGERS_PREFIX + prefix)
+        await all_done(self.delete(key.removeprefix(LEDGERS_PREFIX)) for key in keys)
+
+    async def delete_cursor(self, name: str, cursor: str) -> None:
+        """Delete a durable cursor, whether or not its managed ledger is open. Idempotent."""
+        ledger = self._ledgers.get(name)
+        if ledger is not None and not ledger.closed:
+            await ledger.delete_cursor(cursor)
+        await self._backend.metadata.delete(cursor_key(name, cursor))
+
+    async def sweep(self) -> None:
+        """At start, before anything is opened: see managed_ledger.deletion."""
+        await sweep(self._backend)
 
     async def close(self) -> None:
         """Close every managed ledger; the backend stays open."""
@@ -112,10 +138,18 @@ class ManagedLedgerFactory:
         self._start_housekeeping()
         return ledger
 
+    async def _delete(self, name: str) -> None:
+        ledger = self._ledgers.pop(name, None)
+        if ledger is not None:
+            await ledger.delete()
+        else:
+            record = ListRecord(self._backend.metadata, ledgers_key(name))
+            await delete_managed_ledger(name, self._backend, record)
+
     async def _end_earlier(self, name: str) -> None:
         """An earlier life of this name has to end before the next one begins."""
         if name in self._deleting:
-            await asyncio.gather(self._deleting[name], return_exceptions=True)
+            await asyncio.wait([self._deleting[name]])
         earlier = self._ledgers.pop(name, None)
         if earlier is not None:
             await earlier.close()

@@ -15,12 +15,12 @@ from managed_ledger.appender import Appended, Appender
 from managed_ledger.config import Clock, ManagedLedgerConfig
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.cursors import Cursors
+from managed_ledger.deletion import delete_managed_ledger
 from managed_ledger.errors import LedgerClosed, LedgerNotFound, ManagedLedgerError, StorageFull
 from managed_ledger.ledger_index import LedgerIndex
-from managed_ledger.ledger_metadata import LedgerInfo, LedgerList
+from managed_ledger.ledger_metadata import LedgerInfo
 from managed_ledger.list_record import ListRecord
 from managed_ledger.position import Position
-from managed_ledger.recovery import finish_deletion
 from managed_ledger.storage.backend import Backend, EntryRun
 from managed_ledger.trim import releasable
 
@@ -273,16 +273,10 @@ class ManagedLedger:
         await asyncio.shield(self._closing)
 
     async def delete(self) -> None:
-        """Delete the managed ledger, its entries and its cursors. A crash on the way leaves a
-        tombstone, and whoever opens that name next finishes first.
-        """
-        self._check_open()
+        """Delete the managed ledger, its entries and its cursors; see managed_ledger.deletion."""
         await self._stop(LedgerClosed(f"{self.name} was deleted"))
         self._cursors.retire()
-        ids = tuple(info.ledger_id for info in self._record.queued.ledgers)
-        tombstone = LedgerList(deleting=(*self._record.queued.deleting, *ids), deleted=True)
-        await self._record.write(tombstone)
-        await finish_deletion(self.name, self._backend, tombstone)
+        await delete_managed_ledger(self.name, self._backend, self._record)
 
     def _check_open(self) -> None:
         if self._closed is not None:

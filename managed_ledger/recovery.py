@@ -9,9 +9,10 @@ import logging
 from dataclasses import replace
 
 from managed_ledger.config import Clock
+from managed_ledger.deletion import delete_managed_ledger
 from managed_ledger.errors import LedgerNotFound
 from managed_ledger.ledger_index import LedgerIndex
-from managed_ledger.ledger_metadata import LedgerInfo, LedgerList, cursors_prefix, ledgers_key
+from managed_ledger.ledger_metadata import LedgerInfo, ledgers_key
 from managed_ledger.list_record import ListRecord
 from managed_ledger.storage.backend import Backend
 
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 async def recover_list(name: str, backend: Backend, clock: Clock) -> tuple[LedgerIndex, ListRecord]:
     record = ListRecord(backend.metadata, ledgers_key(name))
     if record.queued.deleted:
-        await finish_deletion(name, backend, record.queued)
+        await delete_managed_ledger(name, backend, record)
         record = ListRecord(backend.metadata, ledgers_key(name))
     found = record.queued
     settled = [await settle(info, name, backend, clock) for info in found.ledgers]
@@ -47,11 +48,3 @@ async def settle(info: LedgerInfo, name: str, backend: Backend, clock: Clock) ->
         return info
     entries = summary.last_entry_id + 1
     return LedgerInfo(info.ledger_id, entries, summary.size_bytes, clock.now_ms())
-
-
-async def finish_deletion(name: str, backend: Backend, tombstone: LedgerList) -> None:
-    """Delete what a deleted managed ledger consisted of; its list goes last."""
-    metadata = backend.metadata
-    await asyncio.gather(*map(backend.delete_ledger, tombstone.deleting))
-    await asyncio.gather(*[metadata.delete(key) for key in metadata.keys(cursors_prefix(name))])
-    await metadata.delete(ledgers_key(name))

@@ -2,7 +2,7 @@
 
 import re
 from typing import Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pybroker.errors import InvalidTopicName, NotAllowed
 
@@ -16,6 +16,7 @@ MAX_NAME_CHARS: Final = 1024  # of a topic's local name, and of a subscription's
 # Local names that no topic may have: they are, or once were, those of transactions' own logs.
 TRANSACTION_LOG_PREFIX: Final = "__transaction_log_"
 PENDING_ACK_SUFFIX: Final = "__transaction_pending_ack"
+PENDING_ACK_LOGS: Final = "pending-acks/"
 
 
 class TxnId(NamedTuple):
@@ -127,7 +128,18 @@ def pending_ack_log(topic: TopicName, subscription: str) -> str:
     """The managed ledger of its acknowledgements in transactions. Three parts, where a topic's name
     has at least four, and quoted ones: no two subscriptions mean the same.
     """
-    return f"pending-acks/{quote(topic.ledger_name, safe='')}/{quote(subscription, safe='')}"
+    return pending_ack_logs(topic) + quote(subscription, safe="")
+
+
+def pending_ack_logs(topic: TopicName) -> str:
+    """What the names of a topic's pending-ack logs begin with, and no others."""
+    return f"{PENDING_ACK_LOGS}{quote(topic.ledger_name, safe='')}/"
+
+
+def subscription_of_log(name: str) -> tuple[str, str]:
+    """The topic's ledger name and the subscription that a pending-ack log belongs to."""
+    topic, subscription = map(unquote, name.removeprefix(PENDING_ACK_LOGS).split("/"))
+    return topic, subscription
 
 
 SYSTEM_NAMESPACE: Final = "pulsar/system"

@@ -131,8 +131,14 @@ class LogStorage(Protocol):
         """
         ...
 
-    async def delete_ledger(self, ledger_id: int) -> None:
-        """Idempotent. Space is given back in the background."""
+    def delete_ledger(self, ledger_id: int) -> asyncio.Future[None]:
+        """Queued by the call; durable when awaited. Idempotent. Space is given back at once, in the
+        background.
+        """
+        ...
+
+    def ledger_ids(self) -> list[int]:
+        """Of all ledgers that are there, durably."""
         ...
 
 

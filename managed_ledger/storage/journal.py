@@ -105,9 +105,10 @@ class EmbeddedBackend(QueueingBackend):
             self._commit_executor.shutdown(wait=False)
             self._file_executor.shutdown(wait=False)
 
-    async def delete_ledger(self, ledger_id: int) -> None:
-        await super().delete_ledger(ledger_id)
-        self._checkpoints.wake()  # the file goes in the background
+    def delete_ledger(self, ledger_id: int) -> asyncio.Future[None]:
+        done = super().delete_ledger(ledger_id)
+        done.add_done_callback(lambda _: self._checkpoints.wake())
+        return done
 
     def read_cached(
         self,

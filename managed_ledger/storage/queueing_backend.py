@@ -40,10 +40,13 @@ class QueueingBackend:
         self._commits.submit(CreateLedger(ledger_id, done))
         return await done
 
-    async def delete_ledger(self, ledger_id: int) -> None:
+    def delete_ledger(self, ledger_id: int) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._commits.submit(DeleteLedger(ledger_id, done))
-        await done
+        return done
+
+    def ledger_ids(self) -> list[int]:
+        return sorted(self._state.ledgers)
 
     def append(
         self,

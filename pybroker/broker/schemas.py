@@ -24,6 +24,16 @@ _AUTO_CONSUME: Final = 21
 _DESCRIBE_NOTHING: Final = (_NONE, _AUTO_CONSUME)
 
 
+def schema_keys(metadata: MetadataStore, topic: TopicName) -> list[str]:
+    """One a version, the oldest first."""
+    return metadata.keys(_folder(topic))
+
+
+def _folder(topic: TopicName) -> str:
+    """Quoted: no topic's folder lies within another's."""
+    return f"{_PREFIX}{quote(topic.partitioned_name.ledger_name, safe='')}/"
+
+
 @dataclass(frozen=True, slots=True)
 class StoredSchema:
     """`type` is the wire's number; `data` what the type defines (an Avro record as JSON, …)."""
@@ -49,11 +59,11 @@ class Schemas:
         """
         if schema.type in _DESCRIBE_NOTHING:
             return None
-        async with self._adding.setdefault(self._folder(topic), asyncio.Lock()):
+        async with self._adding.setdefault(_folder(topic), asyncio.Lock()):
             return await self._add(topic, schema)
 
     async def _add(self, topic: TopicName, schema: StoredSchema) -> int:
-        versions = self._metadata.keys(self._folder(topic))
+        versions = schema_keys(self._metadata, topic)
         for key in versions:
             if self._read(key).same_as(schema):
                 return int(key.rsplit("/", 1)[1])
@@ -63,14 +73,14 @@ class Schemas:
                 "incompatible with it"
             )
         version = int(versions[-1].rsplit("/", 1)[1]) + 1 if versions else 0
-        await self._metadata.put(f"{self._folder(topic)}{version:012}", _encode(schema), -1)
+        await self._metadata.put(f"{_folder(topic)}{version:012}", _encode(schema), -1)
         return version
 
     def get(self, topic: TopicName, version: int | None = None) -> tuple[int, StoredSchema]:
         """The latest, or one version. Raises TopicNotFound, as Apache Pulsar answers."""
-        versions = self._metadata.keys(self._folder(topic))
+        versions = schema_keys(self._metadata, topic)
         if version is not None:
-            wanted = f"{self._folder(topic)}{version:012}"
+            wanted = f"{_folder(topic)}{version:012}"
             versions = [wanted] if wanted in versions else []
         if not versions:
             raise TopicNotFound(
@@ -79,12 +89,8 @@ class Schemas:
         return int(versions[-1].rsplit("/", 1)[1]), self._read(versions[-1])
 
     async def delete(self, topic: TopicName) -> None:
-        for key in self._metadata.keys(self._folder(topic)):
+        for key in schema_keys(self._metadata, topic):
             await self._metadata.delete(key)
-
-    def _folder(self, topic: TopicName) -> str:
-        """Quoted: no topic's folder lies within another's."""
-        return f"{_PREFIX}{quote(topic.partitioned_name.ledger_name, safe='')}/"
 
     def _read(self, key: str) -> StoredSchema:
         stored = self._metadata.get(key)

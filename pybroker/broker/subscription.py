@@ -351,10 +351,15 @@ class Subscription:
         await self._transactional.close()
         await self.cursor.flush()
 
-    async def delete(self) -> None:
-        """With its cursor and its pending acknowledgements; consumers are disconnected."""
+    async def discard(self) -> None:
+        """Disconnect everybody; it is being deleted."""
         self._closed = "the subscription was deleted"
         self.disconnect_consumers(self._closed)
+        await self._transactional.close()
+
+    async def delete(self) -> None:
+        """A reader's, with its cursor and its pending acknowledgements."""
+        await self.discard()
         await self._transactional.delete()
         if self._topic.ledger.cursors.get(self.name) is self.cursor:  # not a later one's
             await self._topic.ledger.delete_cursor(self.name)

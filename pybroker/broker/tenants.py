@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.config import BrokerConfig
-from pybroker.errors import InvalidTopicName, NotAllowed, PulsarError, TopicNotFound
+from pybroker.errors import InvalidTopicName, NotAllowed, PulsarError
 from pybroker.names import COORDINATOR_ASSIGN, TopicName
 
 _TENANTS: Final = "/tenants/"
@@ -29,6 +29,10 @@ class Conflict(PulsarError):
 class NotFound(PulsarError):
     code = 11
     http_status = 404
+
+
+def partitions_key(name: TopicName) -> str:
+    return _PARTITIONED + name.ledger_name
 
 
 class Tenants:
@@ -108,7 +112,7 @@ class Tenants:
 
     def partitions(self, name: TopicName) -> int:
         """How many partitions a topic has; 0 for one that is not partitioned."""
-        stored = int(self._get(_PARTITIONED + name.ledger_name).get("partitions", 0))
+        stored = int(self._get(partitions_key(name)).get("partitions", 0))
         if name == COORDINATOR_ASSIGN:
             return max(stored, self._config.transaction_coordinators)
         return stored
@@ -117,12 +121,7 @@ class Tenants:
         most = self._config.max_num_partitions_per_partitioned_topic
         if not 1 <= partitions <= most:
             raise NotAllowed(f"{name}: partitions must be between 1 and {most}, not {partitions}")
-        await self._put(_PARTITIONED + name.ledger_name, {"partitions": partitions})
-
-    async def delete_partitions(self, name: TopicName) -> None:
-        if not self.partitions(name):
-            raise TopicNotFound(f"{name} is not a partitioned topic")
-        await self._metadata.delete(_PARTITIONED + name.ledger_name)
+        await self._put(partitions_key(name), {"partitions": partitions})
 
     def partitioned_topics(self, namespace: str) -> list[TopicName]:
         tenant, _, local = namespace.partition("/")

@@ -9,6 +9,7 @@ Everything here runs on the event loop; the ledger calls back when entries are d
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from typing import Final, Protocol
 
 from managed_ledger.errors import LedgerClosed
@@ -17,6 +18,7 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.deduplication import Deduplication, Taken
+from pybroker.broker.deletions import Deletions, Doomed
 from pybroker.broker.producers import Granted, Producer, Producers, ProducerState
 from pybroker.broker.subscription import Subscription
 from pybroker.config import BrokerConfig
@@ -61,6 +63,7 @@ class Topic:
         ledger: ManagedLedger,
         factory: ManagedLedgerFactory,
         metadata: MetadataStore,
+        deletions: Deletions,
         outcomes: TransactionOutcomes,
         clock: Clock,
         config: BrokerConfig,
@@ -69,6 +72,7 @@ class Topic:
         self.ledger = ledger
         self.factory = factory
         self.metadata = metadata
+        self.deletions = deletions
         self.outcomes = outcomes
         self.clock = clock
         self.config = config
@@ -95,6 +99,7 @@ class Topic:
         name: TopicName,
         factory: ManagedLedgerFactory,
         metadata: MetadataStore,
+        deletions: Deletions,
         outcomes: TransactionOutcomes,
         clock: Clock,
         config: BrokerConfig,
@@ -102,7 +107,7 @@ class Topic:
     ) -> "Topic":
         """Load the ledger and recover everything; the topic serves when this returns."""
         ledger = await factory.open(name.ledger_name)
-        topic = cls(name, ledger, factory, metadata, outcomes, clock, config)
+        topic = cls(name, ledger, factory, metadata, deletions, outcomes, clock, config)
         topic.buffer = await TransactionBuffer.recover(
             ledger, metadata, outcomes, clock, config, topic.notify
         )
@@ -309,10 +314,20 @@ class Topic:
     async def delete_subscription(self, name: str) -> None:
         """Disconnects its consumers. Raises SubscriptionNotFound."""
         async with self._subscribing:
-            subscription = self.subscriptions.pop(name, None)
+            self._check_open()
+            subscription = self.subscriptions.get(name)
             if subscription is None:
                 raise SubscriptionNotFound(f"Subscription {name} of {self.name} does not exist")
-            await subscription.delete()
+            if subscription.durable:
+                doomed = Doomed(self.name, subscription=name)
+                await self.deletions.delete(doomed, partial(self._discard, subscription))
+            else:
+                self.subscriptions.pop(name)
+                await subscription.delete()
+
+    async def _discard(self, subscription: Subscription) -> None:
+        self.subscriptions.pop(subscription.name)
+        await subscription.discard()
 
     async def end_transaction(self, txn_id: TxnId, action: TxnAction, low_watermark: int) -> None:
         """Write the marker; durable and visible when this returns. Idempotent."""
@@ -393,17 +408,15 @@ class Topic:
                 self._all_published = asyncio.Event()
             await self._all_published.wait()
 
-    async def delete(self) -> None:
+    async def discard(self) -> None:
+        """Disconnect everybody and write nothing more: it is being deleted."""
         self._closed = "deleted"
         self.producers.disconnect_all(self._unloading())
         for subscription in list(self.subscriptions.values()):
-            await subscription.delete()
+            await subscription.discard()
         self.subscriptions.clear()
         await self.tasks.close()
-        await self.buffer.delete()
-        if self.deduplication is not None:
-            await self.deduplication.delete()
-        await self.factory.delete(self.name.ledger_name)
+        await self.buffer.stop()
 
     async def _store_epoch(self, epoch: int) -> None:
         await self.ledger.set_property(_EPOCH, str(epoch))

@@ -5,11 +5,13 @@ partition of a partitioned topic exists with it and comes into being at first us
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
+from functools import partial
 from typing import Any
 
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
+from pybroker.broker.deletions import Deletions, Doomed
 from pybroker.broker.schemas import Schemas
 from pybroker.broker.tenants import Conflict, Tenants
 from pybroker.broker.topic import Topic
@@ -32,14 +34,15 @@ class Topics:
     ) -> None:
         self.tenants = tenants
         self.schemas = Schemas(metadata)
+        self.deletions = Deletions(factory, metadata)
         self._factory = factory
         self._metadata = metadata
         self._outcomes = outcomes
         self._clock = clock
         self._config = config
         self._loaded: dict[TopicName, asyncio.Future[Topic]] = {}
-        # Topics on their way out; who wants one of them waits and gets it anew.
-        self._ending: dict[TopicName, asyncio.Task[None]] = {}
+        # Being unloaded, or made partitioned; who wants one of them waits, and looks again.
+        self._changing: dict[TopicName, asyncio.Task[None]] = {}
 
     def loaded(self) -> list[Topic]:
         """Topics in memory, for stats and shutdown."""
@@ -65,8 +68,7 @@ class Topics:
         if isinstance(name, str):
             name = TopicName.parse(name)
         _refuse_internal(name)
-        while (ending := self._ending.get(name)) is not None:
-            await asyncio.wait([ending])
+        await self._settled(name)
         if name not in self._loaded:
             if not self.exists(name):
                 if not create:
@@ -80,6 +82,16 @@ class Topics:
         _refuse_internal(name)
         if not self.exists(name):
             self._check_creatable(name)
+
+    async def _settled(self, name: TopicName) -> None:
+        """Return when it is neither being changed nor deleted. Raises ServiceNotReady."""
+        while True:
+            if (changing := self._changing.get(name)) is not None:
+                await asyncio.wait([changing])
+            elif self.deletions.concerns(name):
+                await self.deletions.settled(name)
+            else:
+                return
 
     def _start_loading(self, name: TopicName) -> None:
         """What fails is forgotten, so that the next use tries again."""
@@ -124,10 +136,12 @@ class Topics:
         deduplicated = self.tenants.policies(name.namespace_name).get(
             "deduplicationEnabled", self._config.broker_deduplication_enabled
         )
+        await self.deletions.subscriptions_settled(name)
         return await Topic.open(
             name,
             self._factory,
             self._metadata,
+            self.deletions,
             self._outcomes,
             self._clock,
             self._config,
@@ -138,6 +152,7 @@ class Topics:
 
     async def partitions_for_client(self, name: TopicName, auto_create: bool) -> int:
         """How many partitions a client shall use; creates the topic where that is configured."""
+        await self._settled(name)
         partitions = self.tenants.partitions(name)
         if partitions or name == COORDINATOR_ASSIGN:
             return partitions
@@ -158,23 +173,28 @@ class Topics:
 
     async def create(self, name: TopicName) -> Topic:
         """Raises Conflict if it exists."""
-        if self.exists(name) or self.tenants.partitions(name):
-            raise Conflict(f"{name} already exists")
+        await self._settled(name)
+        self._check_free(name)
         topic = await self.get(name, create=True)
         assert topic is not None
         return topic
 
     async def create_partitioned(self, name: TopicName, partitions: int) -> None:
-        """Raises Conflict if it exists."""
+        """One record: it is there with all its partitions, or not. Raises Conflict if it exists."""
         _refuse_internal(name)
         self.tenants.check_namespace(name.namespace_name)
         if name.partition >= 0:
             raise NotAllowed(f"{name} is named as a partition; it cannot have partitions")
-        if self.exists(name) or self.tenants.partitions(name):
-            raise Conflict(f"{name} already exists")
+        await self._settled(name)
+        self._check_free(name)
         await self._set_partitions(name, partitions)
 
+    def _check_free(self, name: TopicName) -> None:
+        if self.exists(name) or self.tenants.partitions(name):
+            raise Conflict(f"{name} already exists")
+
     async def update_partitions(self, name: TopicName, partitions: int) -> None:
+        await self._settled(name)
         now = self.tenants.partitions(name)
         if not now:
             raise TopicNotFound(f"{name} is not a partitioned topic")
@@ -185,7 +205,7 @@ class Topics:
     async def _set_partitions(self, name: TopicName, partitions: int) -> None:
         """Raises InvalidTopicName where a partition's name would be too long."""
         TopicName.parse(str(name.partition_at(partitions - 1)))
-        await self.tenants.set_partitions(name, partitions)
+        await self._change(name, self.tenants.set_partitions(name, partitions))
 
     # -- list
 
@@ -208,52 +228,69 @@ class Topics:
 
     async def delete(self, name: TopicName, force: bool = False) -> None:
         """Raises TopicNotFound; Conflict while it is in use and not forced."""
-        topic = await self.get(name)
-        if topic is None:
+        _refuse_internal(name)
+        await self._settled(name)
+        if not self.exists(name):
             raise TopicNotFound(f"{name} does not exist")
-        if topic.in_use and not force:
-            raise Conflict(f"{name} has connected producers or consumers; close them or use force")
-        await self._end(topic, topic.delete())
-        if name.partition < 0:
-            await self.schemas.delete(name)
+        await self._delete(Doomed(name), force)
 
     async def delete_partitioned(self, name: TopicName, force: bool = False) -> None:
         """Raises TopicNotFound; Conflict while it is in use and not forced."""
-        partitions = [name.partition_at(i) for i in range(self.tenants.partitions(name))]
-        in_use = any(t.in_use for t in self.loaded() if t.name.partitioned_name == name)
-        if in_use and not force:
-            raise Conflict(f"{name} has connected producers or consumers; close them or use force")
-        await self.tenants.delete_partitions(name)
-        for partition in partitions:
-            topic = await self.get(partition)
-            if topic is not None:
-                await self._end(topic, topic.delete())
-        await self.schemas.delete(name)
+        await self._settled(name)
+        partitions = self.tenants.partitions(name)
+        if not partitions:
+            raise TopicNotFound(f"{name} is not a partitioned topic")
+        await self._delete(Doomed(name, partitions), force)
+
+    async def _delete(self, doomed: Doomed, force: bool) -> None:
+        names = dict.fromkeys(doomed.topics())
+        await self._loads_of(names)
+        if not force and any(topic.in_use for topic in self.loaded() if topic.name in names):
+            raise Conflict(
+                f"{doomed.topic} has connected producers or consumers; close them or use force"
+            )
+        await self.deletions.delete(doomed, partial(self._vacate, names))
+
+    async def _vacate(self, names: Collection[TopicName]) -> None:
+        """Nothing new is loaded: `_settled` keeps it from that."""
+        for name in names:
+            if (changing := self._changing.get(name)) is not None:
+                await asyncio.wait([changing])
+        await self._loads_of(names)
+        for topic in self.loaded():
+            if topic.name in names:
+                self._loaded.pop(topic.name)
+                await topic.discard()
+
+    async def _loads_of(self, names: Collection[TopicName]) -> None:
+        """Who has asked for one of them gets it before anything else happens to it."""
+        wanted = [future for name, future in self._loaded.items() if name in names]
+        if loading := [future for future in wanted if not future.done()]:
+            await asyncio.wait(loading)
 
     async def unload(self, name: TopicName) -> None:
         """Close it; the next use loads it anew. Clients reconnect by themselves."""
-        loading = self._loaded.get(name)
-        if loading is not None:
-            topic = await asyncio.shield(loading)
-            await self._end(topic, topic.close("unloaded by the administrator"))
+        await self._settled(name)
+        if name in self._loaded:
+            await self._change(name, self._close(name))
 
-    async def _end(self, topic: Topic, work: Coroutine[Any, Any, None]) -> None:
-        """Close or delete a topic, unless another request is at it already: then wait for that."""
-        name = topic.name
-        if name in self._ending:
-            work.close()
-        else:
-            self._ending[name] = asyncio.ensure_future(work)
-            self._ending[name].add_done_callback(lambda _: self._ended(name))
-        await asyncio.shield(self._ending[name])
+    async def _close(self, name: TopicName) -> None:
+        topic = await asyncio.shield(self._loaded[name])
+        try:
+            await topic.close("unloaded by the administrator")
+        finally:
+            self._loaded.pop(name, None)
 
-    def _ended(self, name: TopicName) -> None:
-        del self._ending[name]
-        self._loaded.pop(name, None)
+    async def _change(self, name: TopicName, work: Coroutine[Any, Any, None]) -> None:
+        """Do what nobody who wants the topic may overtake."""
+        task = self._changing[name] = asyncio.ensure_future(work)
+        task.add_done_callback(lambda _: self._changing.pop(name))
+        await asyncio.shield(task)
 
     async def close(self) -> None:
         """Nobody may ask for a topic any more."""
-        working: list[asyncio.Future[Any]] = [*self._loaded.values(), *self._ending.values()]
+        await self.deletions.close()
+        working: list[asyncio.Future[Any]] = [*self._loaded.values(), *self._changing.values()]
         if working:
             await asyncio.wait(working)
         for topic in self.loaded():

@@ -127,6 +127,5 @@ class TransactionalAcks:
             await self.opened.close()
 
     async def delete(self) -> None:
-        await self.close()
         if self._exist:
             await self._topic.factory.delete(self._log_name)

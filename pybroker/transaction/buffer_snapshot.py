@@ -8,7 +8,7 @@ beyond its position, the scan from that position says again.
 from array import array
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from managed_ledger.codec import Reader, Writer
 from managed_ledger.position import Position
@@ -16,6 +16,7 @@ from managed_ledger.storage.backend import MetadataStore
 from pybroker.names import TxnId
 
 _FORMAT: Final = 1
+_SNAPSHOTS: Final = "transaction-buffer/"
 
 
 def no_ranges() -> "array[int]":
@@ -95,12 +96,26 @@ def _read_transaction(data: Reader) -> OpenTransactionRecord:
     return OpenTransactionRecord(txn_id, opened_at_ms, TransactionRanges(flat))
 
 
+def _prefix(ledger_name: str) -> str:
+    return f"{_SNAPSHOTS}{quote(ledger_name, safe='')}/"
+
+
+def snapshot_keys(metadata: MetadataStore, ledger_name: str) -> list[str]:
+    """Where one buffer's values are."""
+    return metadata.keys(_prefix(ledger_name))
+
+
+def ledgers_with_snapshots(metadata: MetadataStore) -> list[str]:
+    folders = {key.split("/")[1] for key in metadata.keys(_SNAPSHOTS)}
+    return sorted(map(unquote, folders))
+
+
 class BufferSnapshots:
     """One buffer's values in the metadata store."""
 
     def __init__(self, metadata: MetadataStore, ledger_name: str) -> None:
         self._metadata = metadata
-        self._prefix = f"transaction-buffer/{quote(ledger_name, safe='')}/"
+        self._prefix = _prefix(ledger_name)
 
     def head(self) -> BufferHead | None:
         key = f"{self._prefix}head"
@@ -124,10 +139,6 @@ class BufferSnapshots:
     async def drop_ledgers(self, ledger_ids: list[int]) -> None:
         for ledger_id in ledger_ids:
             await self._metadata.delete(self._hidden_key(ledger_id))
-
-    async def delete(self) -> None:
-        for key in self._metadata.keys(self._prefix):
-            await self._metadata.delete(key)
 
     def _hidden_key(self, ledger_id: int) -> str:
         return f"{self._prefix}hidden/{ledger_id}"

@@ -382,7 +382,7 @@ class TransactionBuffer:
 
     async def close(self) -> None:
         """Leave a snapshot, so that the next recovery scans nothing. Idempotent."""
-        await self._stop()
+        await self.stop()
         if not self._marked or self._snapshot_position == self._ledger.last_confirmed:
             return
         try:
@@ -390,12 +390,8 @@ class TransactionBuffer:
         except ManagedLedgerError as error:
             log.warning("%s: the next recovery reads more of it: %s", self._topic, error)
 
-    async def delete(self) -> None:
-        """The topic goes."""
-        await self._stop()
-        await self._snapshots.delete()
-
-    async def _stop(self) -> None:
+    async def stop(self) -> None:
+        """Write nothing more: the topic goes."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -310,13 +310,3 @@ async def test_a_message_named_only_in_its_command_is_found_by_recovery(world: W
     await world.send(txn_id, "a")  # txn_world's messages do not name it, as the Go client's
     world = await world.crashed()
     assert [ongoing.txn_id for ongoing in (await world.buffer()).ongoing()] == [txn_id]
-
-
-@in_world
-async def test_a_deleted_topic_leaves_no_snapshot(world: World) -> None:
-    txn_id = await world.begin_on(ORDERS)
-    await world.send(txn_id, "a")
-    buffer = await world.buffer()
-    await buffer._snapshot()
-    await buffer.delete()
-    assert world.storage.metadata.keys("transaction-buffer/") == []

@@ -20,7 +20,12 @@ from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.backend import EntryRun, MetadataStore
 from pybroker.broker.deduplication.pieces import New, Piece, SequencedRun, chunk_of, pieces_of
 from pybroker.broker.deduplication.producer_sequence import ProducerSequence
-from pybroker.broker.deduplication.snapshot import decode, encode_head, encode_producer
+from pybroker.broker.deduplication.snapshot import (
+    decode,
+    encode_head,
+    encode_producer,
+    snapshot_keys,
+)
 from pybroker.names import TxnId
 from pybroker.transaction.transactional_entries import UntaggedSpan, transactional_entries
 from pybroker.transaction.txn_status import TxnAction
@@ -37,7 +42,7 @@ class Deduplication:
     ) -> None:
         self._ledger = ledger
         self._metadata = metadata
-        self._key = f"/deduplication/{ledger.name}"
+        (self._key,) = snapshot_keys(metadata, ledger.name)
         self._max_producers = max_producers
         self._interval = interval
         self._since_snapshot = 0  # messages, ends of transactions
@@ -185,6 +190,3 @@ class Deduplication:
             if number % _WRITE_PRODUCERS == 0:
                 await asyncio.sleep(0)
         return b"".join(parts)
-
-    async def delete(self) -> None:
-        await self._metadata.delete(self._key)

@@ -11,12 +11,23 @@ from typing import Any, Final
 
 from managed_ledger.codec import Reader, Writer
 from managed_ledger.position import Position
+from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.deduplication.producer_sequence import NO_CHUNK, Chunk, ProducerSequence
 from pybroker.broker.deduplication.sequence_ranges import SequenceRanges
 from pybroker.names import TxnId
 
 _FORMAT: Final = 2
 _JSON: Final = b"{"  # how the first format begins
+_SNAPSHOTS: Final = "/deduplication/"
+
+
+def snapshot_keys(metadata: MetadataStore, ledger_name: str) -> list[str]:
+    """Where a topic's snapshot is kept, if there is one."""
+    return [_SNAPSHOTS + ledger_name]
+
+
+def ledgers_with_snapshots(metadata: MetadataStore) -> list[str]:
+    return [key.removeprefix(_SNAPSHOTS) for key in metadata.keys(_SNAPSHOTS)]
 
 
 def encode_head(position: Position) -> bytes:

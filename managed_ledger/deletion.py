@@ -1,0 +1,56 @@
+"""Deleting managed ledgers so that a crash anywhere leaves them there whole, or a rest that goes.
+
+The list of a managed ledger becomes a tombstone first: that write is the decision. Then go the
+data, the cursors and, last, the list. `sweep` finishes at start what a crash cut short, and deletes
+the ledgers that no list counts: made just before a crash, or let go of just before it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterable
+
+from managed_ledger.ledger_metadata import (
+    LEDGERS_PREFIX,
+    LedgerList,
+    cursors_prefix,
+    ledgers_key,
+)
+from managed_ledger.list_record import ListRecord
+from managed_ledger.storage.backend import Backend
+
+log = logging.getLogger(__name__)
+
+
+async def delete_managed_ledger(name: str, backend: Backend, record: ListRecord) -> None:
+    """Nobody writes to it any more. Raises ManagedLedgerError; then repeat it."""
+    found = record.queued
+    ids = (*found.deleting, *(info.ledger_id for info in found.ledgers))
+    decided = [] if found.deleted else [record.write(LedgerList(deleting=ids, deleted=True))]
+    await all_done([*decided, *map(backend.delete_ledger, ids)])
+    cursors = map(backend.metadata.delete, backend.metadata.keys(cursors_prefix(name)))
+    await all_done([*cursors, backend.metadata.delete(ledgers_key(name))])
+
+
+async def sweep(backend: Backend) -> None:
+    """Before any managed ledger is opened. Every ledger belongs to the list that counts it; a list
+    that does not decode stops this, for nobody knows what it counts. Raises ManagedLedgerError.
+    """
+    lists = {
+        key: ListRecord(backend.metadata, key) for key in backend.metadata.keys(LEDGERS_PREFIX)
+    }
+    counted = {info.ledger_id for record in lists.values() for info in record.queued.ledgers}
+    orphans = [ledger_id for ledger_id in backend.ledger_ids() if ledger_id not in counted]
+    if orphans:
+        log.info("%d ledgers that belong to nothing are deleted", len(orphans))
+    await all_done(map(backend.delete_ledger, orphans))
+    for key, record in lists.items():
+        if record.queued.deleted:
+            await delete_managed_ledger(key.removeprefix(LEDGERS_PREFIX), backend, record)
+
+
+async def all_done(work: Iterable[Awaitable[object]]) -> None:
+    """Return when all of it has ended; raise the first failure."""
+    outcomes = await asyncio.gather(*work, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome

@@ -1,0 +1,70 @@
+"""Everything in the storage that belongs to a topic or a subscription, in one place.
+
+    of a subscription    its pending-ack log; its cursor
+    of a topic           the pending-ack logs of its subscriptions; the managed ledger with its
+                         cursors; the snapshots of deduplication and of the transaction buffer
+    of a whole           (a partitioned topic, or one that is no partition) the schemas; the number
+                         of its partitions
+
+Whatever comes to be stored beside these is to be removed here. Each removal may be repeated, and
+may find any part gone already. The snapshots go behind the ledger: when that is gone, the last one
+that was on its way to the disk has arrived.
+"""
+
+from collections.abc import Iterable
+
+from managed_ledger.deletion import all_done
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.broker import schemas, tenants
+from pybroker.broker.deduplication import snapshot as deduplication_snapshot
+from pybroker.names import (
+    PENDING_ACK_LOGS,
+    TopicName,
+    pending_ack_log,
+    pending_ack_logs,
+    subscription_of_log,
+)
+from pybroker.transaction import buffer_snapshot
+
+
+class Belongings:
+    def __init__(self, factory: ManagedLedgerFactory, metadata: MetadataStore) -> None:
+        self._factory = factory
+        self._metadata = metadata
+
+    async def remove_subscription(self, topic: TopicName, subscription: str) -> None:
+        await self._factory.delete(pending_ack_log(topic, subscription))
+        await self._factory.delete_cursor(topic.ledger_name, subscription)
+
+    async def remove_topic(self, topic: TopicName) -> None:
+        """One topic, or one partition."""
+        await self._factory.delete_all(pending_ack_logs(topic))
+        await self._factory.delete(topic.ledger_name)
+        await self._remove_snapshots(topic.ledger_name)
+
+    async def remove_shared(self, topic: TopicName) -> None:
+        """What a topic has only one of, whether or not it has partitions."""
+        if topic.partition < 0:
+            await self._remove_keys(schemas.schema_keys(self._metadata, topic))
+            await self._remove_keys([tenants.partitions_key(topic)])
+
+    async def remove_strays(self) -> None:
+        """Snapshots of topics and pending-ack logs of subscriptions that are not there: of readers,
+        or left by earlier versions' deletions. Before anything is opened: they come into being
+        after what they belong to.
+        """
+        for log in self._factory.names(PENDING_ACK_LOGS):
+            if not self._factory.has_cursor(*subscription_of_log(log)):
+                await self._factory.delete(log)
+        for module in (deduplication_snapshot, buffer_snapshot):
+            for name in module.ledgers_with_snapshots(self._metadata):
+                if not self._factory.exists(name):
+                    await self._remove_snapshots(name)
+
+    async def _remove_snapshots(self, ledger_name: str) -> None:
+        for module in (deduplication_snapshot, buffer_snapshot):
+            await self._remove_keys(module.snapshot_keys(self._metadata, ledger_name))
+
+    async def _remove_keys(self, keys: Iterable[str]) -> None:
+        await all_done(map(self._metadata.delete, keys))

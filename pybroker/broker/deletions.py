@@ -1,0 +1,177 @@
+"""Deleting topics, partitioned topics and subscriptions: decided by one record, then carried out.
+
+    tombstone      one metadata write, durable: this is the decision
+    vacate         whoever uses it is disconnected, what memory holds of it is let go
+    removal        everything that belongs to it, see Belongings
+    tombstone      goes last
+
+A crash on the way leaves the tombstone, and `finish_all` goes on from there before anybody is
+served. While there is a tombstone its name can be neither opened nor created.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from managed_ledger.deletion import all_done
+from managed_ledger.errors import ManagedLedgerError, StorageFull
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.broker.belongings import Belongings
+from pybroker.errors import ServiceNotReady
+from pybroker.names import TopicName
+from pybroker.runtime import Tasks
+
+log = logging.getLogger(__name__)
+
+_PREFIX: Final = "/deletions/"
+_AT_ONCE: Final = 64  # partitions
+_RETRY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """A topic; with `partitions` a partitioned one; with `subscription` only that of a topic."""
+
+    topic: TopicName
+    partitions: int = 0
+    subscription: str | None = None
+
+    @property
+    def key(self) -> str:
+        part = "" if self.subscription is None else "/" + quote(self.subscription, safe="")
+        return tombstone_key(self.topic) + part
+
+    def topics(self) -> list[TopicName]:
+        """Those that hold messages."""
+        return [self.topic.partition_at(i) for i in range(self.partitions)] or [self.topic]
+
+    def encode(self) -> bytes:
+        return json.dumps([self.topic, self.partitions, self.subscription]).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> "Doomed":
+        topic, partitions, subscription = json.loads(value)
+        return cls(TopicName(*topic), partitions, subscription)
+
+    def __str__(self) -> str:
+        if self.subscription is not None:
+            return f"subscription {self.subscription} of {self.topic}"
+        return f"{self.topic}" + (f" with {self.partitions} partitions" if self.partitions else "")
+
+
+def tombstone_key(topic: TopicName) -> str:
+    return _PREFIX + quote(topic.ledger_name, safe="")
+
+
+class Deletions:
+    def __init__(self, factory: ManagedLedgerFactory, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._belongings = Belongings(factory, metadata)
+        self._running: dict[str, asyncio.Task[None]] = {}  # by the tombstone's key
+        self._tasks = Tasks("deletions")
+
+    async def finish_all(self) -> None:
+        """At start, before anything is opened. Raises ManagedLedgerError."""
+        await self._belongings.remove_strays()
+        for key in self._metadata.keys(_PREFIX):
+            doomed = self._stored(key)
+            log.warning("the deletion of %s was interrupted; it goes on", doomed)
+            await self._remove(doomed)
+
+    async def delete(self, doomed: Doomed, vacate: Callable[[], Awaitable[None]]) -> None:
+        """Gone for good when it returns; who asks for the same at once shares the outcome.
+
+        Raises ManagedLedgerError if it could not be decided: then nothing has changed.
+        """
+        if doomed.key not in self._running:
+            self._start(doomed, self._decide_and_remove(doomed, vacate))
+        await asyncio.shield(self._running[doomed.key])
+
+    def concerns(self, topic: TopicName) -> bool:
+        """Is this topic, or the partitioned one that it belongs to, being deleted?"""
+        return any(
+            key in self._running or self._metadata.get(key) is not None for key in _keys_of(topic)
+        )
+
+    async def settled(self, topic: TopicName) -> None:
+        """Return when `concerns` may have become false. Raises ServiceNotReady."""
+        await self._finish(_keys_of(topic))
+
+    async def subscriptions_settled(self, topic: TopicName) -> None:
+        """Return when no subscription of this topic is half deleted. Raises ServiceNotReady."""
+        prefix = tombstone_key(topic) + "/"
+        running = [key for key in self._running if key.startswith(prefix)]
+        await self._finish([*running, *self._metadata.keys(prefix)])
+
+    async def close(self) -> None:
+        """Stop where it is: the next start goes on."""
+        await self._tasks.close()
+
+    async def _finish(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            if key not in self._running and self._metadata.get(key) is not None:
+                doomed = self._stored(key)
+                self._start(doomed, self._remove_until_done(doomed))
+            if key in self._running:
+                await self._waited_for(self._running[key])
+
+    async def _waited_for(self, running: "asyncio.Task[None]") -> None:
+        try:
+            await asyncio.shield(running)
+        except ManagedLedgerError as error:
+            raise ServiceNotReady(
+                f"The topic is being deleted, which cannot be finished now; try again: {error}"
+            ) from error
+
+    def _start(self, doomed: Doomed, work: Coroutine[Any, Any, None]) -> None:
+        task = self._running[doomed.key] = self._tasks.start(work, f"deletion of {doomed}")
+        task.add_done_callback(lambda _: self._running.pop(doomed.key))
+
+    async def _decide_and_remove(
+        self, doomed: Doomed, vacate: Callable[[], Awaitable[None]]
+    ) -> None:
+        await self._metadata.put(doomed.key, doomed.encode())
+        try:
+            await vacate()
+        except ManagedLedgerError as error:
+            log.warning("%s was not closed well; it goes all the same: %s", doomed, error)
+        await self._remove_until_done(doomed)
+
+    async def _remove_until_done(self, doomed: Doomed) -> None:
+        """A full disk passes; the deletion is decided, and nobody can undo it."""
+        while True:
+            try:
+                await self._remove(doomed)
+            except StorageFull as error:
+                log.warning("the deletion of %s waits for room: %s", doomed, error)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return
+
+    async def _remove(self, doomed: Doomed) -> None:
+        """Repeatable."""
+        if doomed.subscription is not None:
+            await self._belongings.remove_subscription(doomed.topic, doomed.subscription)
+        else:
+            topics = doomed.topics()
+            for at in range(0, len(topics), _AT_ONCE):
+                await all_done(map(self._belongings.remove_topic, topics[at : at + _AT_ONCE]))
+            await self._belongings.remove_shared(doomed.topic)
+        await self._metadata.delete(doomed.key)
+
+    def _stored(self, key: str) -> Doomed:
+        stored = self._metadata.get(key)
+        assert stored is not None, key
+        return Doomed.decode(stored.value)
+
+
+def _keys_of(topic: TopicName) -> list[str]:
+    keys = [tombstone_key(topic)]
+    if topic.partition >= 0:
+        keys.append(tombstone_key(topic.partitioned_name))
+    return keys
