@@ -28,6 +28,8 @@ from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.config import BrokerConfig
 from pybroker.names import COORDINATOR_ASSIGN
 from pybroker.runtime import Clock, SystemClock
+from pybroker.server.frame_budget import FrameBudget
+from pybroker.server.outbox import Outboxes
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.services import Services
 from pybroker.server.transport import BrokerServer, Endpoint
@@ -63,8 +65,15 @@ class Broker:
         self.coordinators = Coordinators(ledgers, metadata, clock, config)
         tenants = Tenants(metadata, config)
         self.topics = Topics(ledgers, metadata, tenants, self.coordinators, clock, config)
-        budget = PublishBudget(config.max_pending_publish_bytes)
-        self._services = Services(self.topics, self.coordinators, clock, config, budget)
+        self._services = Services(
+            topics=self.topics,
+            coordinators=self.coordinators,
+            clock=clock,
+            config=config,
+            budget=PublishBudget(config.max_pending_publish_bytes),
+            frames=FrameBudget(config.max_pending_frame_bytes),
+            outboxes=Outboxes(config.max_pending_delivery_bytes),
+        )
         self.server = BrokerServer(self._services)
 
     async def start(self, listen: Endpoint, http: socket.socket | None = None) -> None:

@@ -17,7 +17,10 @@ class BrokerConfig:
     max_message_size: int = 5 * 1024 * 1024  # bytes
     max_connections: int = 1000
     max_connections_per_ip: int = 100
-    max_pending_publish_bytes: int = 64 * 1024 * 1024
+    # over all connections, in bytes:
+    max_pending_publish_bytes: int = 64 * 1024 * 1024  # received and not durable
+    max_pending_frame_bytes: int = 64 * 1024 * 1024  # large frames, half received
+    max_pending_delivery_bytes: int = 64 * 1024 * 1024  # written and not taken by the peer
     handshake_timeout_ms: int = 10_000
     keep_alive_interval_seconds: int = 30
     max_unacked_messages_per_consumer: int = 50_000

@@ -8,7 +8,9 @@ from typing import Final
 from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
 from pybroker.runtime import Clock
+from pybroker.server.frame_budget import FrameBudget
 from pybroker.server.held_runs import HeldRoom
+from pybroker.server.outbox import Outboxes
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.transaction.coordinators import Coordinators
 
@@ -26,6 +28,8 @@ class Services:
     clock: Clock
     config: BrokerConfig
     budget: PublishBudget
+    frames: FrameBudget
+    outboxes: Outboxes
     boot: int = 0  # of this storage: how often a broker has started on it before
     connection_numbers: Iterator[int] = field(default_factory=itertools.count)
     name_numbers: Iterator[int] = field(default_factory=itertools.count)

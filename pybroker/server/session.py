@@ -21,6 +21,8 @@ from pybroker.runtime import Tasks
 from pybroker.server import on_produce
 from pybroker.server.handlers import HANDLERS, Handler
 from pybroker.server.held_runs import HeldRuns
+from pybroker.server.inbox import Inbox, Pause
+from pybroker.server.outbox import Outbox, Waking
 from pybroker.server.services import Services
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -29,7 +31,6 @@ from pybroker.wire.frames import (
     BadChecksum,
     CommandFrame,
     Event,
-    FrameDecoder,
     ProtocolError,
     SendRun,
     encode_frame,
@@ -37,20 +38,11 @@ from pybroker.wire.frames import (
 
 log = logging.getLogger("pybroker.session")
 
-_WRITE_HIGH_BYTES: Final = 1024 * 1024
 _CLOSE_TIMEOUT_S: Final = 5.0  # for a peer that does not read what is left for it
-_MAX_HANDSHAKE_BYTES: Final = 64 * 1024
-_EVENTS_A_TURN: Final = 64
 _MAX_TASKS: Final = 1000
 _MAX_COMMAND_BYTES_AT_HAND: Final = 2 * 1024 * 1024
 _MAX_PRODUCERS_AND_CONSUMERS: Final = 20_000
 
-# Why the socket is not being read.
-_BUDGET, _OUTBOX, _TASKS = "publish budget", "slow reader", "too many requests at once"
-_LONG, _BEHIND = "a long command", "more than one turn's work"
-_STOPPING: Final = "the broker shuts down"
-# For these reasons nothing of what was received is handled either.
-_HOLDING: Final = frozenset({_OUTBOX, _TASKS, _LONG})
 # Clients, by their versions, that handle REACHED_END_OF_TOPIC; others close the connection on it.
 _KNOW_THE_END: Final = ("Pulsar-Java", "pulsar-rs")
 _WITHOUT_TEXT: Final = frozenset({pb.BaseCommand.ACK, pb.BaseCommand.FLOW})  # the frequent ones
@@ -109,15 +101,11 @@ class Session(asyncio.BufferedProtocol):
         self._forget = forget
         self._heard = True  # since the last keep-alive check
         self._asked = False  # by a PING since then
-        # Until CONNECT is answered one command at a time, and no large one.
-        self._decoder = FrameDecoder(_MAX_HANDSHAKE_BYTES, events_a_turn=1)
         self._transport: asyncio.Transport | None = None
-        self._outbox: list[bytes] = []
-        self._flushing = False
-        self._paused: set[str] = set()
-        self._waiting: list[Event] = []  # received and not handled
-        self._going_on = False  # `_go_on` is about to be called
-        self._caught_up: asyncio.Future[None] | None = None  # for who waits until nothing waits
+        self._inbox = Inbox(self._handle_event, self._refuse_bytes, services.frames)
+        self._outbox = Outbox(services.outboxes)
+        self._waking = Waking(lambda: self.writable)
+        self._command_bytes = 0  # of the commands that tasks are at work on
         self._last_of: dict[tuple[str, int], asyncio.Task[Any]] = {}
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -129,7 +117,8 @@ class Session(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        self._inbox.open(transport)
+        self._outbox.open(transport)
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "unknown"
         if not self._admit(self, peer[0] if peer else "unknown"):
@@ -148,72 +137,37 @@ class Session(asyncio.BufferedProtocol):
 
     def _received(self, data: bytes) -> None:
         self._heard = True
-        try:
-            self._handle_all(self._decoder.receive(data))
-        except ProtocolError as error:
-            self.close(f"protocol error: {error}")
+        self._inbox.receive(data)
 
-    def _handle_all(self, events: list[Event]) -> None:
-        for index, event in enumerate(events):
-            self._handle_event(event)
-            if self._paused and not self._paused.isdisjoint(_HOLDING):
-                self._waiting = events[index + 1 :]
-                break
-        if self._waiting or self._decoder.behind:
-            self.pause_reading(_BEHIND)
-            self._go_on_soon()
-        elif _BEHIND in self._paused:
-            self._end_behind()
+    def _refuse_bytes(self, error: ProtocolError) -> None:
+        self.close(f"protocol error: {error}")
 
     def _handle_event(self, event: Event) -> None:
         if isinstance(event, SendRun):
             self._require(ConnectionState.CONNECTED, "SEND")
             on_produce.send(self, event)
         elif isinstance(event, CommandFrame):
-            self._handle(event.command)
+            self._handle(event.command, event.size_bytes)
         else:
             self._require(ConnectionState.CONNECTED, "SEND")
             self._refuse_checksum(event)
 
-    def _go_on_soon(self) -> None:
-        if not self._going_on and self._paused.isdisjoint(_HOLDING):
-            self._going_on = True
-            self._loop.call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        """With what was received and not handled yet."""
-        self._going_on = False
-        if self.closed:
-            self._end_behind()
-        elif self._paused.isdisjoint(_HOLDING):
-            events, self._waiting = self._waiting, []
-            try:
-                self._handle_all(events or self._decoder.receive(b""))
-            except ProtocolError as error:
-                self.close(f"protocol error: {error}")
-
-    def _end_behind(self) -> None:
-        self._waiting = []
-        self.resume_reading(_BEHIND)
-        if self._caught_up is not None:
-            self._caught_up.set_result(None)
-            self._caught_up = None
-
     def pause_writing(self) -> None:
         self.writable = False
-        self.pause_reading(_OUTBOX)
+        self._inbox.pause(Pause.OUTBOX)
 
     def resume_writing(self) -> None:
         self.writable = True
-        self.resume_reading(_OUTBOX)
-        for slot in list(self.consumers.values()):
-            slot.subscription.notify()
+        self._outbox.drained()
+        self._inbox.resume(Pause.OUTBOX)
+        self._waking.wake(slot.subscription for slot in self.consumers.values())
 
     def connection_lost(self, error: Exception | None) -> None:
         self.state = ConnectionState.CLOSED
         self.writable = False
         self._cancel_timer()
-        self._end_behind()
+        self._inbox.close()
+        self._outbox.close()
         self.services.budget.forget(self._resume_budget)
         for slot in list(self.consumers.values()):
             slot.subscription.remove_consumer(slot.consumer)
@@ -248,40 +202,19 @@ class Session(asyncio.BufferedProtocol):
 
     def write(self, data: bytes) -> None:
         """Goes out with everything else of this tick."""
-        self._outbox.append(data)
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
+        self._outbox.write(data)
 
     def send_command(self, command: pb.BaseCommand) -> None:
         self.write(encode_frame(command))
 
-    def _flush(self) -> None:
-        self._flushing = False
-        outbox, self._outbox = self._outbox, []
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(outbox[0] if len(outbox) == 1 else b"".join(outbox))
-
-    # -- reading
-
-    def pause_reading(self, why: str) -> None:
-        if not self._paused and self._transport is not None:
-            self._transport.pause_reading()
-        self._paused.add(why)
-
-    def resume_reading(self, why: str) -> None:
-        self._paused.discard(why)
-        if _BEHIND in self._paused:
-            self._go_on_soon()
-        elif not self._paused and self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+    # -- brakes
 
     def spend_budget(self, size_bytes: int) -> None:
         if not self.services.budget.take(size_bytes, self._resume_budget):
-            self.pause_reading(_BUDGET)
+            self._inbox.pause(Pause.BUDGET)
 
     def _resume_budget(self) -> None:
-        self.resume_reading(_BUDGET)
+        self._inbox.resume(Pause.BUDGET)
 
     # -- commands
 
@@ -289,7 +222,7 @@ class Session(asyncio.BufferedProtocol):
         if self.state is not state:
             raise ProtocolError(f"{command} came while the connection was {self.state.name}")
 
-    def _handle(self, command: pb.BaseCommand) -> None:
+    def _handle(self, command: pb.BaseCommand, size_bytes: int) -> None:
         kind = command.type
         if kind not in ACCEPTED[self.state]:
             raise ProtocolError(
@@ -304,7 +237,7 @@ class Session(asyncio.BufferedProtocol):
         if handler.immediate is not None:
             self._run_now(handler, body)
         else:
-            self._start(handler, body)
+            self._start(handler, body, size_bytes)
 
     def _run_now(self, handler: Handler, body: Any) -> None:
         assert handler.immediate is not None
@@ -314,32 +247,39 @@ class Session(asyncio.BufferedProtocol):
             handler.answer_error(self, body, error)
         else:
             if rest is not None:
-                self.pause_reading(_LONG)
+                self._inbox.pause(Pause.LONG)
                 work = self._run_guarded(handler, body, rest)
                 task = self.tasks.start(work, handler.field)
-                task.add_done_callback(lambda _: self.resume_reading(_LONG))
+                task.add_done_callback(lambda _: self._inbox.resume(Pause.LONG))
 
-    def _start(self, handler: Handler, body: Any) -> None:
+    def _start(self, handler: Handler, body: Any, size_bytes: int) -> None:
         if len(self.producers) + len(self.consumers) > _MAX_PRODUCERS_AND_CONSUMERS:
             raise ProtocolError("too many producers and consumers on one connection")
         key = handler.ordered_by(body) if handler.ordered_by else None
         before = self._last_of.get(key) if key else None
-        task = self.start_task(self._run(handler, body, before), handler.field)
+        task = self.start_task(self._run(handler, body, before), handler.field, size_bytes)
         if key is not None:
             self._last_of[key] = task
             task.add_done_callback(lambda ended: self._forget_order(key, ended))
 
-    def start_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """A handler's work, or the rest of an immediate one's; it answers its own errors."""
+    def start_task(
+        self, work: Coroutine[Any, Any, None], name: str, size_bytes: int = 0
+    ) -> asyncio.Task[None]:
+        """A handler's work, or the rest of an immediate one's; it answers its own errors.
+
+        `size_bytes` is what its command holds in memory until it ends.
+        """
         task = self.tasks.start(work, name)
-        if len(self.tasks) >= _MAX_TASKS:
-            self.pause_reading(_TASKS)
-        task.add_done_callback(self._task_ended)
+        self._command_bytes += size_bytes
+        if len(self.tasks) >= _MAX_TASKS or self._command_bytes > _MAX_COMMAND_BYTES_AT_HAND:
+            self._inbox.pause(Pause.TASKS)
+        task.add_done_callback(lambda _: self._task_ended(size_bytes))
         return task
 
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if _TASKS in self._paused and len(self.tasks) <= _MAX_TASKS // 2:
-            self.resume_reading(_TASKS)
+    def _task_ended(self, size_bytes: int) -> None:
+        self._command_bytes -= size_bytes
+        if len(self.tasks) <= _MAX_TASKS // 2 and self._command_bytes <= _MAX_COMMAND_BYTES_AT_HAND:
+            self._inbox.resume(Pause.TASKS)
 
     def _forget_order(self, key: tuple[str, int], task: asyncio.Task[Any]) -> None:
         if self._last_of.get(key) is task:
@@ -371,7 +311,9 @@ class Session(asyncio.BufferedProtocol):
 
     def check_alive(self) -> None:
         """Once a keep-alive interval: silence is asked about once, then it ends the connection."""
-        if self._heard:
+        if self._inbox.is_stuck():
+            self.close("a frame took longer than two keep-alive intervals")
+        elif self._heard:
             self._heard = self._asked = False
         elif not self._asked:
             self._asked = True
@@ -382,8 +324,7 @@ class Session(asyncio.BufferedProtocol):
     def connected(self) -> None:
         self.state = ConnectionState.CONNECTED
         self._cancel_timer()
-        self._decoder.allow(self.services.config.max_message_size)
-        self._decoder.events_a_turn = _EVENTS_A_TURN
+        self._inbox.connected(self.services.config.max_message_size)
 
     def _handshake_timed_out(self) -> None:
         if self.state is ConnectionState.AWAITING_CONNECT:
@@ -461,11 +402,10 @@ class Session(asyncio.BufferedProtocol):
 
     async def finish(self) -> None:
         """Take no more requests; returns when those at hand are answered."""
-        self.pause_reading(_STOPPING)
+        self._inbox.pause(Pause.STOPPING)
         await self.tasks.ended()
-        while _BEHIND in self._paused:
-            self._caught_up = self._loop.create_future()
-            await asyncio.shield(self._caught_up)
+        while self._inbox.behind:
+            await self._inbox.caught_up()
             await self.tasks.ended()
 
     def close(self, reason: str) -> None:
@@ -475,8 +415,7 @@ class Session(asyncio.BufferedProtocol):
         log.info("closing %s: %s", self.peer, reason)
         self.state = ConnectionState.CLOSED
         self.writable = False
-        if self._outbox:
-            self._flush()
+        self._outbox.flush()
         if self._transport is not None:
             self._cancel_timer()
             self._timer = self._loop.call_later(_CLOSE_TIMEOUT_S, self._transport.abort)

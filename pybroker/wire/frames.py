@@ -24,6 +24,7 @@ from pybroker.wire import varint
 # What a frame may hold besides a message of the greatest size: command, metadata, properties.
 FRAME_OVERHEAD_BYTES: Final = 10 * 1024
 MAX_COMMAND_BYTES: Final = 1024 * 1024
+_SMALL_PIECE: Final = 4096
 _TOTAL: Final = struct.Struct(">I")
 _SIZES: Final = struct.Struct(">II")
 _CHECKSUM: Final = struct.Struct(">HI")
@@ -104,6 +105,7 @@ class CommandFrame:
 
     command: pb.BaseCommand
     entry: bytes
+    size_bytes: int  # of the command as it came
 
 
 Event = SendRun | BadChecksum | CommandFrame
@@ -121,7 +123,7 @@ class FrameDecoder:
         self.behind = False  # there are more: receive(b"") returns them
         self.events_a_turn = events_a_turn
         self.allow(max_message_bytes)
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | bytearray] = []
         self._held = 0
         self._wanted = 4
         self._run: SendRun | None = None
@@ -132,6 +134,11 @@ class FrameDecoder:
         self._max_frame_bytes = max_message_bytes + FRAME_OVERHEAD_BYTES
 
     @property
+    def wanted_bytes(self) -> int:
+        """The size of the frame that is half received, as far as that is known; 0 if none is."""
+        return self._wanted if self._held else 0
+
+    @property
     def held_bytes(self) -> int:
         """Bytes of an incomplete frame: at most one frame's size plus one chunk."""
         return self._held
@@ -139,7 +146,7 @@ class FrameDecoder:
     def receive(self, data: bytes) -> list[Event]:
         """Every event that is complete now. Raises ProtocolError; the decoder is then useless."""
         if self._parts:
-            self._parts.append(data)
+            self._hold(data)
             self._held += len(data)
             if self._held < self._wanted:
                 return []
@@ -153,6 +160,15 @@ class FrameDecoder:
             self._parts.append(data[consumed:])
             self._held = len(data) - consumed
         return events
+
+    def _hold(self, data: bytes) -> None:
+        """Small pieces together: each by itself would take many times its size."""
+        if len(data) >= _SMALL_PIECE:
+            self._parts.append(data)
+        elif isinstance(last := self._parts[-1], bytearray):
+            last += data
+        else:
+            self._parts.append(bytearray(data))
 
     def _parse(self, data: bytes, events: list[Event]) -> int:
         position, end = 0, len(data)
@@ -249,7 +265,7 @@ class FrameDecoder:
             self._add_send(_send_groups(command.send), data, view, end, frame_end, events)
             self._end_chunk(command.send)
         else:
-            events.append(CommandFrame(command, data[end:frame_end]))
+            events.append(CommandFrame(command, data[end:frame_end], end - start))
 
     def _begin_event(self, events: list[Event]) -> None:
         self._run_key = None

@@ -140,3 +140,9 @@ def test_a_refused_connection_leaves_nothing_behind() -> None:
                 peer.write(UNREADABLE["HTTP"])
                 assert peer.is_refused()
         broker.wait_until(lambda: transports() <= before, timeout_s=2.0)
+
+
+def test_before_connect_no_large_frame_is_received(service_url: str, bystander: None) -> None:
+    with Peer(service_url, handshake=False) as stranger:
+        stranger.write((5 * 1024 * 1024).to_bytes(4, "big") + (100).to_bytes(4, "big"))
+        assert stranger.answer() is None

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import sys
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from raw_client import RawClient
 import pybroker.testing
 from pybroker.broker.delivery import ROUND_BYTES
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.frames import encode_frame
+from pybroker.wire.frames import FrameDecoder, encode_frame
 from pybroker.wire.message_metadata import build_entry
 
 _T = pb.BaseCommand
@@ -68,6 +69,78 @@ def test_a_consumer_that_never_reads_does_not_fill_the_memory(topic: str) -> Non
 
         assert broker.call(buffered) <= 2 * MIB + ROUND_BYTES
         lazy.messages(24)
+
+
+def held_by_decoders(broker: Any) -> list[int]:
+    async def look(running: Any) -> list[int]:
+        return [session._inbox._decoder.held_bytes for session in running.server.sessions]
+
+    return list(broker.call(look))
+
+
+def half_a_message(raw: RawClient, topic: str) -> tuple[bytes, bytes]:
+    """The two halves of the frame of a message of 2 MiB, from a producer that is there."""
+    raw.create_producer(topic)
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    send = _T(type=_T.SEND, send=pb.CommandSend(producer_id=1, sequence_id=0))
+    frame = encode_frame(send, build_entry(metadata, bytes(2 * MIB)))
+    return frame[:MIB], frame[MIB:]
+
+
+def test_many_consumers_of_a_connection_that_never_reads_share_one_limit(topic: str) -> None:
+    with (
+        pybroker.testing.broker() as broker,
+        RawClient(broker.service_url) as publisher,
+        RawClient(broker.service_url) as lazy,
+    ):
+        publisher.create_producer(topic)
+        for number in range(4):
+            publisher.publish(bytes(MIB), number)
+        for consumer_id in range(30):
+            lazy.subscribe(topic, consumer_id, subscription=f"s{consumer_id}")
+        with lazy.in_one_piece():
+            for consumer_id in range(30):
+                lazy.flow(1000, consumer_id)
+        lazy.messages(1)
+
+        async def buffered(running: Any) -> int:
+            await asyncio.sleep(0.01)
+            sessions = running.server.sessions
+            return max(s._transport.get_write_buffer_size() for s in sessions)
+
+        assert broker.call(buffered) <= 2 * MIB + ROUND_BYTES
+        lazy.messages(30 * 4 - 1)
+
+
+def test_half_received_frames_wait_for_one_another(topic: str) -> None:
+    with (
+        pybroker.testing.broker(max_pending_frame_bytes=3 * MIB) as broker,
+        RawClient(broker.service_url) as first,
+        RawClient(broker.service_url) as second,
+    ):
+        (begin, rest), (other_begin, other_rest) = (
+            half_a_message(raw, f"{topic}-{name}")
+            for raw, name in ((first, "first"), (second, "second"))
+        )
+        first._socket.sendall(begin)
+        broker.wait_until(lambda: max(held_by_decoders(broker)) == MIB)
+        second._socket.sendall(other_begin)
+        broker.wait_until(lambda: min(held_by_decoders(broker)) > 0)
+        for _ in range(20):
+            assert min(held_by_decoders(broker)) <= 512 * 1024  # what one read brings, or two
+        first._socket.sendall(rest)
+        first.receive(_T.SEND_RECEIPT)
+        second._socket.sendall(other_rest)
+        second.receive(_T.SEND_RECEIPT)
+
+
+def test_a_frame_in_tiny_pieces_takes_no_more_memory_than_its_size() -> None:
+    decoder = FrameDecoder(MIB)
+    decoder.receive((MIB).to_bytes(4, "big") + (10).to_bytes(4, "big"))
+    for _ in range(100_000):
+        decoder.receive(b"x")
+    held = sum(sys.getsizeof(part) for part in decoder._parts)
+    assert held < 2 * decoder.held_bytes
 
 
 def test_what_was_received_before_a_stop_is_answered(topic: str) -> None:

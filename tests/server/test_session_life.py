@@ -8,6 +8,8 @@ import pytest
 
 from pybroker.config import BrokerConfig
 from pybroker.server import session as session_module
+from pybroker.server.frame_budget import FrameBudget
+from pybroker.server.outbox import Outboxes
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.services import Services
 from pybroker.server.session import Session
@@ -33,6 +35,9 @@ class NotingTransport(asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def write(self, data: Any) -> None:
         self.written += data
@@ -62,7 +67,9 @@ class Connection:
     def __init__(self, topics: Any = None, **config: Any) -> None:
         settings = BrokerConfig(**config)
         self.budget = PublishBudget(settings.max_pending_publish_bytes)
-        services = Services(topics, None, None, settings, self.budget)  # type: ignore[arg-type]
+        frames = FrameBudget(settings.max_pending_frame_bytes)
+        outboxes = Outboxes(settings.max_pending_delivery_bytes)
+        services = Services(topics, None, None, settings, self.budget, frames, outboxes)  # type: ignore[arg-type]
         self.session = Session(services, lambda *_: True, lambda _: None)
         self.transport = NotingTransport()
         self.session.connection_made(self.transport)
@@ -128,6 +135,33 @@ def test_what_one_tick_writes_goes_out_in_one_piece() -> None:
         connection.receives(commands.PING * 3)
         assert connection.transport.written == b""
         assert await written(connection) == [_T.CONNECTED, _T.PONG, _T.PONG, _T.PONG]
+
+    run(scenario)
+
+
+def test_a_frame_that_does_not_come_to_its_end_is_given_up() -> None:
+    async def scenario() -> None:
+        connection = Connection()
+        connection.receives(CONNECT)
+        connection.receives((100_000).to_bytes(4, "big") + (10).to_bytes(4, "big"))
+        for _ in range(3):
+            assert not connection.transport.closed
+            connection.receives(b"x")
+            connection.session.check_alive()
+        assert connection.transport.closed
+
+    run(scenario)
+
+
+def test_frames_that_come_one_after_the_other_take_as_long_as_they_like() -> None:
+    async def scenario() -> None:
+        connection = Connection()
+        connection.receives(CONNECT)
+        for _ in range(10):
+            connection.receives(commands.PING[:9])
+            connection.session.check_alive()
+            connection.receives(commands.PING[9:])
+        assert not connection.transport.closed
 
     run(scenario)
 
