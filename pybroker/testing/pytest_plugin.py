@@ -1,22 +1,5 @@
-"""Fixtures for pytest; say `pytest_plugins = ["pybroker.testing.pytest_plugin"]` in a conftest.py.
+"""The fixtures of pybroker.pytest_plugin for a conftest.py that names this module."""
 
-`pulsar_broker` is a broker for one test, `pulsar_broker_shared` one for the whole session.
-"""
+from pybroker.pytest_plugin import pulsar_broker, pulsar_broker_shared
 
-from collections.abc import Iterator
-
-import pytest
-
-from pybroker.testing import RunningBroker, broker
-
-
-@pytest.fixture
-def pulsar_broker() -> Iterator[RunningBroker]:
-    with broker() as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def pulsar_broker_shared() -> Iterator[RunningBroker]:
-    with broker() as running:
-        yield running
+__all__ = ["pulsar_broker", "pulsar_broker_shared"]
