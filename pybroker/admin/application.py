@@ -18,6 +18,7 @@ from pybroker.admin.subscription_routes import SubscriptionRoutes
 from pybroker.admin.tenant_routes import TenantRoutes
 from pybroker.admin.topic_routes import TopicRoutes
 from pybroker.admin.transaction_routes import TransactionRoutes
+from pybroker.admin.unsaid_bodies import UnsaidBodies
 from pybroker.errors import PulsarError
 
 _AREAS = (
@@ -45,7 +46,7 @@ def create_app(services: AdminServices) -> ASGIApp:
             Exception: _internal_error,
         },
     )
-    return Guard(app, _host_names(services))
+    return UnsaidBodies(Guard(app, _host_names(services)))
 
 
 def _host_names(services: AdminServices) -> list[str] | None:

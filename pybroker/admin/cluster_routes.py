@@ -29,7 +29,15 @@ class ClusterRoutes:
             route("GET", f"{brokers}/ready", self.health),
             route("GET", f"{brokers}/version", self.version),
             route("GET", f"{brokers}/leaderBroker", self.leader),
+            route("GET", f"{brokers}/configuration", self.dynamic_names),
             route("GET", f"{brokers}/configuration/runtime", self.configuration),
+            route("GET", f"{brokers}/configuration/values", self.dynamic_values),
+            route("GET", f"{brokers}/internal-configuration", self.internal_configuration),
+            route(
+                "GET",
+                f"{brokers}/{{cluster:segment}}/{{broker:segment}}/ownedNamespaces",
+                self.owned,
+            ),
             route("GET", f"{brokers}/{{cluster:segment}}", self.brokers),
         ]
 
@@ -60,11 +68,34 @@ class ClusterRoutes:
         values = dataclasses.asdict(self._services.config)
         return {camel_case(name): _spelt(value) for name, value in values.items()}
 
+    async def dynamic_names(self, _: Request) -> list[str]:
+        """Nothing can be configured while the broker runs."""
+        return []
+
+    async def dynamic_values(self, _: Request) -> dict[str, str]:
+        return {}
+
+    async def internal_configuration(self, _: Request) -> dict[str, str]:
+        """Where other systems would find the metadata: here it is within the broker."""
+        return {"metadataStoreUrl": "", "configurationMetadataStoreUrl": "", "ledgersRootPath": ""}
+
+    async def owned(self, request: Request) -> dict[str, dict[str, Any]]:
+        self._check_cluster(request)
+        broker = request.path_params["broker"]
+        if broker != self._services.broker_id:
+            raise HTTPException(404, f"Broker {broker} does not exist")
+        tenants = self._services.topics.tenants
+        namespaces = [n for tenant in tenants.tenants() for n in tenants.namespaces(tenant)]
+        status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+        return {f"{namespace}/0x00000000_0xffffffff": status for namespace in namespaces}
+
     def _check_cluster(self, request: Request) -> None:
         name = request.path_params["cluster"]
         if name != self._cluster:
             raise HTTPException(
-                404, f"Cluster {name} does not exist; the only one is {self._cluster}"
+                404,
+                f"{request.url.path} is neither a route nor one of a cluster: the only cluster is "
+                f"{self._cluster}",
             )
 
 

@@ -27,6 +27,7 @@ class NamespaceRoutes:
         self._topics = services.topics
         self._tenants = services.topics.tenants
         self._cluster = services.config.cluster_name
+        self._most_partitions = services.config.max_num_partitions_per_partitioned_topic
 
     def routes(self) -> list[Route]:
         return [
@@ -95,9 +96,25 @@ class NamespaceRoutes:
 
     async def set_auto_creation(self, request: Request) -> None:
         override = await read_object(request)
-        if override.get("topicType", "non-partitioned") not in ("partitioned", "non-partitioned"):
-            raise HTTPException(412, "topicType must be partitioned or non-partitioned")
+        self._check_auto_creation(override)
         await self._tenants.set_policy(namespace_of(request), _AUTO_CREATION, override)
+
+    def _check_auto_creation(self, override: dict[str, Any]) -> None:
+        """The type and the number of partitions matter only where creation is allowed."""
+        if not isinstance(override.get("allowAutoTopicCreation", False), bool):
+            raise HTTPException(400, "allowAutoTopicCreation must be true or false")
+        if not override.get("allowAutoTopicCreation"):
+            return
+        kind, count = override.get("topicType"), override.get("defaultNumPartitions")
+        if kind == "partitioned":
+            if type(count) is not int or count < 1:
+                raise HTTPException(412, "defaultNumPartitions must be 1 or more for partitioned")
+            if count > self._most_partitions:
+                raise HTTPException(406, f"There may be at most {self._most_partitions} partitions")
+        elif kind != "non-partitioned":
+            raise HTTPException(412, "topicType must be partitioned or non-partitioned")
+        elif count is not None:
+            raise HTTPException(412, "defaultNumPartitions must not be set for non-partitioned")
 
     async def reset_auto_creation(self, request: Request) -> None:
         await self._tenants.set_policy(namespace_of(request), _AUTO_CREATION, None)

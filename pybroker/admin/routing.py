@@ -81,6 +81,20 @@ async def read_object(request: Request) -> dict[str, Any]:
     return value
 
 
+def texts(value: Any) -> dict[str, str]:
+    """Properties: a JSON object of strings, or none."""
+    value = value or {}
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise HTTPException(400, "properties must be an object whose values are strings")
+    return value
+
+
+def partitioned_metadata(partitions: int, properties: dict[str, str]) -> dict[str, Any]:
+    """Apache Pulsar's PartitionedTopicMetadata."""
+    metadata = {"partitions": partitions, "deleted": False}
+    return metadata | ({"properties": properties} if properties else {})
+
+
 def flag(request: Request, name: str) -> bool:
     return request.query_params.get(name, "false").lower() == "true"
 

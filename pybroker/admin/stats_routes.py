@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from pybroker.admin.rates import Rates
-from pybroker.admin.routing import TOPIC, flag, route, topic_of
+from pybroker.admin.routing import TOPIC, flag, partitioned_metadata, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.topic_stats import internal_stats, merged_stats, topic_stats
 from pybroker.broker.topic import Topic
@@ -39,7 +39,7 @@ class StatsRoutes:
         name = topic_of(request)
         by_partition = {str(t.name): self._stats(t) for t in await self._partitions(name)}
         answer = merged_stats(by_partition.values())
-        answer["metadata"] = {"partitions": len(by_partition)}
+        answer["metadata"] = self._metadata(name)
         wanted = "perPartition" not in request.query_params or flag(request, "perPartition")
         answer["partitions"] = by_partition if wanted else {}
         return answer
@@ -48,9 +48,13 @@ class StatsRoutes:
         name = topic_of(request)
         partitions = await self._partitions(name)
         return {
-            "metadata": {"partitions": len(partitions)},
+            "metadata": self._metadata(name),
             "partitions": {str(topic.name): internal_stats(topic) for topic in partitions},
         }
+
+    def _metadata(self, name: TopicName) -> dict[str, Any]:
+        tenants = self._topics.tenants
+        return partitioned_metadata(tenants.partitions(name), tenants.partitioned_properties(name))
 
     def _stats(self, topic: Topic) -> dict[str, Any]:
         return topic_stats(topic, self._rates, self._clock.now_ms())

@@ -11,8 +11,10 @@ from pybroker.admin.routing import (
     TOPICS,
     flag,
     namespace_of,
+    partitioned_metadata,
     read_json,
     route,
+    texts,
     topic_of,
 )
 from pybroker.admin.services import AdminServices
@@ -81,18 +83,18 @@ class TopicRoutes:
     # -- partitioned topics
 
     async def partitions(self, request: Request) -> dict[str, Any]:
+        name = topic_of(request)
         auto_create = flag(request, "checkAllowAutoCreation")
-        return {
-            "partitions": await self._topics.partitions_for_client(topic_of(request), auto_create)
-        }
+        count = await self._topics.partitions_for_client(name, auto_create)
+        return partitioned_metadata(count, self._tenants.partitioned_properties(name))
 
     async def create_partitioned(self, request: Request) -> None:
-        name = topic_of(request)
-        await self._topics.create_partitioned(name, await _partition_count(request))
+        count, properties = _partitioned(await read_json(request))
+        await self._topics.create_partitioned(topic_of(request), count, properties)
 
     async def update_partitions(self, request: Request) -> None:
-        name = topic_of(request)
-        await self._topics.update_partitions(name, await _partition_count(request))
+        count, _ = _partitioned(await read_json(request))
+        await self._topics.update_partitions(topic_of(request), count)
 
     async def delete_partitioned(self, request: Request) -> None:
         await self._topics.delete_partitioned(topic_of(request), flag(request, "force"))
@@ -112,8 +114,11 @@ class TopicRoutes:
         return topic
 
 
-async def _partition_count(request: Request) -> int:
-    count = await read_json(request)
+def _partitioned(body: Any) -> tuple[int, dict[str, str]]:
+    """From a number of partitions, or {"partitions": …, "properties": {…}}."""
+    count, properties = body, None
+    if isinstance(body, dict):
+        count, properties = body.get("partitions"), body.get("properties")
     if type(count) is not int:
         raise HTTPException(406, "The body must be the number of partitions")
-    return count
+    return count, texts(properties)

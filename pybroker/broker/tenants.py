@@ -117,11 +117,19 @@ class Tenants:
             return max(stored, self._config.transaction_coordinators)
         return stored
 
-    async def set_partitions(self, name: TopicName, partitions: int) -> None:
+    def partitioned_properties(self, name: TopicName) -> dict[str, str]:
+        """What its creator says of a partitioned topic."""
+        return dict(self._get(partitions_key(name)).get("properties", {}))
+
+    async def set_partitions(
+        self, name: TopicName, partitions: int, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Without `properties` those stay that are there."""
         most = self._config.max_num_partitions_per_partitioned_topic
         if not 1 <= partitions <= most:
             raise NotAllowed(f"{name}: partitions must be between 1 and {most}, not {partitions}")
-        await self._put(partitions_key(name), {"partitions": partitions})
+        kept = self.partitioned_properties(name) if properties is None else dict(properties)
+        await self._put(partitions_key(name), {"partitions": partitions, "properties": kept})
 
     def partitioned_topics(self, namespace: str) -> list[TopicName]:
         tenant, _, local = namespace.partition("/")

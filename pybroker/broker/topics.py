@@ -5,7 +5,7 @@ partition of a partitioned topic exists with it and comes into being at first us
 """
 
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -179,7 +179,9 @@ class Topics:
         assert topic is not None
         return topic
 
-    async def create_partitioned(self, name: TopicName, partitions: int) -> None:
+    async def create_partitioned(
+        self, name: TopicName, partitions: int, properties: Mapping[str, str] | None = None
+    ) -> None:
         """One record: it is there with all its partitions, or not. Raises Conflict if it exists."""
         _refuse_internal(name)
         self.tenants.check_namespace(name.namespace_name)
@@ -187,7 +189,7 @@ class Topics:
             raise NotAllowed(f"{name} is named as a partition; it cannot have partitions")
         await self._settled(name)
         self._check_free(name)
-        await self._set_partitions(name, partitions)
+        await self._set_partitions(name, partitions, properties or {})
 
     def _check_free(self, name: TopicName) -> None:
         if self.exists(name) or self.tenants.partitions(name):
@@ -202,10 +204,12 @@ class Topics:
             raise NotAllowed(f"{name} has {now} partitions; they can only become more")
         await self._set_partitions(name, partitions)
 
-    async def _set_partitions(self, name: TopicName, partitions: int) -> None:
+    async def _set_partitions(
+        self, name: TopicName, partitions: int, properties: Mapping[str, str] | None = None
+    ) -> None:
         """Raises InvalidTopicName where a partition's name would be too long."""
         TopicName.parse(str(name.partition_at(partitions - 1)))
-        await self._change(name, self.tenants.set_partitions(name, partitions))
+        await self._change(name, self.tenants.set_partitions(name, partitions, properties))
 
     # -- list
 

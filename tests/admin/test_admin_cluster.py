@@ -36,6 +36,22 @@ def test_the_running_configuration_has_broker_conf_names(admin: httpx.Client) ->
     assert configuration["brokerDeduplicationEnabled"] == "false"
 
 
+def test_what_is_asked_of_the_broker_is_no_cluster(
+    admin: httpx.Client, admin_broker: RunningBroker
+) -> None:
+    brokers = "/admin/v2/brokers"
+    assert admin.get(f"{brokers}/configuration").json() == []
+    assert admin.get(f"{brokers}/configuration/values").json() == {}
+    assert "metadataStoreUrl" in admin.get(f"{brokers}/internal-configuration").json()
+    address = admin_broker.admin_url.removeprefix("http://")
+    owned = admin.get(f"{brokers}/standalone/{address}/ownedNamespaces").json()
+    assert owned["public/default/0x00000000_0xffffffff"]["is_active"]
+    assert admin.get(f"{brokers}/standalone/elsewhere/ownedNamespaces").status_code == 404
+    unknown = admin.get(f"{brokers}/backlog-quota-checks")
+    assert unknown.status_code == 404
+    assert "is neither a route" in unknown.json()["reason"]
+
+
 def test_an_unknown_route_is_an_error_with_a_reason(admin: httpx.Client) -> None:
     answer = admin.get("/admin/v2/nothing")
     assert (answer.status_code, list(answer.json())) == (404, ["reason"])

@@ -1,5 +1,7 @@
 """Namespaces, topics, partitioned topics, subscriptions, schemas through the admin REST."""
 
+import json
+
 import httpx
 import pytest
 
@@ -82,6 +84,28 @@ def test_a_slash_hidden_in_a_namespace_is_refused(admin: httpx.Client) -> None:
     assert admin.put(f"{P}/public/default%2Fx/t").status_code == 412
 
 
+@pytest.mark.parametrize(
+    ("status", "override"),
+    [
+        (204, {"topicType": "partitioned", "defaultNumPartitions": 3}),
+        (204, {"topicType": "non-partitioned"}),
+        (412, {"topicType": "partitioned"}),
+        (412, {"topicType": "partitioned", "defaultNumPartitions": 0}),
+        (412, {"topicType": "non-partitioned", "defaultNumPartitions": 3}),
+        (412, {"topicType": "round"}),
+        (412, {}),
+        (406, {"topicType": "partitioned", "defaultNumPartitions": 10**9}),
+    ],
+)
+def test_partitions_are_for_topics_created_as_partitioned(
+    admin: httpx.Client, namespace: str, status: int, override: dict[str, object]
+) -> None:
+    path = f"{N}/{namespace}/autoTopicCreation"
+    answer = admin.post(path, json={"allowAutoTopicCreation": True} | override)
+    assert answer.status_code == status, answer.text
+    assert admin.post(path, json={"allowAutoTopicCreation": False} | override).status_code == 204
+
+
 def test_a_partitioned_topic_grows_and_goes(admin: httpx.Client, namespace: str) -> None:
     path = f"{P}/{namespace}/parts/partitions"
     assert admin.put(path, json=2).status_code == 204
@@ -92,6 +116,29 @@ def test_a_partitioned_topic_grows_and_goes(admin: httpx.Client, namespace: str)
     assert admin.post(path, json=1).status_code == 405
     assert admin.delete(path).status_code == 204
     assert admin.get(f"{P}/{namespace}").json() == []
+
+
+def test_a_partitioned_topic_keeps_what_its_creator_says_of_it(
+    admin: httpx.Client, namespace: str
+) -> None:
+    """As the Go client sends it."""
+    path = f"{P}/{namespace}/parts"
+    body = {"partitions": 2, "properties": {"team": "billing"}}
+    kind = {"content-type": "application/vnd.partitioned-topic-metadata+json"}
+    answer = admin.put(f"{path}/partitions", content=json.dumps(body), headers=kind)
+    assert answer.status_code == 204
+    assert admin.post(f"{path}/partitions", json=3).status_code == 204
+    shown = {"partitions": 3, "deleted": False, "properties": {"team": "billing"}}
+    assert admin.get(f"{path}/partitions").json() == shown
+    assert admin.get(f"{path}/partitioned-stats").json()["metadata"] == shown
+
+
+@pytest.mark.parametrize("properties", [[], {"a": 1}, "x"])
+def test_odd_properties_are_refused(
+    admin: httpx.Client, namespace: str, properties: object
+) -> None:
+    body = {"partitions": 2, "properties": properties or [1]}
+    assert admin.put(f"{P}/{namespace}/parts/partitions", json=body).status_code == 400
 
 
 @pytest.mark.parametrize("count", [0, -1, 10**9, "x", 1.5, True, None])
@@ -110,7 +157,7 @@ def test_a_client_that_may_create_gets_zero_partitions(admin: httpx.Client, name
     answer = admin.get(
         f"{P}/{namespace}/none/partitions", params={"checkAllowAutoCreation": "true"}
     )
-    assert answer.json() == {"partitions": 0}
+    assert answer.json()["partitions"] == 0
 
 
 def test_the_coordinators_topic_is_partitioned(admin: httpx.Client) -> None:
