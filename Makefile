@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 UNIT := not slow and not java and not spark
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench simulate kill-rounds proto clean
+.PHONY: help demo test check bench simulate kill-rounds mutate proto clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,6 +32,9 @@ simulate: $(VENV)/test  ## 1,000 simulated crash schedules from fresh seeds
 
 kill-rounds: $(VENV)/test  ## 200 rounds of kill -9 under load, then the books are checked
 	$(PY) tests/faults/kill_rounds.py $(ARGS)
+
+mutate: $(VENV)/test  ## change one operator or statement at a time: a test or the simulation must notice (hours)
+	$(PY) -m tests.mutation $(ARGS)
 
 proto: $(VENV)/test  ## write pybroker/wire/pulsar_api_pb2.py again from PulsarApi.proto
 	$(PY) tests/tidy/generate_proto.py

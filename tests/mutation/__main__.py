@@ -1,0 +1,182 @@
+"""`make mutate` changes one operator or statement at a time; a test or the simulation must notice.
+
+For each mutant the tests that cover its function run, then the simulation. What survives is listed.
+Exit code 1 below 95 % killed, or if accepted.txt gives no reason for one that survived.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+FOLDER: Final = Path(__file__).parent
+ROOT: Final = FOLDER.parents[1]
+sys.path[:0] = [str(FOLDER)]
+
+from mutants import Mutant, mutants  # noqa: E402
+from runner import Mutating, Result  # noqa: E402
+
+WANTED: Final = 0.95
+SCOPE: Final = (
+    "managed_ledger/**/*.py",
+    "pybroker/transaction/**/*.py",
+    "pybroker/broker/**/dispatch*.py",
+)
+# Real processes, which mutants are not in; texts; figures; and the simulation, which comes after.
+LEFT_OUT: Final = ("tidy", "compat", "benchmarks", "demo", "spark", "mutation")
+UNIT: Final = "not slow and not java and not spark"
+
+
+class Books:
+    """What came of each mutant, on disk as it comes, so that a run can go on where it stopped."""
+
+    def __init__(self, path: Path) -> None:
+        self.results: dict[str, str] = {}
+        self._path = path
+        if path.exists():
+            for line in path.read_text().splitlines():
+                name, result = json.loads(line)
+                self.results[name] = result
+        self._began = time.monotonic()
+        self._done = 0
+        self.total = 0
+
+    def note(self, mutant: Mutant, result: Result) -> None:
+        self.results[mutant.name] = result.name
+        with self._path.open("a") as out:
+            out.write(json.dumps([mutant.name, result.name]) + "\n")
+        self._done += 1
+        if result in (Result.SURVIVED, Result.UNCOVERED):
+            print(f"{result.name} {mutant.path}:{mutant.line} {mutant.name}", flush=True)
+        if self._done % 50 == 0 or self._done == self.total:
+            seconds = (time.monotonic() - self._began) / self._done
+            print(f"{self._done} of {self.total}, {seconds:.2f} s each", flush=True)
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    accepted = read_accepted()
+    options.books.parent.mkdir(parents=True, exist_ok=True)
+    books = Books(options.books)
+    chosen: list[Mutant] = []
+
+    def choose(loaded: set[str]) -> list[Mutant]:
+        chosen.extend(_chosen(options))
+        todo = [m for m in chosen if options.again or m.name not in books.results]
+        if options.survivors:
+            poor = (Result.SURVIVED.name, Result.UNCOVERED.name)
+            todo = [m for m in chosen if books.results.get(m.name) in poor]
+        books.total = len(todo)
+        print(f"{len(chosen)} mutants, {len(todo)} to try", flush=True)
+        return todo
+
+    plugin = Mutating(
+        ROOT,
+        choose,
+        books.note,
+        options.jobs,
+        options.budget_s,
+        options.seeds,
+        options.map,
+    )
+    quiet = ["-q", "-p", "no:cacheprovider", "-o", "timeout=0"]  # a child has a timer of its own
+    code = pytest.main([*quiet, "-m", UNIT, *_tests()], plugins=[plugin])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        return int(code)
+    return 0 if report(chosen, books.results, accepted) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("paths", nargs="*", help=f"files to change (default: {' '.join(SCOPE)})")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--budget-s", type=float, default=20, help="of tests for one mutant")
+    parser.add_argument("--seeds", type=int, default=20, help="of the simulation for a survivor")
+    parser.add_argument("--sample", type=int, help="only so many, chosen by --sample-seed")
+    parser.add_argument("--sample-seed", type=int, default=0)
+    parser.add_argument("--books", type=Path, default=ROOT / "build/mutation.jsonl")
+    parser.add_argument("--map", type=Path, default=ROOT / "build/mutation-map.json")
+    parser.add_argument("--again", action="store_true", help="also what the books know already")
+    parser.add_argument("--survivors", action="store_true", help="only what survived before")
+    parser.add_argument("--matching", default="", help="only mutants whose name holds this")
+    return parser
+
+
+def _chosen(options: argparse.Namespace) -> list[Mutant]:
+    files = [ROOT / path for path in options.paths] or [
+        path for pattern in SCOPE for path in sorted(ROOT.glob(pattern))
+    ]
+    found = [mutant for path in files for mutant in mutants(ROOT, path)]
+    found = [mutant for mutant in found if options.matching in mutant.name]
+    if options.sample is not None and options.sample < len(found):
+        found = random.Random(options.sample_seed).sample(found, options.sample)
+    return found
+
+
+def _tests() -> list[str]:
+    """Whole folders of cases; the simulation of fresh seeds comes after the tests."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "tests"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    cases = [
+        path
+        for path in tracked
+        if Path(path).name.startswith("test_")
+        and Path(path).parts[1] not in LEFT_OUT
+        and Path(path).name not in ("test_simulation.py", "test_storage_simulation.py")
+    ]
+    return sorted(cases)
+
+
+def read_accepted() -> dict[str, str]:
+    """By mutant: why nobody need notice it."""
+    reasons: dict[str, str] = {}
+    reason = ""
+    for line in (FOLDER / "accepted.txt").read_text().splitlines():
+        if line.startswith("# "):
+            reason = line[2:]
+        elif line:
+            reasons[line] = reason
+    return reasons
+
+
+def report(chosen: list[Mutant], results: dict[str, str], accepted: dict[str, str]) -> bool:
+    """Print the table; True if the score is what is wanted, and every survivor has its reason."""
+    by_file: dict[str, Counter[str]] = {}
+    for mutant in chosen:
+        if mutant.name in results and results[mutant.name] != Result.UNUSABLE.name:
+            by_file.setdefault(mutant.path, Counter())[_verdict(mutant, results, accepted)] += 1
+    print(f"\n{'':44} mutants  killed  accepted  left  score")
+    total: Counter[str] = Counter()
+    for path, counts in by_file.items():
+        total += counts
+        print(_row(path, counts))
+    print(_row("all", total))
+    return total.total() > 0 and not total["left"] and _score(total) >= WANTED
+
+
+def _verdict(mutant: Mutant, results: dict[str, str], accepted: dict[str, str]) -> str:
+    if Result[results[mutant.name]].killed:
+        return "killed"
+    return "accepted" if mutant.name in accepted else "left"
+
+
+def _row(name: str, counts: Counter[str]) -> str:
+    killed, accepted, left = (counts[verdict] for verdict in ("killed", "accepted", "left"))
+    score = _score(counts)
+    return f"{name:44} {counts.total():7} {killed:7} {accepted:9} {left:5}  {score:.1%}"
+
+
+def _score(counts: Counter[str]) -> float:
+    return counts["killed"] / counts.total() if counts else 1.0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Which test runs which function, and how long it takes: found out by running every test once."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+Key = tuple[str, str]  # of a function: path, qualified name
+
+
+@dataclass(slots=True)
+class Covered:
+    """By test id: seconds, and the functions that ran."""
+
+    seconds: dict[str, float]
+    functions: dict[str, set[Key]]
+
+    def tests_of(self, key: Key, budget_s: float) -> list[str]:
+        """Those that run the function, the most telling first: quick, and about little else."""
+        found = [test for test, functions in self.functions.items() if key in functions]
+        found.sort(key=lambda test: self.seconds[test] * len(self.functions[test]))
+        chosen, spent_s = [], 0.0
+        for test in found:
+            spent_s += self.seconds[test]
+            if chosen and spent_s > budget_s:
+                break
+            chosen.append(test)
+        return chosen
+
+    def save(self, path: Path) -> None:
+        """Functions by number: most are run by hundreds of tests."""
+        every = sorted({key for keys in self.functions.values() for key in keys})
+        numbers = {key: number for number, key in enumerate(every)}
+        functions = {
+            test: sorted(numbers[key] for key in keys) for test, keys in self.functions.items()
+        }
+        stored = {"seconds": self.seconds, "keys": every, "functions": functions}
+        path.write_text(json.dumps(stored))
+
+    def add(self, other: "Covered") -> None:
+        self.seconds.update(other.seconds)
+        self.functions.update(other.functions)
+
+    @classmethod
+    def load(cls, path: Path) -> "Covered":
+        stored = json.loads(path.read_text())
+        every: list[Key] = [(path, name) for path, name in stored["keys"]]
+        functions = {
+            test: {every[number] for number in numbers}
+            for test, numbers in stored["functions"].items()
+        }
+        return cls(stored["seconds"], functions)
+
+
+def measure(
+    items: Iterable[Any], run: Callable[[Any], bool], owners: dict[CodeType, Key]
+) -> Covered:
+    """`run` says whether the test passed: one that fails unchanged can tell nothing."""
+    called: set[CodeType] = set()
+    seen = called.add
+
+    def trace(frame: Any, event: str, argument: object) -> None:
+        seen(frame.f_code)
+
+    covered = Covered({}, {})
+    threading.settrace(trace)
+    sys.settrace(trace)
+    for item in items:
+        called.clear()
+        started = time.perf_counter()
+        if run(item):
+            covered.seconds[item.nodeid] = time.perf_counter() - started
+            codes = called.copy()
+            covered.functions[item.nodeid] = {owners[code] for code in codes if code in owners}
+    sys.settrace(None)
+    return covered

@@ -1,0 +1,89 @@
+"""What counts as a mutant, and that every reason for a survivor still has its mutant."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from mutants import functions, mutants
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = '''
+"""A module."""
+LIMIT = 3
+
+class Cursor:
+    """A cursor."""
+
+    def move(self, to: int, by: int = 2) -> int:
+        """Move."""
+        assert to >= 0, "not back"
+        log.info("moves to %d", to + 1)
+        if to > self.end and not self.closed:
+            raise ValueError(f"{to} is behind {self.end + 1}")
+        self.mark = to + by
+
+        def again(times: int) -> None:
+            while times:
+                times -= 1
+
+        return again(to)
+'''
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "cursor.py"
+    path.write_text(SOURCE)
+    return path
+
+
+def changes(path: Path) -> list[str]:
+    return [mutant.change for mutant in mutants(path.parent, path)]
+
+
+def test_operators_conditions_and_statements_are_changed_one_at_a_time(source: Path) -> None:
+    found = changes(source)
+    assert "to > self.end → to >= self.end" in found
+    assert "to > self.end and (not self.closed) → to > self.end or not self.closed" in found
+    assert "self.mark = to + by → pass" in found
+    assert "to + by → to - by" in found
+    assert "return again(to) → return None" in found
+
+
+def test_what_is_nested_changes_with_its_function(source: Path) -> None:
+    assert "times → not times" in changes(source)
+    assert {mutant.function for mutant in mutants(source.parent, source)} == {"Cursor.move"}
+
+
+def test_texts_logging_assertions_and_defaults_are_let_alone(source: Path) -> None:
+    text = " ".join(changes(source))
+    assert "log." not in text
+    assert "self.end + 1" not in text.replace(
+        "raise ValueError(f'{to} is behind {self.end + 1}')", ""
+    )
+    assert not re.search(r"to >= 0|to < 0|LIMIT|2 → 3", text)
+
+
+def test_the_code_of_a_mutant_takes_the_place_of_the_function(source: Path) -> None:
+    for mutant in mutants(source.parent, source):
+        if mutant.change == "self.mark = to + by → pass":
+            assert mutant.code.co_name == "move"
+            assert "mark" not in mutant.code.co_names
+            break
+    else:
+        pytest.fail("no such mutant")
+
+
+def test_accepted_survivors_are_still_there() -> None:
+    """A reason whose mutant is gone says nothing any more."""
+    lines = (Path(__file__).parent / "accepted.txt").read_text().splitlines()
+    names = [line for line in lines if line and not line.startswith("# ")]
+    paths = sorted({name.split(" ", 1)[0] for name in names})
+    known = {mutant.name for path in paths for mutant in mutants(ROOT, ROOT / path)}
+    assert [name for name in names if name not in known] == []
+
+
+def test_methods_and_functions_are_found_by_their_qualified_names() -> None:
+    tree = ast.parse(SOURCE)
+    assert [name for name, _ in functions(tree)] == ["Cursor.move"]
