@@ -1,7 +1,7 @@
 """What the embedded engine has in memory, all of it durable: ledgers with their tails, and keys."""
 
 from managed_ledger.storage.backend import LedgerSummary
-from managed_ledger.storage.entry_columns import EntryColumns, leading
+from managed_ledger.storage.entry_columns import EntryColumns
 from managed_ledger.storage.ledger_files import BlockIndex, FlushedPart, FlushJob, FlushResult
 from managed_ledger.storage.metadata_table import MetadataTable
 from managed_ledger.storage.operations import (
@@ -57,7 +57,7 @@ class LedgerState:
 
     def flush_job(self, max_bytes: int) -> FlushJob:
         start = self.flushed.entries - self.tail.first_entry_id
-        entries = leading(self.tail.entries[start : start + MAX_ENTRIES_PER_FLUSH], max_bytes)
+        entries = self.tail.leading_from(start, MAX_ENTRIES_PER_FLUSH, max_bytes)
         message_counts = self.tail.message_counts[start : start + len(entries)]
         first, count = self.flushed.entries, len(entries)
         tags = self.tail.tags.within(first, first + count - 1)

@@ -4,9 +4,12 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from typing import Final
 
 from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.tag_runs import TagRuns
+
+LOOK_AHEAD: Final = 256
 
 
 def leading(entries: list[bytes], max_bytes: int) -> list[bytes]:
@@ -46,6 +49,19 @@ class EntryColumns:
             self.tags.add(first, first + len(entries) - 1, tag)
         self.entries.extend(entries)
         self.message_counts.extend(message_counts)
+
+    def leading_from(self, start: int, max_entries: int, max_bytes: int) -> list[bytes]:
+        """`leading` of the entries from index `start` on, without a look at all of them."""
+        found: list[bytes] = []
+        stop = min(len(self.entries), start + max_entries)
+        while start < stop and max_bytes > 0:
+            piece = leading(self.entries[start : min(stop, start + LOOK_AHEAD)], max_bytes)
+            found += piece
+            max_bytes -= sum(map(len, piece))
+            start += LOOK_AHEAD
+            if len(piece) < LOOK_AHEAD:
+                break
+        return found
 
     def drop_before(self, entry_id: int) -> None:
         dropped = max(0, entry_id - self.first_entry_id)

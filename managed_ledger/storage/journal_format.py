@@ -10,7 +10,7 @@ from being zeros. Body = records, each opened by its kind. Numbers are little-en
 
 import sys
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -33,6 +33,7 @@ MAGIC: Final = b"PBJ1"
 END: Final = b"\xa5"
 SECTOR: Final = 512
 ZERO_SECTOR: Final = bytes(SECTOR)
+LARGE_BYTES: Final = 8 * 1024  # entries of this size are cheaper written from where they are
 
 HEADER: Final = Struct("<4sIQQIII")  # magic, generation, offset, synced to, body, zeros, body crc
 CRC: Final = Struct("<I")
@@ -98,10 +99,22 @@ class DeleteLedgerRecord:
 Record = EntriesRecord | PutRecord | RemoveRecord | CreateLedgerRecord | DeleteLedgerRecord
 
 
-def encode_frame(body: bytes, generation: int, offset: int, synced_to: int) -> list[bytes]:
-    zeros = zero_sectors(body + END, offset + HEADER_BYTES) if ZERO_SECTOR in body else 0
-    header = HEADER.pack(MAGIC, generation, offset, synced_to, len(body), zeros, crc32c(body))
-    return [header, CRC.pack(crc32c(header)), body, END]
+def encode_frame(
+    body: Sequence[bytes], generation: int, offset: int, synced_to: int
+) -> list[bytes]:
+    """`body` in parts, as `encode_body` made it; so is the frame."""
+    zeros = zero_sectors((*body, END), offset + HEADER_BYTES)
+    size_bytes = sum(map(len, body))
+    header = HEADER.pack(MAGIC, generation, offset, synced_to, size_bytes, zeros, checksum(body))
+    return [header + CRC.pack(crc32c(header)), *body, END]
+
+
+def checksum(parts: Iterable[bytes]) -> int:
+    """The CRC32C of all of them, one behind the other."""
+    crc = 0
+    for part in parts:
+        crc = crc32c(part, crc)
+    return crc
 
 
 def decode_header(data: bytes, offset: int) -> FrameHeader | None:
@@ -117,17 +130,36 @@ def decode_header(data: bytes, offset: int) -> FrameHeader | None:
     return header
 
 
-def zero_sectors(data: bytes, offset: int) -> int:
-    """How many aligned sectors of `data`, which starts at `offset` of its file, are all zeros.
+def zero_sectors(parts: Sequence[bytes], offset: int) -> int:
+    """How many aligned sectors of the parts, which start at `offset` of their file, are all zeros.
 
-    A last sector that is not whole counts; a first one that begins before `data` does not.
+    A last sector that is not whole counts; a first one that begins before the parts does not.
     """
-    start = -offset % SECTOR
-    pieces = (data[at : at + SECTOR] for at in range(start, len(data), SECTOR))
-    return sum(not any(piece) for piece in pieces)
+    found = 0
+    for index, part in enumerate(parts):
+        start = -offset % SECTOR
+        offset += len(part)
+        first_bytes = part[start::SECTOR]  # of each sector: few are zero
+        at = first_bytes.find(0)
+        while at >= 0:
+            sector = sector_at(parts, index, start + at * SECTOR)
+            found += sector == ZERO_SECTOR[: len(sector)]
+            at = first_bytes.find(0, at + 1)
+    return found
 
 
-def encode_body(operations: Iterable[Operation]) -> bytes:
+def sector_at(parts: Sequence[bytes], index: int, start: int) -> bytes:
+    """From `start` of that part on; it may go on in the next ones."""
+    sector = parts[index][start : start + SECTOR]
+    while len(sector) < SECTOR and index + 1 < len(parts):
+        index += 1
+        sector += parts[index][: SECTOR - len(sector)]
+    return sector
+
+
+def encode_body(operations: Iterable[Operation]) -> list[bytes]:
+    """In parts: large entries stand alone, uncopied; all between them is joined."""
+    body: list[bytes] = []
     parts: list[bytes | array[int]] = []
     for operation in operations:
         if isinstance(operation, Append):
@@ -139,10 +171,16 @@ def encode_body(operations: Iterable[Operation]) -> bytes:
                 parts.append(ENTRIES.pack(KIND_ENTRIES, *ids))
             parts.append(operation.lengths)
             parts.append(operation.message_counts)
-            parts.extend(operation.entries)
+            if operation.size_bytes < LARGE_BYTES * len(operation.entries):
+                parts.extend(operation.entries)
+            else:
+                body.append(b"".join(parts))
+                body.extend(operation.entries)
+                parts.clear()
         else:
             parts.append(encode_mutation(operation))
-    return b"".join(parts)
+    body.append(b"".join(parts))
+    return [part for part in body if part]
 
 
 def encode_mutation(operation: Operation) -> bytes:

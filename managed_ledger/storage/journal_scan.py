@@ -80,7 +80,7 @@ class JournalScan:
         if header.end > len(self._data):
             return True
         body_and_end = self._data[header.body_start : header.end]
-        return zero_sectors(body_and_end, header.body_start) > header.zero_sectors
+        return zero_sectors([body_and_end], header.body_start) > header.zero_sectors
 
     def _header_is_torn(self, offset: int) -> bool:
         """A header may lie across two sectors; the first one has its beginning lost if the rest

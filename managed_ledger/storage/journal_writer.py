@@ -68,7 +68,7 @@ class JournalWriter:
     def close(self) -> None:
         self._file.close()
 
-    def _write_frame(self, body: bytes) -> None:
+    def _write_frame(self, body: list[bytes]) -> None:
         parts = encode_frame(body, self.generation, self.size, self._synced_to)
         try:
             self._file.pwritev(parts, self.size)

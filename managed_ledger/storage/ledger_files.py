@@ -19,7 +19,7 @@ from crc32c import crc32c
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.disk import Disk, DiskFile
 from managed_ledger.storage.entry_columns import EntryColumns
-from managed_ledger.storage.journal_format import split, u32_column
+from managed_ledger.storage.journal_format import LARGE_BYTES, checksum, split, u32_column
 from managed_ledger.storage.tag_runs import TagRuns
 
 FOLDER: Final = "ledgers"
@@ -119,11 +119,12 @@ def sync_all(disk: Disk, jobs: Iterable[FlushJob]) -> None:
 
 
 def write_blocks(file: DiskFile, job: FlushJob) -> FlushResult:
-    offset, blocks = job.flushed.file_bytes, []
-    for first_entry_id, parts in encode_blocks(job):
-        file.pwritev(parts, offset)
+    offset, blocks, parts = job.flushed.file_bytes, [], []
+    for first_entry_id, block in encode_blocks(job):
         blocks.append((first_entry_id, offset))
-        offset += sum(map(len, parts))
+        parts += block
+        offset += sum(map(len, block))
+    file.pwritev(parts, job.flushed.file_bytes)
     flushed = FlushedPart(
         job.flushed.entries + len(job.entries),
         offset,
@@ -167,10 +168,12 @@ def encode_block(
 ) -> list[bytes]:
     lengths = array("I", map(len, entries))
     tagged = encode_tags(tags, first_entry_id) if tags else b""
-    body = b"".join((tagged, lengths, message_counts, *entries))
-    ids = ledger_id, first_entry_id, len(entries)
-    header = HEADER.pack(TAGGED_MAGIC if tags else MAGIC, *ids, len(body), crc32c(body))
-    return [header, CRC.pack(crc32c(header)), body]
+    columns = b"".join((tagged, lengths, message_counts))
+    large = len(entries) * LARGE_BYTES <= sum(lengths)
+    body = [columns, *entries] if large else [b"".join((columns, *entries))]
+    ids = ledger_id, first_entry_id, len(entries), sum(map(len, body))
+    header = HEADER.pack(TAGGED_MAGIC if tags else MAGIC, *ids, checksum(body))
+    return [header + CRC.pack(crc32c(header)), *body]
 
 
 def encode_tags(tags: TagRuns, first_entry_id: int) -> bytes:

@@ -151,7 +151,7 @@ def scan(data: bytes, is_last: bool = True) -> JournalScan:
 def frames(*bodies: bytes, synced: bool = True) -> bytes:
     data = b""
     for body in bodies:
-        data += b"".join(encode_frame(body, 7, len(data), len(data) if synced else 0))
+        data += b"".join(encode_frame([body], 7, len(data), len(data) if synced else 0))
     return data
 
 
@@ -203,9 +203,9 @@ def test_a_lost_sector_with_only_unsynced_frames_behind_it_is_torn():
 
 
 def test_frames_of_another_generation_or_offset_do_not_pass():
-    stale = b"".join(encode_frame(b"\x05stale", 6, 0, 0))
+    stale = b"".join(encode_frame([b"\x05stale"], 6, 0, 0))
     with pytest.raises(CorruptStorage):
         scan(stale)
-    moved = b"".join(encode_frame(b"\x05moved", 7, 99, 99))
+    moved = b"".join(encode_frame([b"\x05moved"], 7, 99, 99))
     with pytest.raises(CorruptStorage):
         scan(moved)
