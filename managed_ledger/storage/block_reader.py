@@ -8,10 +8,10 @@ from typing import Final, TypeVar
 
 from managed_ledger.errors import CorruptStorage, LedgerNotFound
 from managed_ledger.storage.backend import EntryRun
+from managed_ledger.storage.block_cache import BlockCache
 from managed_ledger.storage.disk import Disk
 from managed_ledger.storage.disk_errors import failed
 from managed_ledger.storage.engine_state import LedgerState
-from managed_ledger.storage.entry_columns import EntryColumns
 from managed_ledger.storage.ledger_files import (
     BLOCK_BYTES,
     BlockIndex,
@@ -21,7 +21,6 @@ from managed_ledger.storage.ledger_files import (
 )
 
 READ_AHEAD_BYTES: Final = 8 * BLOCK_BYTES
-MAX_CACHED_BLOCKS: Final = 256
 T = TypeVar("T")
 
 
@@ -29,7 +28,7 @@ class BlockReader:
     def __init__(self, disk: Disk, executor: Executor | None) -> None:
         self._disk = disk
         self._executor = executor
-        self._blocks: dict[tuple[int, int], EntryColumns] = {}  # the least recently used first
+        self._cache = BlockCache()
 
     def cached(
         self, state: LedgerState, first: int, last: int, max_entries: int, max_bytes: int
@@ -40,12 +39,8 @@ class BlockReader:
             return state.tail.run(state.ledger_id, first, *limits)
         if state.index is None:
             return None
-        key = state.ledger_id, state.index.block_of(first)
-        block = self._blocks.pop(key, None)
-        if block is None:
-            return None
-        self._blocks[key] = block
-        return block.run(state.ledger_id, first, *limits)
+        block = self._cache.get((state.ledger_id, state.index.block_of(first)))
+        return None if block is None else block.run(state.ledger_id, first, *limits)
 
     async def read(
         self, state: LedgerState, first: int, last: int, max_entries: int, max_bytes: int
@@ -58,11 +53,12 @@ class BlockReader:
         if run is not None:
             return run
         index = state.index or await self._load_index(state)
-        start, end = index.stretch(first, last, state.flushed.file_bytes, READ_AHEAD_BYTES)
+        start, end = index.stretch(first, last, state.flushed.file_bytes, self._read_ahead())
         blocks = await self._run(
             state, partial(read_blocks, self._disk, state.ledger_id, start, end)
         )
-        self._keep(state, blocks)
+        for block in blocks:
+            self._cache.add((state.ledger_id, block.first_entry_id), block)
         run = blocks[0].run(state.ledger_id, first, last, max_entries, max_bytes)
         assert run is not None
         return run
@@ -91,8 +87,10 @@ class BlockReader:
                 ) from error
             raise failed(error, name) from error
 
-    def _keep(self, state: LedgerState, blocks: list[EntryColumns]) -> None:
-        for block in blocks:
-            self._blocks[state.ledger_id, block.first_entry_id] = block
-        while len(self._blocks) > MAX_CACHED_BLOCKS:
-            del self._blocks[next(iter(self._blocks))]
+    def _read_ahead(self) -> int:
+        """Many readers read less far ahead, or they would drive out what each other will want."""
+        share = self._cache.max_bytes // (2 * (self._cache.ledgers() + 1))
+        return min(READ_AHEAD_BYTES, share)
+
+    def close(self) -> None:
+        self._cache.close()

@@ -94,6 +94,7 @@ class EmbeddedBackend(QueueingBackend):
             return
         self._is_open = False
         self._commits.stop_taking(LedgerClosed("the storage was closed; start it again"))
+        self._reader.close()
         if self._sync_timer is not None:
             self._sync_timer.cancel()
         await self._commits.drain()

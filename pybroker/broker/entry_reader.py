@@ -82,6 +82,14 @@ class EntryFetcher:
     def drop(self) -> None:
         self._held = None
 
+    def passed(self, position: Position) -> None:
+        """What lies before `position` will not be asked for: it need not stay in memory."""
+        held = self._held
+        if held is None:
+            return
+        if position >= (held.ledger_id, held.first_entry_id + len(held.entries)):
+            self._held = None
+
     def _from_held(self, position: Position, up_to: Position, max_entries: int) -> EntryRun | None:
         held = self._held
         if held is None or held.ledger_id != position.ledger_id:
@@ -162,6 +170,7 @@ class EntryReader:
     def advance(self, delivery: Delivery) -> None:
         """These entries of the last `peek` are delivered, or in somebody's hands."""
         self.position = Position(delivery.ledger_id, delivery.entry_ids[-1] + 1)
+        self._ahead.passed(self.position)
 
     def skip_invisible(self) -> None:
         """Settle what stands before the next visible entry, though nobody can take that one."""

@@ -1,0 +1,68 @@
+"""Blocks of ledger files that were read lately: so many bytes, and nothing that nobody asks for.
+
+Two generations: a block that is asked for belongs to the new one; from time to time the old one is
+dropped and the new one becomes old. Where there is no room, the least recently used block goes.
+"""
+
+import asyncio
+from typing import Final
+
+from managed_ledger.storage.entry_columns import EntryColumns
+
+MAX_BYTES: Final = 32 * 1024 * 1024
+IDLE_S: Final = 10.0  # a block that is not asked for stays once to twice as long
+ENTRY_OVERHEAD_BYTES: Final = 56  # what Python adds to an entry
+
+Key = tuple[int, int]  # ledger id, first entry id
+
+
+class BlockCache:
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.size_bytes = 0
+        self._new: dict[Key, EntryColumns] = {}  # the least recently used first
+        self._old: dict[Key, EntryColumns] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def get(self, key: Key) -> EntryColumns | None:
+        block = self._new.pop(key, None) or self._old.pop(key, None)
+        if block is not None:
+            self._new[key] = block
+        return block
+
+    def add(self, key: Key, block: EntryColumns) -> None:
+        """A block larger than the limit is not kept."""
+        self._drop(key)
+        self._new[key] = block
+        self.size_bytes += cost_of(block)
+        while self.size_bytes > self.max_bytes:
+            self._drop(next(iter(self._old or self._new)))
+        self._set_timer()
+
+    def ledgers(self) -> int:
+        """How many ledgers have a block here: about as many readers share the room."""
+        return len({ledger_id for ledger_id, _ in (*self._new, *self._old)})
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _drop(self, key: Key) -> None:
+        block = self._new.pop(key, None) or self._old.pop(key, None)
+        if block is not None:
+            self.size_bytes -= cost_of(block)
+
+    def _set_timer(self) -> None:
+        if self._timer is None and self.size_bytes:
+            self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._age)
+
+    def _age(self) -> None:
+        self._timer = None
+        self.size_bytes -= sum(map(cost_of, self._old.values()))
+        self._old, self._new = self._new, {}
+        self._set_timer()
+
+
+def cost_of(block: EntryColumns) -> int:
+    return sum(map(len, block.entries)) + ENTRY_OVERHEAD_BYTES * len(block.entries)

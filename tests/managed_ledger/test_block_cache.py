@@ -1,0 +1,96 @@
+"""What of the ledger files stays in memory: so many bytes, and only what somebody reads."""
+
+import asyncio
+
+from faulty_disk import FaultyDisk
+
+from managed_ledger.storage.block_cache import BlockCache
+from managed_ledger.storage.entry_columns import EntryColumns
+from managed_ledger.storage.journal import EmbeddedBackend
+
+
+def block(*sizes: int) -> EntryColumns:
+    return EntryColumns(0, [bytes(size) for size in sizes])
+
+
+def cached(cache: BlockCache, keys: range) -> list[int]:
+    return [key for key in keys if cache.get((key, 0)) is not None]
+
+
+def test_the_cache_is_limited_in_bytes_and_the_least_recently_used_go(run):
+    async def scenario():
+        cache = BlockCache(max_bytes=1000)
+        for key in range(3):
+            cache.add((key, 0), block(200))
+        cache.get((0, 0))
+        cache.add((3, 0), block(300, 50))
+        assert cache.size_bytes <= 1000
+        assert cached(cache, range(4)) == [0, 2, 3]
+        cache.close()
+
+    run(scenario())
+
+
+def test_a_block_larger_than_the_cache_is_not_kept(run):
+    async def scenario():
+        cache = BlockCache(max_bytes=1000)
+        cache.add((0, 0), block(2000))
+        assert cached(cache, range(1)) == []
+        assert cache.size_bytes == 0
+        cache.close()
+
+    run(scenario())
+
+
+def test_what_nobody_asks_for_goes_after_a_while(run):
+    async def scenario():
+        cache = BlockCache()
+        cache.add((0, 0), block(200))
+        cache.add((1, 0), block(200))
+        cache._age()
+        assert cached(cache, range(1)) == [0]
+        cache._age()
+        assert cached(cache, range(2)) == [0]
+        cache._age()
+        cache._age()
+        assert cache.size_bytes == 0
+        cache.close()
+
+    run(scenario())
+
+
+def test_entries_larger_than_the_cache_are_read_one_after_the_other(run, clock):
+    async def scenario():
+        disk = FaultyDisk()
+        backend = EmbeddedBackend(disk, clock)
+        await backend.open()
+        ledger = await backend.create_ledger()
+        entries = [bytes([number]) * 200_000 for number in range(5)]
+        done = asyncio.get_running_loop().create_future()
+        backend.append(ledger, 0, entries, [1] * 5, done.set_result)
+        await done
+        await backend.close()
+        backend = EmbeddedBackend(FaultyDisk(disk.contents()), clock)
+        backend._reader._cache.max_bytes = 10
+        await backend.open()
+        found = []
+        for first in range(5):
+            found += (await backend.read(ledger, first, 4, 100, 1)).entries
+        assert found == entries
+        assert backend._reader._cache.size_bytes == 0
+        await backend.close()
+
+    run(scenario())
+
+
+def test_many_readers_read_less_far_ahead(run, clock):
+    async def scenario():
+        backend = EmbeddedBackend(FaultyDisk(), clock)
+        alone = backend._reader._read_ahead()
+        for ledger_id in range(1000):
+            backend._reader._cache.add((ledger_id, 0), block(100))
+        assert backend._reader._read_ahead() * 1000 < backend._reader._cache.max_bytes
+        assert alone == 8 * 64 * 1024
+        backend._reader.close()
+
+    run(scenario())
