@@ -2,7 +2,7 @@
 but the plain integers that it keeps anyway.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
 Kind = Literal["gauge", "counter"]
@@ -25,8 +25,13 @@ class Exposition:
         family = self._families.setdefault(name, [f"# TYPE {name} {kind}"])
         family.append(f"{name}{_labels(self._common | labels)} {_number(value)}")
 
+    def families(self) -> Iterator[str]:
+        """The text, a name with its samples at a time."""
+        for family in self._families.values():
+            yield "\n".join(family) + "\n"
+
     def render(self) -> str:
-        return "".join(f"{line}\n" for family in self._families.values() for line in family)
+        return "".join(self.families())
 
 
 def _labels(labels: Mapping[str, str]) -> str:

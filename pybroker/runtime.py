@@ -31,6 +31,20 @@ class SystemClock:
         return time.monotonic()
 
 
+class Pace:
+    """For long work: `step` after each piece of it, and others have the loop now and then."""
+
+    def __init__(self, steps_a_turn: int) -> None:
+        self._steps_a_turn = steps_a_turn
+        self._left = steps_a_turn
+
+    async def step(self, steps: int = 1) -> None:
+        self._left -= steps
+        if self._left <= 0:
+            self._left = self._steps_a_turn
+            await asyncio.sleep(0)
+
+
 class Tasks:
     """Owns background tasks: each failure is logged once, `close` cancels and awaits them all."""
 

@@ -74,6 +74,10 @@ class MetadataStore(Protocol):
         """All keys that start with `prefix`, sorted."""
         ...
 
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
+        """`changed(key)` is called when a key that starts with `prefix` was written or deleted."""
+        ...
+
 
 class LogStorage(Protocol):
     """Append-only ledgers by number; one writer each, which numbers the entries from 0."""

@@ -24,6 +24,7 @@ class MetadataTable:
         self._submit = submit
         self._durable: SortedDict[str, Versioned] = SortedDict()
         self._queued: dict[str, Put | Remove] = {}
+        self._watchers: list[tuple[str, Callable[[str], None]]] = []
 
     def get(self, key: str) -> Versioned | None:
         found: Versioned | None = self._durable.get(key)
@@ -58,6 +59,12 @@ class MetadataTable:
         else:
             self._durable.pop(mutation.key, None)
         self.withdraw(mutation)
+        for prefix, changed in self._watchers:
+            if mutation.key.startswith(prefix):
+                changed(mutation.key)
+
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
+        self._watchers.append((prefix, changed))
 
     def withdraw(self, mutation: Put | Remove) -> None:
         if self._queued.get(mutation.key) is mutation:

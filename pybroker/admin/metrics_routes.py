@@ -10,9 +10,10 @@ from starlette.routing import Route
 from pybroker.admin.rates import Rates
 from pybroker.admin.routing import route
 from pybroker.admin.services import AdminServices
-from pybroker.admin.topic_stats import Stats, topic_stats
+from pybroker.admin.topic_stats import PARTS_A_TURN, Stats, topic_stats
 from pybroker.broker.topic import Topic
 from pybroker.metrics import CONTENT_TYPE, Exposition, Kind
+from pybroker.runtime import Pace
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.version import version
 
@@ -60,13 +61,20 @@ class MetricsRoutes:
         exposition.add("pulsar_active_connections", "gauge", services.connections())
         now_ms = services.clock.now_ms()
         loaded = services.topics.loaded()
-        stats = {topic: topic_stats(topic, self._rates, now_ms) for topic in loaded}
+        pace = Pace(PARTS_A_TURN)
+        stats = {topic: await topic_stats(topic, self._rates, now_ms, pace) for topic in loaded}
         add_broker(exposition, stats.values())
         for topic, topic_fields in stats.items():
             add_topic(exposition, topic, topic_fields)
+            await pace.step(1 + len(topic_fields["subscriptions"]))
         for coordinator in services.coordinators.served():
             add_coordinator(exposition, coordinator, now_ms)
-        return Response(exposition.render(), media_type=CONTENT_TYPE)
+            await pace.step(PARTS_A_TURN)
+        families: list[str] = []
+        for family in exposition.families():
+            families.append(family)
+            await pace.step(PARTS_A_TURN)
+        return Response("".join(families), media_type=CONTENT_TYPE)
 
 
 def add_broker(exposition: Exposition, topics: Iterable[Stats]) -> None:

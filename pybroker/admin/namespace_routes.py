@@ -1,5 +1,6 @@
 """Namespaces and those of their policies that have an effect here."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -17,6 +18,7 @@ from pybroker.admin.routing import (
 )
 from pybroker.admin.services import AdminServices
 from pybroker.broker.tenants import Conflict
+from pybroker.names import TopicName
 
 _AUTO_CREATION = "autoTopicCreation"
 _DEDUPLICATION = "deduplicationEnabled"
@@ -64,21 +66,21 @@ class NamespaceRoutes:
     async def delete(self, request: Request) -> None:
         """With ?force=true the topics go too, and whoever uses them is disconnected."""
         namespace = namespace_of(request)
-        names = self._topics.names(namespace)
+        names = (await self._topics.lists.get(namespace)).names
         if names and not flag(request, "force"):
             raise Conflict(
                 f"Namespace {namespace} has {len(names)} topics; delete them first or use force"
             )
         for partitioned in self._tenants.partitioned_topics(namespace):
             await self._topics.delete_partitioned(partitioned, force=True)
-        for name in self._topics.names(namespace):
-            await self._topics.delete(name, force=True)
+        for name in (await self._topics.lists.get(namespace)).names:
+            await self._topics.delete(TopicName.parse(name), force=True)
         await self._tenants.delete_namespace(namespace)
 
-    async def topics(self, request: Request) -> list[str]:
+    async def topics(self, request: Request) -> Sequence[str]:
         if request.query_params.get("mode", "").upper() == "NON_PERSISTENT":
             return []
-        return [str(name) for name in self._topics.names(namespace_of(request))]
+        return (await self._topics.lists.get(namespace_of(request))).names
 
     async def permissions(self, request: Request) -> dict[str, list[str]]:
         self._tenants.check_namespace(namespace_of(request))

@@ -8,10 +8,17 @@ from starlette.routing import Route
 from pybroker.admin.rates import Rates
 from pybroker.admin.routing import TOPIC, flag, partitioned_metadata, route, topic_of
 from pybroker.admin.services import AdminServices
-from pybroker.admin.topic_stats import internal_stats, merged_stats, topic_stats
+from pybroker.admin.topic_stats import (
+    PARTS_A_TURN,
+    Stats,
+    internal_stats,
+    merged_stats,
+    topic_stats,
+)
 from pybroker.broker.topic import Topic
 from pybroker.errors import TopicNotFound
 from pybroker.names import TopicName
+from pybroker.runtime import Pace
 
 
 class StatsRoutes:
@@ -29,7 +36,7 @@ class StatsRoutes:
         ]
 
     async def stats(self, request: Request) -> dict[str, Any]:
-        return self._stats(await self._topic(topic_of(request)))
+        return await self._stats(await self._topic(topic_of(request)), Pace(PARTS_A_TURN))
 
     async def internal(self, request: Request) -> dict[str, Any]:
         return internal_stats(await self._topic(topic_of(request)))
@@ -37,8 +44,12 @@ class StatsRoutes:
     async def partitioned(self, request: Request) -> dict[str, Any]:
         """The partitions' sums; their own stats too unless ?perPartition=false."""
         name = topic_of(request)
-        by_partition = {str(t.name): self._stats(t) for t in await self._partitions(name)}
-        answer = merged_stats(by_partition.values())
+        pace = Pace(PARTS_A_TURN)
+        by_partition: dict[str, Stats] = {}
+        answer: Stats = {}
+        for topic in await self._partitions(name):
+            stats = by_partition[str(topic.name)] = await self._stats(topic, pace)
+            answer = merged_stats([answer, stats])
         answer["metadata"] = self._metadata(name)
         wanted = "perPartition" not in request.query_params or flag(request, "perPartition")
         answer["partitions"] = by_partition if wanted else {}
@@ -46,18 +57,19 @@ class StatsRoutes:
 
     async def partitioned_internal(self, request: Request) -> dict[str, Any]:
         name = topic_of(request)
-        partitions = await self._partitions(name)
-        return {
-            "metadata": self._metadata(name),
-            "partitions": {str(topic.name): internal_stats(topic) for topic in partitions},
-        }
+        pace = Pace(PARTS_A_TURN)
+        by_partition: dict[str, Stats] = {}
+        for topic in await self._partitions(name):
+            by_partition[str(topic.name)] = internal_stats(topic)
+            await pace.step()
+        return {"metadata": self._metadata(name), "partitions": by_partition}
 
     def _metadata(self, name: TopicName) -> dict[str, Any]:
         tenants = self._topics.tenants
         return partitioned_metadata(tenants.partitions(name), tenants.partitioned_properties(name))
 
-    def _stats(self, topic: Topic) -> dict[str, Any]:
-        return topic_stats(topic, self._rates, self._clock.now_ms())
+    async def _stats(self, topic: Topic, pace: Pace) -> Stats:
+        return await topic_stats(topic, self._rates, self._clock.now_ms(), pace)
 
     async def _topic(self, name: TopicName) -> Topic:
         topic = await self._topics.get(name)

@@ -44,8 +44,9 @@ class TopicRoutes:
         ]
 
     async def list_all(self, request: Request) -> list[str]:
-        names = self._topics.names(namespace_of(request))
-        return [str(name) for name in names if name.domain == request.path_params["domain"]]
+        found = await self._topics.lists.get(namespace_of(request))
+        domain = f"{request.path_params['domain']}://"
+        return [name for name in found.names if name.startswith(domain)]
 
     async def list_partitioned(self, request: Request) -> list[str]:
         namespace = namespace_of(request)

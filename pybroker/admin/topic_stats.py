@@ -12,8 +12,10 @@ from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.producers import Producer
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
+from pybroker.runtime import Pace
 
 Stats = dict[str, Any]
+PARTS_A_TURN: Final = 50  # topics, subscriptions, consumers, producers
 
 _TYPE_NAMES: Final = {
     SubscriptionType.EXCLUSIVE: "Exclusive",
@@ -32,12 +34,16 @@ _OUT_FIELDS: Final = (
 _NO_LEDGER: Final = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False}
 
 
-def topic_stats(topic: Topic, rates: Rates, now_ms: int) -> Stats:
+async def topic_stats(topic: Topic, rates: Rates, now_ms: int, pace: Pace) -> Stats:
     subscriptions = {
-        name: subscription_stats(subscription, topic, rates)
-        for name, subscription in topic.subscriptions.items()
+        name: await subscription_stats(subscription, topic, rates, pace)
+        for name, subscription in list(topic.subscriptions.items())
     }
-    publishers = [producer_stats(producer, topic, rates) for producer in topic.producers.all()]
+    publishers: list[Stats] = []
+    for producer in topic.producers.all():
+        publishers.append(producer_stats(producer, topic, rates))
+        await pace.step()
+    await pace.step()
     return {
         **_traffic_in((str(topic.name),), topic, rates),
         **{field: _total(subscriptions.values(), field) for field in _OUT_FIELDS},
@@ -53,9 +59,15 @@ def topic_stats(topic: Topic, rates: Rates, now_ms: int) -> Stats:
     }
 
 
-def subscription_stats(subscription: Subscription, topic: Topic, rates: Rates) -> Stats:
+async def subscription_stats(
+    subscription: Subscription, topic: Topic, rates: Rates, pace: Pace
+) -> Stats:
     names = (str(topic.name), subscription.name)
-    consumers = [consumer_stats(consumer, names, rates) for consumer in subscription.consumers]
+    consumers: list[Stats] = []
+    for consumer in list(subscription.consumers):
+        consumers.append(consumer_stats(consumer, names, rates))
+        await pace.step()
+    await pace.step()
     cursor, kind = subscription.cursor, subscription.kind
     backlog, active = subscription.backlog, subscription.active_consumer
     return {

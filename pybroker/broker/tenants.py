@@ -15,7 +15,7 @@ from pybroker.names import COORDINATOR_ASSIGN, TopicName
 
 _TENANTS: Final = "/tenants/"
 _NAMESPACES: Final = "/namespaces/"
-_PARTITIONED: Final = "/partitioned-topics/"
+PARTITIONED_PREFIX: Final = "/partitioned-topics/"
 _BUILT_IN: Final = ("public/default", "pulsar/system")
 
 
@@ -32,7 +32,7 @@ class NotFound(PulsarError):
 
 
 def partitions_key(name: TopicName) -> str:
-    return _PARTITIONED + name.ledger_name
+    return PARTITIONED_PREFIX + name.ledger_name
 
 
 class Tenants:
@@ -135,7 +135,7 @@ class Tenants:
         tenant, _, local = namespace.partition("/")
         found = []
         for domain in ("persistent", "non-persistent"):
-            prefix = f"{_PARTITIONED}{namespace}/{domain}/"
+            prefix = f"{PARTITIONED_PREFIX}{namespace}/{domain}/"
             for key in self._metadata.keys(prefix):
                 found.append(TopicName(domain, tenant, local, key.removeprefix(prefix)))
         return found

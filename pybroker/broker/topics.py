@@ -15,6 +15,7 @@ from pybroker.broker.deletions import Deletions, Doomed
 from pybroker.broker.schemas import Schemas
 from pybroker.broker.tenants import Conflict, Tenants
 from pybroker.broker.topic import Topic
+from pybroker.broker.topic_lists import TopicLists
 from pybroker.config import BrokerConfig
 from pybroker.errors import NotAllowed, TopicNotFound
 from pybroker.names import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TopicName
@@ -35,6 +36,7 @@ class Topics:
         self.tenants = tenants
         self.schemas = Schemas(metadata)
         self.deletions = Deletions(factory, metadata)
+        self.lists = TopicLists(factory, metadata, tenants)
         self._factory = factory
         self._metadata = metadata
         self._outcomes = outcomes
@@ -210,23 +212,6 @@ class Topics:
         """Raises InvalidTopicName where a partition's name would be too long."""
         TopicName.parse(str(name.partition_at(partitions - 1)))
         await self._change(name, self.tenants.set_partitions(name, partitions, properties))
-
-    # -- list
-
-    def names(self, namespace: str) -> list[TopicName]:
-        """Every topic a client can use in a namespace; partitions, not partitioned topics."""
-        self.tenants.check_namespace(namespace)
-        tenant, _, local = namespace.partition("/")
-        found: dict[TopicName, None] = {}
-        for topic in self.tenants.partitioned_topics(namespace):
-            for index in range(self.tenants.partitions(topic)):
-                found[topic.partition_at(index)] = None
-        prefix = f"{namespace}/persistent/"
-        for ledger in self._factory.names(prefix):
-            name = TopicName("persistent", tenant, local, ledger.removeprefix(prefix))
-            if not name.internal:
-                found[name] = None
-        return sorted(found)
 
     # -- delete and unload
 

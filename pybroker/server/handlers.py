@@ -63,7 +63,7 @@ HANDLERS: Final[dict[int, Handler]] = {
         answer_error=on_metadata.partitioned_metadata_failed,
     ),
     _T.GET_TOPICS_OF_NAMESPACE: Handler(
-        "getTopicsOfNamespace", deferred=on_metadata.topics_of_namespace
+        "getTopicsOfNamespace", immediate=on_metadata.topics_of_namespace
     ),
     _T.WATCH_TOPIC_LIST: Handler("watchTopicList", deferred=on_metadata.unsupported),
     _T.WATCH_TOPIC_LIST_CLOSE: Handler("watchTopicListClose", deferred=on_metadata.unsupported),

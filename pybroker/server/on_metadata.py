@@ -2,13 +2,14 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
-from crc32c import crc32c
-
 from pybroker.broker.schemas import StoredSchema, version_bytes
 from pybroker.broker.tenants import NotFound
+from pybroker.broker.topic_lists import TopicList
 from pybroker.errors import NotAllowed, PulsarError, ServiceNotReady, UnsupportedVersionError
 from pybroker.names import TopicName
+from pybroker.server.on_consume import Rest
 from pybroker.server.on_produce import stored_schema
+from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _TYPE = pb.BaseCommand
 PROTOCOL_VERSION: Final = 21
 SERVER_VERSION: Final = "pybroker"
+NO_TOPICS: Final = TopicList(())
 
 
 # -- CONNECT
@@ -111,31 +113,35 @@ def _send_partitioned_metadata(
     )
 
 
-async def topics_of_namespace(session: "Session", command: pb.CommandGetTopicsOfNamespace) -> None:
+def topics_of_namespace(session: "Session", command: pb.CommandGetTopicsOfNamespace) -> Rest | None:
     """All names, unfiltered: a pattern is the client's to match, so no client's regular
     expression ever runs here. Topic-list watchers are not advertised for the same reason.
     """
-    names: list[TopicName] = []
-    if command.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
-        try:
-            names = session.services.topics.names(command.namespace)
-        except NotFound:
-            names = []
-    topics = sorted(str(name) for name in names)
-    topics_hash = f"{crc32c(','.join(topics).encode()):08x}"
-    changed = command.topics_hash != topics_hash
-    answer = pb.CommandGetTopicsOfNamespaceResponse(
-        request_id=command.request_id,
-        topics=topics if changed else [],
-        filtered=False,
-        topics_hash=topics_hash,
-        changed=changed,
-    )
-    session.send_command(
-        pb.BaseCommand(
-            type=_TYPE.GET_TOPICS_OF_NAMESPACE_RESPONSE, getTopicsOfNamespaceResponse=answer
-        )
-    )
+    try:
+        found = session.services.topics.lists.known(command.namespace)
+    except NotFound:
+        found = NO_TOPICS
+    if command.mode == pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+        found = NO_TOPICS
+    if found is None:
+        return _topics_once_found(session, command)
+    _write_topics(session, command, found)
+    return None
+
+
+async def _topics_once_found(session: "Session", command: pb.CommandGetTopicsOfNamespace) -> None:
+    found = await session.services.topics.lists.get(command.namespace)
+    _write_topics(session, command, found)
+
+
+def _write_topics(
+    session: "Session", command: pb.CommandGetTopicsOfNamespace, found: TopicList
+) -> None:
+    if command.topics_hash == found.hash:
+        answer = commands.encode_topics([], found.hash, changed=False)
+    else:
+        answer = session.services.encoded_topics(command.namespace, found)
+    session.write(commands.topics_of_namespace(command.request_id, answer))
 
 
 async def unsupported(session: "Session", command: Any) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from pybroker.broker.topic_lists import TopicList
 from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
 from pybroker.runtime import Clock
@@ -13,6 +14,7 @@ from pybroker.server.held_runs import HeldRoom
 from pybroker.server.outbox import Outboxes
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.transaction.coordinators import Coordinators
+from pybroker.wire import commands
 
 _RECEIVE_BYTES: Final = 256 * 1024
 
@@ -34,8 +36,17 @@ class Services:
     connection_numbers: Iterator[int] = field(default_factory=itertools.count)
     name_numbers: Iterator[int] = field(default_factory=itertools.count)
     held_runs: HeldRoom = field(default_factory=HeldRoom)
+    _encoded_topics: dict[str, tuple[TopicList, bytes]] = field(default_factory=dict)
     # What sockets are read into; a fresh buffer for each read would be mapped and unmapped.
     receive_buffer: memoryview = field(default_factory=_receive_buffer)
+
+    def encoded_topics(self, namespace: str, topics: TopicList) -> bytes:
+        """The answer to GET_TOPICS_OF_NAMESPACE, encoded once for each list."""
+        known = self._encoded_topics.get(namespace)
+        if known is None or known[0] is not topics:
+            encoded = commands.encode_topics(topics.names, topics.hash, changed=True)
+            known = self._encoded_topics[namespace] = topics, encoded
+        return known[1]
 
     def new_producer_name(self) -> str:
         """Given once in the life of the storage, for deduplication goes by names; and short, for it

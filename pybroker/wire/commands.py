@@ -19,6 +19,13 @@ from pybroker.wire.varint import ENTRY_HIGH, ENTRY_LOW, ENTRY_WIDTH
 
 Type = pb.BaseCommand
 _SIZES: Final = struct.Struct(">II")
+# The type of the command, and the tag of its body.
+_TOPICS_HEAD: Final = b"".join(
+    (
+        b"\x08" + varint.encode(Type.GET_TOPICS_OF_NAMESPACE_RESPONSE),
+        varint.encode(Type.GETTOPICSOFNAMESPACERESPONSE_FIELD_NUMBER << 3 | 2),
+    )
+)
 
 
 def has_invalid_text(message: Message) -> bool:
@@ -177,6 +184,24 @@ def ack_set_bits(words: Sequence[int], batch_size: int) -> int:
             "messages does not have"
         )
     return bits
+
+
+# -- GET_TOPICS_OF_NAMESPACE ---------------------------------------------------------------------
+
+
+def encode_topics(topics: Sequence[str], topics_hash: str, changed: bool) -> bytes:
+    """The answer without the request's id, the same for everybody who asks."""
+    return pb.CommandGetTopicsOfNamespaceResponse(
+        topics=topics, filtered=False, topics_hash=topics_hash, changed=changed
+    ).SerializePartialToString()
+
+
+def topics_of_namespace(request_id: int, encoded: bytes) -> bytes:
+    request = b"\x08" + varint.encode(request_id)
+    body_size = varint.encode(len(request) + len(encoded))
+    command_size = len(_TOPICS_HEAD) + len(body_size) + len(request) + len(encoded)
+    sizes = _SIZES.pack(4 + command_size, command_size)
+    return b"".join((sizes, _TOPICS_HEAD, body_size, request, encoded))
 
 
 # -- answers -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from raw_client import RawClient
 
 import pybroker.testing
 from pybroker.broker.delivery import ROUND_BYTES
+from pybroker.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import FrameDecoder, encode_frame
 from pybroker.wire.message_metadata import build_entry
@@ -141,6 +142,35 @@ def test_a_frame_in_tiny_pieces_takes_no_more_memory_than_its_size() -> None:
         decoder.receive(b"x")
     held = sum(sys.getsizeof(part) for part in decoder._parts)
     assert held < 2 * decoder.held_bytes
+
+
+def test_answers_that_nobody_reads_are_not_written(topic: str) -> None:
+    with (
+        pybroker.testing.broker() as broker,
+        RawClient(broker.service_url) as lazy,
+        RawClient(broker.service_url) as other,
+    ):
+        partitioned = TopicName.parse(f"{topic}-{'x' * 500}")
+
+        async def create(running: Any) -> None:
+            await running.topics.create_partitioned(partitioned, 1000)
+
+        broker.call(create)
+        asked = pb.CommandGetTopicsOfNamespace(namespace="public/default")
+        with lazy.in_one_piece():
+            for _ in range(200):
+                lazy.start_request(_T.GET_TOPICS_OF_NAMESPACE, "getTopicsOfNamespace", asked)
+        assert other.kinds_before_pong() == []
+
+        async def buffered(running: Any) -> int:
+            await asyncio.sleep(0.01)
+            sessions = running.server.sessions
+            return max(s._transport.get_write_buffer_size() for s in sessions)
+
+        assert broker.call(buffered) <= 2 * MIB
+        for _ in range(200):
+            answer = lazy.receive(_T.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+            assert len(answer.topics) == 1000
 
 
 def test_what_was_received_before_a_stop_is_answered(topic: str) -> None:

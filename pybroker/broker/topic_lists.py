@@ -1,0 +1,124 @@
+"""The topics of each namespace: names that a client can use, sorted, and their hash.
+
+A list is found out when somebody first asks, a few names at a time, and kept; it changes only when
+the metadata store says that a topic has come or gone. So being asked again and again costs nothing.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Final
+
+from crc32c import crc32c
+
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.ledger_metadata import LEDGERS_PREFIX
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.broker.tenants import PARTITIONED_PREFIX, Tenants
+from pybroker.names import TopicName
+from pybroker.runtime import Pace
+
+_NAMES_A_TURN: Final = 500
+
+
+class TopicList:
+    """Never changed: each change makes another one."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """`names` are full and sorted."""
+        self.names = names
+
+    @cached_property
+    def hash(self) -> str:
+        return f"{crc32c(','.join(self.names).encode()):08x}"
+
+    def has(self, name: str) -> bool:
+        at = bisect_left(self.names, name)
+        return at < len(self.names) and self.names[at] == name
+
+    def with_or_without(self, name: str) -> "TopicList":
+        """Without it if it is there, else with it."""
+        at = bisect_left(self.names, name)
+        rest = at + self.has(name)
+        between = [] if self.has(name) else [name]
+        return TopicList([*self.names[:at], *between, *self.names[rest:]])
+
+
+class TopicLists:
+    def __init__(
+        self, factory: ManagedLedgerFactory, metadata: MetadataStore, tenants: Tenants
+    ) -> None:
+        self._factory = factory
+        self._tenants = tenants
+        self._metadata = metadata
+        self._known: dict[str, TopicList] = {}
+        self._finding: dict[str, asyncio.Task[TopicList]] = {}
+        metadata.watch(LEDGERS_PREFIX, self._ledger_changed)
+        metadata.watch(PARTITIONED_PREFIX, self._partitions_changed)
+
+    def known(self, namespace: str) -> TopicList | None:
+        """None if it has to be found out. Raises NotFound."""
+        self._tenants.check_namespace(namespace)
+        return self._known.get(namespace)
+
+    async def get(self, namespace: str) -> TopicList:
+        """Raises NotFound."""
+        known = self.known(namespace)
+        if known is not None:
+            return known
+        finding = self._finding.get(namespace)
+        if finding is None:
+            finding = self._finding[namespace] = asyncio.ensure_future(self._find(namespace))
+            finding.add_done_callback(lambda done: self._found(namespace, done))
+        return await asyncio.shield(finding)
+
+    async def _find(self, namespace: str) -> TopicList:
+        found: set[str] = set()
+        pace = Pace(_NAMES_A_TURN)
+        for partitioned in self._tenants.partitioned_topics(namespace):
+            for index in range(self._tenants.partitions(partitioned)):
+                found.add(str(partitioned.partition_at(index)))
+                await pace.step()
+        for key in self._metadata.keys(f"{LEDGERS_PREFIX}{namespace}/persistent/"):
+            ledger = key.removeprefix(LEDGERS_PREFIX)
+            name = _topic(ledger)
+            if name is not None and self._factory.exists(ledger):
+                found.add(str(name))
+            await pace.step()
+        return TopicList(sorted(found))
+
+    def _found(self, namespace: str, done: asyncio.Task[TopicList]) -> None:
+        """Kept, unless something changed meanwhile."""
+        if self._finding.get(namespace) is done:
+            del self._finding[namespace]
+            if not done.cancelled() and done.exception() is None:
+                self._known[namespace] = done.result()
+
+    def _ledger_changed(self, key: str) -> None:
+        name = _topic(key.removeprefix(LEDGERS_PREFIX))
+        if name is None:
+            return
+        self._finding.pop(name.namespace_name, None)
+        known = self._known.get(name.namespace_name)
+        if known is not None and self._exists(name) is not known.has(str(name)):
+            self._known[name.namespace_name] = known.with_or_without(str(name))
+
+    def _exists(self, name: TopicName) -> bool:
+        if self._factory.exists(name.ledger_name):
+            return True
+        return 0 <= name.partition < self._tenants.partitions(name.partitioned_name)
+
+    def _partitions_changed(self, key: str) -> None:
+        tenant, namespace, _ = key.removeprefix(PARTITIONED_PREFIX).split("/", 2)
+        self._known.pop(f"{tenant}/{namespace}", None)
+        self._finding.pop(f"{tenant}/{namespace}", None)
+
+
+def _topic(ledger: str) -> TopicName | None:
+    """None for a ledger that is no topic's."""
+    parts = ledger.split("/", 3)
+    if len(parts) != 4 or parts[2] != "persistent":
+        return None
+    name = TopicName("persistent", parts[0], parts[1], parts[3])
+    return None if name.internal else name

@@ -1,0 +1,39 @@
+"""A scrape of very many topics lets others have the loop in between."""
+
+import asyncio
+from typing import Any
+
+import pybroker.testing
+from pybroker.admin.metrics_routes import MetricsRoutes
+from pybroker.admin.services import AdminServices
+from pybroker.names import TopicName
+
+
+def test_a_scrape_of_many_topics_is_made_a_little_at_a_time() -> None:
+    async def scrape(running: Any) -> tuple[int, bytes]:
+        for number in range(200):
+            name = TopicName.parse(f"t-{number}")
+            topic = await running.topics.get(name, create=True)
+            await topic.subscription("s", None, {}, create=True)
+        services = AdminServices(
+            topics=running.topics,
+            coordinators=running.coordinators,
+            clock=running._clock,
+            config=running._config,
+            service_url="pulsar://localhost:1",
+            admin_url="http://localhost:1",
+            connections=lambda: 0,
+        )
+        request: Any = None
+        scraping = asyncio.ensure_future(MetricsRoutes(services).metrics(request))
+        turns = 0
+        while not scraping.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return turns, bytes(scraping.result().body)
+
+    with pybroker.testing.broker() as broker:
+        turns, text = broker.call(scrape)
+    assert turns >= 10
+    assert b'pulsar_subscription_back_log{cluster="standalone",' in text
+    assert text.count(b"pulsar_storage_size{") == 200
