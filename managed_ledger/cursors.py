@@ -1,7 +1,7 @@
 """The cursors of one managed ledger: found again at open, made, written when dirty, deleted."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from managed_ledger.cursor import ManagedCursor
@@ -19,6 +19,7 @@ class Cursors:
         self._index = index
         self._by_name: dict[str, ManagedCursor] = {}
         self._dirty: dict[ManagedCursor, None] = {}
+        self.on_dirty: Callable[[], None] = lambda: None  # there is something to write
         self.by_name: Mapping[str, ManagedCursor] = MappingProxyType(self._by_name)
 
     def recover(self) -> None:
@@ -39,7 +40,6 @@ class Cursors:
         if cursor is None:
             cursor = self._durable(name, self._starting_position(start), properties)
             self._by_name[name] = cursor
-            self._dirty[cursor] = None
             cursor.mark_new()
         try:
             await cursor.flush()
@@ -100,8 +100,13 @@ class Cursors:
             mark_delete_position,
             properties,
             store=lambda value: self._metadata.put(key, value),
-            on_dirty=lambda cursor: self._dirty.setdefault(cursor),
+            on_dirty=self._became_dirty,
         )
+
+    def _became_dirty(self, cursor: ManagedCursor) -> None:
+        if not self._dirty:
+            self.on_dirty()
+        self._dirty[cursor] = None
 
     def _starting_position(self, start: Position | None) -> Position:
         last = self._index.last_confirmed

@@ -1,18 +1,22 @@
-"""Where managed ledgers are opened, and the one task that keeps house for all of them.
+"""Where managed ledgers are opened, and what is kept in order by time for all of them.
 
-Once a second the task writes dirty cursors, all in one commit; less often it rolls ledgers that are
-old and trims. Whoever made the backend opens it before and closes it after the factory.
+A second after the first cursor became dirty, dirty ones are written, many in one commit. A ledger
+in which something happened is visited a while later, rolled over when it is old and trimmed; an
+idle one costs nothing. Whoever made the backend opens it before and closes it after the factory.
 """
 
 import asyncio
 import logging
 from collections.abc import Coroutine
+from functools import partial
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from managed_ledger.config import Clock, ManagedLedgerConfig
 from managed_ledger.cursors import Cursors
 from managed_ledger.deletion import all_done, delete_managed_ledger, sweep
 from managed_ledger.errors import LedgerClosed
+from managed_ledger.housekeeper import Housekeeper
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.ledger_metadata import (
     LEDGERS_PREFIX,
@@ -26,6 +30,7 @@ from managed_ledger.storage.backend import Backend
 
 log = logging.getLogger(__name__)
 DEFAULT_CONFIG: Final = ManagedLedgerConfig()
+_WRITTEN_AT_ONCE: Final = 200
 T = TypeVar("T")
 
 
@@ -46,8 +51,10 @@ class ManagedLedgerFactory:
         self._ledgers: dict[str, ManagedLedger] = {}
         self._opening: dict[str, asyncio.Task[ManagedLedger]] = {}
         self._deleting: dict[str, asyncio.Task[None]] = {}
-        self._housekeeping: list[asyncio.Task[None]] = []
+        self._dirty: dict[ManagedLedger, None] = {}  # those with cursors to write
+        self._work: dict[asyncio.Task[None], None] = {}  # of visits
         self._closed = False
+        self.housekeeper = Housekeeper()
 
     async def open(self, name: str, config: ManagedLedgerConfig | None = None) -> ManagedLedger:
         """The managed ledger of that name, made if there is none; open ones are shared."""
@@ -113,10 +120,9 @@ class ManagedLedgerFactory:
     async def close(self) -> None:
         """Close every managed ledger; the backend stays open."""
         self._closed = True
-        for task in self._housekeeping:
-            task.cancel()
+        self.housekeeper.close()
         await asyncio.gather(
-            *self._housekeeping,
+            *self._work,
             *self._opening.values(),
             *self._deleting.values(),
             return_exceptions=True,
@@ -129,13 +135,19 @@ class ManagedLedgerFactory:
                 raise outcome
 
     async def _open(self, name: str, config: ManagedLedgerConfig) -> ManagedLedger:
+        self.housekeeper.start()
         await self._end_earlier(name)
         index, record = await recover_list(name, self._backend, self._clock)
         cursors = Cursors(name, self._backend.metadata, index)
         cursors.recover()
-        ledger = ManagedLedger(name, self._backend, self._clock, config, index, record, cursors)
+        ledger = ManagedLedger(
+            name, self._backend, self._clock, config, index, record, cursors, self.housekeeper
+        )
+        ledger.on_active = self._became_active
+        cursors.on_dirty = partial(self._became_dirty, ledger)
         self._ledgers[name] = ledger
-        self._start_housekeeping()
+        if ledger.has_closed_ledgers:
+            ledger.touch()
         return ledger
 
     async def _delete(self, name: str) -> None:
@@ -154,34 +166,60 @@ class ManagedLedgerFactory:
         if earlier is not None:
             await earlier.close()
 
-    def _start_housekeeping(self) -> None:
-        if not self._housekeeping and not self._closed:
-            loop = asyncio.get_running_loop()
-            self._housekeeping = [
-                loop.create_task(self._write_cursors()),
-                loop.create_task(self._roll_and_trim()),
-            ]
+    # -- by time
 
-    async def _write_cursors(self) -> None:
-        while True:
-            await asyncio.sleep(self._cursor_flush_interval_s)
-            writes = [ledger.flush_cursors() for ledger in self._open_ledgers()]
-            outcomes = await asyncio.gather(*writes, return_exceptions=True)
-            if errors := [outcome for outcome in outcomes if outcome is not None]:
-                log.error("cursors of %d logs could not be written: %s", len(errors), errors[0])
+    def _became_dirty(self, ledger: ManagedLedger) -> None:
+        if not self._dirty:
+            self.housekeeper.visit_in(self._cursor_flush_interval_s, self._write_cursors)
+        self._dirty[ledger] = None
+        if ledger.has_closed_ledgers:  # they may be consumed now
+            ledger.touch()
 
-    async def _roll_and_trim(self) -> None:
-        while True:
-            await asyncio.sleep(self._trim_interval_s)
-            for ledger in self._open_ledgers():
-                ledger.roll_over_when_old()
-                try:
-                    await ledger.trim()
-                except Exception:  # one log's trouble must not keep the others from trimming
-                    log.exception("%s could not be trimmed", ledger.name)
+    def _write_cursors(self) -> None:
+        """Some; the others in the next turn."""
+        dirty = list(islice(self._dirty, _WRITTEN_AT_ONCE))
+        for ledger in dirty:
+            del self._dirty[ledger]
+        self._start(self._flush([ledger for ledger in dirty if not ledger.closed]))
+        if self._dirty:
+            self.housekeeper.visit_in(0, self._write_cursors)
 
-    def _open_ledgers(self) -> list[ManagedLedger]:
-        return [ledger for ledger in self._ledgers.values() if not ledger.closed]
+    async def _flush(self, ledgers: list[ManagedLedger]) -> None:
+        writes = [ledger.flush_cursors() for ledger in ledgers]
+        outcomes = await asyncio.gather(*writes, return_exceptions=True)
+        if errors := [outcome for outcome in outcomes if outcome is not None]:
+            log.error("cursors of %d logs could not be written: %s", len(errors), errors[0])
+
+    def _became_active(self, ledger: ManagedLedger) -> None:
+        if ledger.visit is not None:
+            ledger.visit.cancel()
+        self._visit_in(ledger, self._trim_interval_s)
+
+    def _visit_in(self, ledger: ManagedLedger, delay_s: float) -> None:
+        work = partial(self._keep_in_order, ledger)
+        ledger.visit = self.housekeeper.visit_in(delay_s, work)
+
+    def _keep_in_order(self, ledger: ManagedLedger) -> None:
+        ledger.visit = None
+        if not ledger.closed:
+            self._start(self._roll_and_trim(ledger))
+
+    async def _roll_and_trim(self, ledger: ManagedLedger) -> None:
+        ledger.settle_down()
+        ledger.roll_over_when_old()
+        try:
+            await ledger.trim()
+        except Exception:  # one failure is no reason to leave it alone the next time
+            log.exception("%s could not be trimmed", ledger.name)
+            ledger.touch()
+        later_s = ledger.next_visit_s()
+        if ledger.visit is None and later_s is not None and not ledger.closed:
+            self._visit_in(ledger, max(later_s, self._trim_interval_s))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._work[task] = None
+        task.add_done_callback(lambda task: self._work.pop(task, None))
 
 
 def own(tasks: "dict[str, asyncio.Task[T]]", name: str, work: Coroutine[Any, Any, T]) -> None:

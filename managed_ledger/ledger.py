@@ -17,6 +17,7 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.cursors import Cursors
 from managed_ledger.deletion import delete_managed_ledger
 from managed_ledger.errors import LedgerClosed, LedgerNotFound, ManagedLedgerError, StorageFull
+from managed_ledger.housekeeper import Housekeeper, Visit
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import LedgerInfo
 from managed_ledger.list_record import ListRecord
@@ -40,12 +41,18 @@ class ManagedLedger:
         index: LedgerIndex,
         record: ListRecord,
         cursors: Cursors,
+        housekeeper: Housekeeper,
     ) -> None:
         self.name = name
         self.config = config
         self.cursors: Mapping[str, ManagedCursor] = cursors.by_name
         self.on_trimmed: list[Callable[[int], None]] = []  # told the id of each ledger that went
         self.kept_from: list[Callable[[], Position]] = []  # asked where trimming has to stop
+        self.on_visit: list[Callable[[], None]] = []  # some time after something happened
+        self.housekeeper = housekeeper
+        self.on_active: Callable[[ManagedLedger], None] = lambda ledger: None  # see `touch`
+        self.visit: Visit | None = None  # the housekeeper's next one
+        self._active = False
         self._backend = backend
         self._clock = clock
         self._index = index
@@ -121,6 +128,8 @@ class ManagedLedger:
         change afterwards.
         """
         self._appender.append(entries, message_counts, done, tag)
+        if not self._active:
+            self.touch()
 
     async def append_one(self, entry: bytes, message_count: int = 1, tag: bytes = b"") -> Position:
         """Durable when it returns; cancelling it does not stop the append."""
@@ -200,6 +209,7 @@ class ManagedLedger:
     async def delete_cursor(self, name: str) -> None:
         """Idempotent."""
         await self._cursors.delete(name)
+        self.touch()
 
     async def flush_cursors(self) -> None:
         """Make durable what has been acknowledged so far."""
@@ -258,6 +268,36 @@ class ManagedLedger:
         await asyncio.gather(*map(self._backend.delete_ledger, ids))
         self._forget_deleting(ids)
 
+    # being kept in order
+
+    @property
+    def has_closed_ledgers(self) -> bool:
+        """Beside the one that is being written."""
+        return self._index.has_closed
+
+    def touch(self) -> None:
+        """Something happened, after which it may have to be rolled over or trimmed."""
+        if not self._active and self._closed is None:
+            self._active = True
+            self.on_active(self)
+
+    def settle_down(self) -> None:
+        """It is being looked after; what happens from now on counts anew."""
+        self._active = False
+        for visited in self.on_visit:
+            visited()
+
+    def next_visit_s(self) -> float | None:
+        """When it has to be rolled over or trimmed though nothing happens; None: never."""
+        due_ms = []
+        if self._appender.queued_entries:
+            due_ms.append(self._current_since_ms + self.config.max_rollover_time_ms)
+        oldest, keep_ms = self._index.infos()[0], self.config.retention.time_ms
+        if oldest.closed_at_ms is not None and keep_ms >= 0:
+            due_ms.append(oldest.closed_at_ms + keep_ms)
+        waits_ms = [due - self._clock.now_ms() for due in due_ms]
+        return min((wait / 1000 for wait in waits_ms if wait > 0), default=None)
+
     # ending
 
     async def close(self) -> None:
@@ -295,6 +335,7 @@ class ManagedLedger:
         while self._rolling is not None:
             await asyncio.shield(self._rolling)
         self._closed = closed
+        self._end_visits()
         self._appender.refuse(closed)
         await self._appender.drained()
 
@@ -302,7 +343,13 @@ class ManagedLedger:
         """The list is no longer ours to write: stop before anything is acknowledged wrongly."""
         log.error("%s stops: %s", self.name, error)
         self._closed = LedgerClosed(f"{self.name} was fenced ({error}); open it again")
+        self._end_visits()
         self._appender.refuse(self._closed)
+
+    def _end_visits(self) -> None:
+        if self.visit is not None:
+            self.visit.cancel()
+            self.visit = None
 
     def _roll_when_full(self) -> None:
         self._roll_when_due(self._roll_not_before_ms)
@@ -343,6 +390,7 @@ class ManagedLedger:
         self._index.roll_over(full, ledger_id)
         self._current_since_ms = now_ms
         self._roll_not_before_ms = now_ms + self.config.min_rollover_time_ms
+        self.touch()
 
     def _releasable(self) -> list[LedgerInfo]:
         slowest = self._cursors.slowest_durable()

@@ -36,6 +36,10 @@ class LedgerIndex:
     def current_entries(self) -> int:
         return self._entries[self.current_id]
 
+    @property
+    def has_closed(self) -> bool:
+        return len(self._ids) > 1
+
     def infos(self) -> list[LedgerInfo]:
         current = LedgerInfo(
             self.current_id, self._entries[self.current_id], self.current_size_bytes, None

@@ -34,6 +34,7 @@ class BrokerConfig:
     broker_deduplication_enabled: bool = False
     broker_deduplication_max_number_of_producers: int = 10_000
     broker_deduplication_entries_interval: int = 1000
+    broker_deduplication_snapshot_interval_seconds: int = 120
     # managed ledgers
     managed_ledger_max_entries_per_ledger: int = 50_000
     managed_ledger_max_size_per_ledger_mbytes: int = 2048

@@ -22,6 +22,7 @@ _CHOICES: Final = {"allow_auto_topic_creation_type": ("non-partitioned", "partit
 _MINIMUM: Final = {  # of every other number: 0
     "default_retention_time_in_minutes": -1,  # -1: for ever
     "default_retention_size_in_mb": -1,
+    "broker_deduplication_snapshot_interval_seconds": 1,
     "default_num_partitions": 1,
     "keep_alive_interval_seconds": 1,
     "managed_ledger_max_entries_per_ledger": 1,

@@ -205,6 +205,7 @@ class Topic:
             self.metadata,
             self.config.broker_deduplication_max_number_of_producers,
             self.config.broker_deduplication_entries_interval,
+            self.config.broker_deduplication_snapshot_interval_seconds,
         )
         await deduplication.recover()
         self.deduplication = deduplication
@@ -220,8 +221,7 @@ class Topic:
                 taken.failed(error)
                 deduplication.failed(taken.txn_id)
             published(position, error)
-            if self._closed is None and deduplication.snapshot_is_due():
-                self.tasks.start(deduplication.snapshot(), "deduplication snapshot")
+            deduplication.snapshot_if_due()
 
         return done
 
@@ -396,7 +396,7 @@ class Topic:
         async with AsyncExitStack() as steps:  # the last one first, whatever another one raises
             steps.push_async_callback(self.ledger.close)
             if self.deduplication is not None:
-                steps.push_async_callback(self.deduplication.snapshot)
+                steps.push_async_callback(self.deduplication.close)
             steps.push_async_callback(self.buffer.close)
             steps.push_async_callback(self.tasks.close)
             for subscription in reversed(self.subscriptions.values()):
@@ -417,6 +417,8 @@ class Topic:
         self.subscriptions.clear()
         await self.tasks.close()
         await self.buffer.stop()
+        if self.deduplication is not None:
+            await self.deduplication.stop()
 
     async def _store_epoch(self, epoch: int) -> None:
         await self.ledger.set_property(_EPOCH, str(epoch))

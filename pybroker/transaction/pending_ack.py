@@ -21,6 +21,7 @@ from typing import Final
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from pybroker.config import BrokerConfig
@@ -86,7 +87,7 @@ class PendingAcks:
         # not be written: whoever had it may be gone by then, and the others were kept from it.
         self.on_restored: Callable[[list[Position]], None] = lambda positions: None
         self._tasks = Tasks(f"pending acknowledgements of {topic}, {cursor.name}")
-        self._timer: asyncio.TimerHandle | None = None
+        self._visit: Visit | None = None
         self._closed = False
 
     @classmethod
@@ -104,7 +105,7 @@ class PendingAcks:
         pending = cls(topic, ledger, cursor, store, outcomes, config)
         await store.replay(pending._apply)
         if store.entries_since_snapshot:
-            pending._set_timer()
+            pending._visit_later()
         pending._settle()
         return pending
 
@@ -199,7 +200,7 @@ class PendingAcks:
 
     async def _log(self, record: Record) -> None:
         durable = self._store.append(record)
-        self._set_timer()
+        self._visit_later()
         self._checkpoint_if_long()
         try:
             await durable
@@ -227,7 +228,7 @@ class PendingAcks:
         held = self._state.transactions[txn_id]
         held.action = action
         held.ending = asyncio.get_running_loop().create_future()
-        self._set_timer()
+        self._visit_later()
         durable = self._store.append(EndRecord(txn_id, action))
         durable.add_done_callback(partial(self._end_logged, txn_id, action))
         return held.ending
@@ -267,19 +268,18 @@ class PendingAcks:
 
     # Keeping the log short
 
-    def _set_timer(self) -> None:
-        if self._timer is None and not self._closed:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(_CHECK_INTERVAL_S, self._tick)
+    def _visit_later(self) -> None:
+        if self._visit is None and not self._closed:
+            self._visit = self._ledger.housekeeper.visit_in(_CHECK_INTERVAL_S, self._visited)
 
-    def _tick(self) -> None:
+    def _visited(self) -> None:
         """Runs while there is something to settle or to clean; then an idle one costs nothing."""
-        self._timer = None
+        self._visit = None
         self._settle()
         if self._state.is_empty and self._store.entries_since_snapshot:
             self._start_checkpoint()
         if self._state.transactions or self._store.entries_since_snapshot:
-            self._set_timer()
+            self._visit_later()
 
     def _checkpoint_if_long(self) -> None:
         limit = max(self._log_entries, 2 * self._state.size)
@@ -302,8 +302,8 @@ class PendingAcks:
         if self._closed:
             return
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._visit is not None:
+            self._visit.cancel()
         await self._tasks.close()
         try:
             if self._store.entries_since_snapshot:

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
@@ -96,7 +97,7 @@ class TransactionBuffer:
         self._changes = 0
         self._trimmed: list[int] = []
         self._tasks = Tasks(f"transaction buffer of {ledger.name}")
-        self._timer: asyncio.TimerHandle | None = None
+        self._visit: Visit | None = None  # while there is something to settle or to write
         self._closed = False
         ledger.on_trimmed.append(self._ledger_trimmed)
 
@@ -132,6 +133,7 @@ class TransactionBuffer:
                 "before sending"
             )
         self._mark_ledger()
+        self._visit_later()
         return self._open.begin(txn_id, self._ledger.last_confirmed, self._clock.now_ms())
 
     def _check_not_ending(self, txn_id: TxnId, transaction: OpenTransaction) -> None:
@@ -146,7 +148,7 @@ class TransactionBuffer:
         position = position_text(self._ledger.last_confirmed)
         marked = self._ledger.update_properties({SINCE: position, TAGGED_SINCE: position})
         marked.add_done_callback(self._ledger_marked)
-        self._set_timer()
+        self._ledger.on_visit.append(self._start_snapshot_if_due)
 
     def _ledger_marked(self, marked: "asyncio.Future[None]") -> None:
         if marked.cancelled() or marked.exception() is not None:
@@ -303,7 +305,9 @@ class TransactionBuffer:
         await self._scan(head.position)
         for txn_id, _ in list(self._open.items()):
             self._settle(txn_id)
-        self._set_timer()
+        self._ledger.on_visit.append(self._start_snapshot_if_due)
+        if self._open:
+            self._visit_later()
 
     def _restore(self, head: BufferHead) -> None:
         self._snapshot_position = head.position
@@ -334,20 +338,20 @@ class TransactionBuffer:
         else:
             self._over(txn_id, transaction, action, first)
 
-    # Snapshots and the timer
+    # Snapshots, and what happens by time
 
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            return
-        interval_s = self._config.transaction_buffer_snapshot_min_time_in_millis / 1000
-        self._timer = asyncio.get_running_loop().call_later(interval_s, self._tick)
+    def _visit_later(self) -> None:
+        if self._visit is None and not self._closed:
+            interval_s = self._config.transaction_buffer_snapshot_min_time_in_millis / 1000
+            self._visit = self._ledger.housekeeper.visit_in(interval_s, self._visited)
 
-    def _tick(self) -> None:
-        self._timer = None
+    def _visited(self) -> None:
+        self._visit = None
         for txn_id, _ in list(self._open.items()):
             self._settle(txn_id)
         self._start_snapshot_if_due()
-        self._set_timer()
+        if self._open or self._changes:
+            self._visit_later()
 
     def _start_snapshot_if_due(self) -> None:
         if self._closed or len(self._tasks):
@@ -366,13 +370,16 @@ class TransactionBuffer:
         head = BufferHead(position, self._open.records()).encode()
         hidden, trimmed = self.hidden.take_changes(), self._trimmed
         self._trimmed = []
-        self._changes = 0
+        changes, self._changes = self._changes, 0
         try:
             await self._snapshots.write(head, hidden)
             await self._snapshots.drop_ledgers(trimmed)
         except (ManagedLedgerError, asyncio.CancelledError):
             self.hidden.changed_again(hidden)
             self._trimmed += trimmed
+            self._changes += changes
+            if changes:
+                self._visit_later()
             raise
         self._snapshot_position = position
 
@@ -393,7 +400,7 @@ class TransactionBuffer:
     async def stop(self) -> None:
         """Write nothing more: the topic goes."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._visit is not None:
+            self._visit.cancel()
+            self._visit = None
         await self._tasks.close()

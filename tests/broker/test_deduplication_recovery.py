@@ -220,7 +220,7 @@ def test_a_snapshot_is_due_after_an_interval() -> None:
         due = []
         for sequence_id in range(7):
             await world.publish(one(sequence_id))
-            due.append(deduplication.snapshot_is_due())
+            due.append(deduplication._is_due())
             if due[-1]:
                 await deduplication.snapshot()
         assert due == [False, False, True, False, False, True, False]
@@ -238,7 +238,7 @@ def test_a_snapshot_is_due_when_it_costs_no_more_than_what_came_since() -> None:
             for sequence_id, txn_id in ((2 * number, TxnId(0, number)), (2 * number + 1, None)):
                 world.take(one(sequence_id), txn_id=txn_id).stored()
             deduplication.ended(TxnId(0, number), aborted=True)
-            if deduplication.snapshot_is_due():
+            if deduplication._is_due():
                 written += sum(state.size for state in deduplication._producers.values())
                 await deduplication.snapshot()
         assert written <= 1500

@@ -153,7 +153,7 @@ async def test_a_topic_without_transactions_keeps_nothing(world: World) -> None:
     buffer = await world.buffer()
     assert (await world.ledger(ORDERS)).properties == {}
     assert world.storage.metadata.keys("transaction-buffer/") == []
-    assert buffer._timer is None
+    assert buffer._visit is None
 
 
 @in_world

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.backend import EntryRun, MetadataStore
@@ -27,6 +28,7 @@ from pybroker.broker.deduplication.snapshot import (
     snapshot_keys,
 )
 from pybroker.names import TxnId
+from pybroker.runtime import Tasks
 from pybroker.transaction.transactional_entries import UntaggedSpan, transactional_entries
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
@@ -38,8 +40,14 @@ _WRITE_PRODUCERS: Final = 200  # encoded in one go
 
 class Deduplication:
     def __init__(
-        self, ledger: ManagedLedger, metadata: MetadataStore, max_producers: int, interval: int
+        self,
+        ledger: ManagedLedger,
+        metadata: MetadataStore,
+        max_producers: int,
+        interval: int,
+        interval_s: float = 120.0,
     ) -> None:
+        """A snapshot is due after `interval` messages and, if there was any, after `interval_s`."""
         self._ledger = ledger
         self._metadata = metadata
         (self._key,) = snapshot_keys(metadata, ledger.name)
@@ -48,6 +56,10 @@ class Deduplication:
         self._since_snapshot = 0  # messages, ends of transactions
         self._due = interval  # of these
         self._snapshotting = False
+        self._interval_s = interval_s
+        self._visit: Visit | None = None
+        self._closed = False
+        self._tasks = Tasks(f"deduplication of {ledger.name}")
         self._recovered_from = EARLIEST  # if the broker dies now, the scan begins here
         self._producers: OrderedDict[str, ProducerSequence] = OrderedDict()
         self._writers: dict[TxnId, dict[str, ProducerSequence]] = {}  # of open transactions
@@ -64,6 +76,8 @@ class Deduplication:
         for piece in pieces_of(state, producer, run):
             if isinstance(piece, New):
                 self._since_snapshot += piece.stop - piece.start
+                if self._visit is None:
+                    self._visit_later()
                 if run.txn_id is not None:
                     self._writers.setdefault(run.txn_id, {})[producer] = state
             yield piece
@@ -161,16 +175,39 @@ class Deduplication:
 
     # -- snapshots
 
-    def snapshot_is_due(self) -> bool:
-        """Whether it is time for `snapshot`."""
-        if self._since_snapshot < self._due or self._snapshotting:
+    def _visit_later(self) -> None:
+        self._visit = self._ledger.housekeeper.visit_in(self._interval_s, self._visited)
+
+    def _visited(self) -> None:
+        self._visit = None
+        self._tasks.start(self.snapshot(), "snapshot")
+
+    def snapshot_if_due(self) -> None:
+        """To be called from time to time, also from a completion."""
+        if self._is_due():
+            self._tasks.start(self.snapshot(), "snapshot")
+
+    async def close(self) -> None:
+        """Leave a snapshot, so that the next recovery scans nothing."""
+        await self.stop()
+        await self.snapshot()
+
+    async def stop(self) -> None:
+        """Write nothing more."""
+        self._closed = True
+        if self._visit is not None:
+            self._visit.cancel()
+        await self._tasks.close()
+
+    def _is_due(self) -> bool:
+        if self._since_snapshot < self._due or self._snapshotting or self._closed:
             return False
         self._due = max(self._interval, sum(state.size for state in self._producers.values()))
         return self._since_snapshot >= self._due
 
     async def snapshot(self) -> None:
-        """Bound the next recovery's scan. Only what is durable is in it; call it from a task of
-        its own, never from a completion, so that it agrees with `last_confirmed`.
+        """Bound the next recovery's scan. Only what is durable is in it. Never from a completion:
+        it must agree with `last_confirmed`.
         """
         if self._snapshotting or not self._since_snapshot:
             return
@@ -179,6 +216,7 @@ class Deduplication:
             position = self._ledger.last_confirmed.after
             await self._metadata.put(self._key, await self._encode(position))
             self._recovered_from = position
+            self._ledger.touch()  # it may be trimmed further
         finally:
             self._snapshotting = False
 

@@ -1,0 +1,209 @@
+"""Who is visited when; and that managed ledgers in which nothing happens are left alone."""
+
+import asyncio
+from collections.abc import Callable
+
+from virtual_loop import LoopClock, run_virtually
+
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.housekeeper import VISITS_A_TURN, Housekeeper
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.storage.memory import MemoryBackend
+from managed_ledger.trim import Retention
+
+
+def visited(delays_s: list[float], cancelled: tuple[int, ...] = ()) -> list[tuple[int, float]]:
+    """Who was visited, at what second."""
+    seen: list[tuple[int, float]] = []
+
+    async def scenario() -> None:
+        loop, housekeeper = asyncio.get_running_loop(), Housekeeper()
+        housekeeper.start()
+
+        def note(number: int) -> Callable[[], None]:
+            return lambda: seen.append((number, round(loop.time(), 3)))
+
+        visits = [housekeeper.visit_in(at, note(n)) for n, at in enumerate(delays_s)]
+        for number in cancelled:
+            visits[number].cancel()
+        await asyncio.sleep(max(delays_s) + 1)
+        assert len(housekeeper) == 0
+        housekeeper.close()
+
+    run_virtually(scenario())
+    return seen
+
+
+def test_visits_come_when_they_are_due_those_at_once_in_the_order_they_were_asked_for() -> None:
+    assert visited([5, 1, 3, 1]) == [(1, 1), (3, 1), (2, 3), (0, 5)]
+
+
+def test_a_cancelled_visit_does_not_come() -> None:
+    assert visited([1, 2, 3], cancelled=(0, 2)) == [(1, 2)]
+
+
+def test_many_that_are_due_together_let_others_in_between() -> None:
+    async def scenario() -> None:
+        housekeeper, seen = Housekeeper(), list[str]()
+        housekeeper.start()
+
+        def other() -> None:
+            seen.append("other")
+            if len(seen) < 200:
+                asyncio.get_running_loop().call_soon(other)
+
+        housekeeper.visit_in(1, other)
+        for _ in range(10 * VISITS_A_TURN):
+            housekeeper.visit_in(1, lambda: seen.append("visit"))
+        await asyncio.sleep(2)
+        assert seen.count("other") >= 8
+        housekeeper.close()
+
+    run_virtually(scenario())
+
+
+def test_a_visit_that_fails_and_one_that_asks_for_more_keep_nobody_from_theirs() -> None:
+    async def scenario() -> None:
+        housekeeper, seen = Housekeeper(), list[str]()
+        housekeeper.start()
+
+        def again() -> None:
+            seen.append("again")
+            if len(seen) < 4:
+                housekeeper.visit_in(0, again)
+
+        housekeeper.visit_in(1, lambda: 1 / 0)
+        housekeeper.visit_in(1, again)
+        await asyncio.sleep(2)
+        assert seen == ["again"] * 4
+        housekeeper.visit_in(5, lambda: seen.append("late"))
+        housekeeper.close()
+        await asyncio.sleep(10)
+        assert "late" not in seen
+
+    run_virtually(scenario())
+
+
+def test_cancelled_visits_do_not_pile_up() -> None:
+    async def scenario() -> None:
+        housekeeper = Housekeeper()
+        housekeeper.start()
+        for _ in range(10_000):
+            housekeeper.visit_in(3600, lambda: None).cancel()
+        assert len(housekeeper) == 0
+        assert len(housekeeper._due) < 3000
+        housekeeper.close()
+
+    run_virtually(scenario())
+
+
+# -- managed ledgers
+
+
+def keeping_house(
+    scenario: "Callable[[ManagedLedgerFactory], object]", config: ManagedLedgerConfig
+) -> None:
+    async def run() -> None:
+        backend = MemoryBackend()
+        await backend.open()
+        factory = ManagedLedgerFactory(backend, LoopClock(), config)
+        await scenario(factory)  # type: ignore[misc]
+        await factory.close()
+        await backend.close()
+
+    run_virtually(run())
+
+
+SMALL = ManagedLedgerConfig(max_entries_per_ledger=2, min_rollover_time_ms=0)
+
+
+async def filled(factory: ManagedLedgerFactory, entries: int = 5) -> ManagedLedger:
+    ledger = await factory.open("log")
+    for _ in range(entries):
+        await ledger.append_one(b"x")
+    return ledger
+
+
+def test_an_idle_managed_ledger_is_not_visited() -> None:
+    async def scenario(factory: ManagedLedgerFactory) -> None:
+        for number in range(100):
+            await (await factory.open(f"log-{number}")).open_cursor("sub")
+        await asyncio.sleep(60)
+        assert len(factory.housekeeper) == 0
+
+    keeping_house(scenario, ManagedLedgerConfig())
+
+
+def test_what_was_consumed_is_trimmed_some_seconds_later() -> None:
+    async def scenario(factory: ManagedLedgerFactory) -> None:
+        ledger = await factory.open("log")
+        cursor = await ledger.open_cursor("sub")
+        await filled(factory)
+        await asyncio.sleep(60)
+        assert len(ledger.ledgers()) == 3
+        cursor.mark_delete(ledger.last_confirmed)
+        await asyncio.sleep(11)
+        assert len(ledger.ledgers()) == 1
+        await asyncio.sleep(60)
+        assert len(factory.housekeeper) == 1, "to roll over what it holds, hours later"
+
+    keeping_house(scenario, SMALL)
+
+
+def test_a_deleted_cursor_lets_go_of_what_it_kept() -> None:
+    async def scenario(factory: ManagedLedgerFactory) -> None:
+        ledger = await factory.open("log")
+        await ledger.open_cursor("sub")
+        await filled(factory)
+        await asyncio.sleep(60)
+        await ledger.delete_cursor("sub")
+        await asyncio.sleep(11)
+        assert len(ledger.ledgers()) == 1
+
+    keeping_house(scenario, SMALL)
+
+
+def test_retention_lets_go_when_its_time_has_come_though_nothing_happens() -> None:
+    async def scenario(factory: ManagedLedgerFactory) -> None:
+        ledger = await filled(factory)
+        await asyncio.sleep(590)
+        assert len(ledger.ledgers()) == 3
+        await asyncio.sleep(30)
+        assert len(ledger.ledgers()) == 1
+
+    retention = Retention(time_ms=600_000, size_bytes=-1)
+    keeping_house(scenario, ManagedLedgerConfig(2, min_rollover_time_ms=0, retention=retention))
+
+
+def test_an_old_ledger_is_rolled_over_though_nothing_happens() -> None:
+    async def scenario(factory: ManagedLedgerFactory) -> None:
+        ledger = await filled(factory, entries=1)
+        first = ledger.ledgers()[0].ledger_id
+        await asyncio.sleep(3590)
+        assert [info.ledger_id for info in ledger.ledgers()] == [first]
+        await asyncio.sleep(40)
+        assert first not in [info.ledger_id for info in ledger.ledgers()]
+
+    keeping_house(scenario, ManagedLedgerConfig(max_rollover_time_ms=3_600_000))
+
+
+def test_dirty_cursors_are_written_within_a_second_however_many() -> None:
+    async def scenario(factory: ManagedLedgerFactory) -> None:
+        for number in range(500):
+            ledger = await factory.open(f"log-{number}")
+            cursor = await ledger.open_cursor("sub")
+            cursor.mark_delete(await ledger.append_one(b"x"))
+        await asyncio.sleep(1.1)
+        assert not any(factory._ledgers[f"log-{n}"].cursors["sub"]._dirty for n in range(500))
+
+    keeping_house(scenario, ManagedLedgerConfig())
+
+
+def test_what_ends_is_not_visited_any_more() -> None:
+    async def scenario(factory: ManagedLedgerFactory) -> None:
+        ledger = await filled(factory)
+        await ledger.close()
+        assert len(factory.housekeeper) == 0
+
+    keeping_house(scenario, SMALL)
