@@ -22,10 +22,12 @@ from pybroker.client.blocking import Client
 from pybroker.client.blocking_consumer import Consumer, Reader
 from pybroker.client.blocking_producer import Producer
 from pybroker.client.blocking_transaction import Transaction
+from pybroker.client.encryption import CryptoKeyReader
 from pybroker.client.errors import (
     AlreadyClosed,
     ClientError,
     ConnectError,
+    CryptoError,
     InvalidConfiguration,
     MessageTooBig,
     ProducerQueueIsFull,
@@ -39,6 +41,7 @@ from pybroker.client.messages import Message, MessageId, Outgoing
 from pybroker.client.options import (
     CompressionType,
     ConsumerBatchReceivePolicy,
+    ConsumerCryptoFailureAction,
     ConsumerKeySharedPolicy,
     ConsumerType,
     HashingScheme,
@@ -86,8 +89,11 @@ __all__ = [
     "Consumer",
     "ConsumerBatchReceivePolicy",
     "ConsumerBusy",
+    "ConsumerCryptoFailureAction",
     "ConsumerKeySharedPolicy",
     "ConsumerType",
+    "CryptoError",
+    "CryptoKeyReader",
     "EncodedBatch",
     "HashingScheme",
     "IncompatibleSchema",

@@ -1,14 +1,22 @@
-"""Sends acknowledgements: the plain ones of one turn of the event loop together."""
+"""Sends acknowledgements: the plain ones of one turn of the event loop together.
+
+A message that came in chunks is acknowledged with all entries that it lay in.
+"""
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from pybroker.client.acks import AckGroup, AckId, EntryKey, cumulatively, individually
 from pybroker.client.attachment import Attachment
+from pybroker.client.chunks import ChunkAssembler
 from pybroker.client.connection import Connection
-from pybroker.client.messages import MessageId
+from pybroker.client.messages import Place
 from pybroker.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
+
+# Delivered and not yet acknowledged; of more than that the first are forgotten.
+_MAX_CHUNKED: Final = 10_000
 
 
 class Acknowledger:
@@ -19,18 +27,51 @@ class Acknowledger:
         self._attachment = attachment
         self._group = AckGroup(by_batch_index)
         self._scheduled = False
+        # The entries of chunked messages, by the last of them.
+        self._chunks: dict[EntryKey, Sequence[EntryKey]] = {}
+        self.incomplete: ChunkAssembler | None = None
 
     def delivered(self, key: EntryKey, unacked: int, batch_size: int) -> None:
         self._group.delivered(key, unacked, batch_size)
 
-    def add(self, message_id: MessageId) -> bool:
-        """True if nothing of the message's entry is left to acknowledge."""
-        self._schedule()
-        return self._group.add(*place_of(message_id))
+    def chunked(self, key: EntryKey, chunks: Sequence[EntryKey]) -> None:
+        """A message arrived that lies in several entries, `key` the last of them."""
+        if len(self._chunks) >= _MAX_CHUNKED:
+            del self._chunks[next(iter(self._chunks))]
+        self._chunks[key] = chunks
 
-    def add_cumulative(self, message_id: MessageId) -> None:
+    def entries_of(self, key: EntryKey) -> Sequence[EntryKey]:
+        """All entries of a message, by its last or only one."""
+        return self._chunks.get(key, (key,)) if self._chunks else (key,)
+
+    def add(self, place: Place) -> bool:
+        """True if nothing of the message's entry is left to acknowledge."""
+        if not self._scheduled:
+            self._schedule()
+        if self._chunks:
+            for chunk in self._chunks.pop(place[:2], ()):
+                self._group.add(*chunk, -1, 0)
+        return self._group.add(*place)
+
+    def add_cumulative(self, place: Place) -> None:
         self._schedule()
-        self._group.add_cumulative(*place_of(message_id))
+        begun = self._begun_before(place[:2])
+        self._chunks = {key: chunks for key, chunks in self._chunks.items() if key > place[:2]}
+        if begun is None:
+            self._group.add_cumulative(*place)
+            return
+        # The first chunks of a later message lie before this one: they stay.
+        if begun[1] > 0:
+            self._group.add_cumulative(begun[0], begun[1] - 1, -1, 0)
+        self._group.add(*place)
+
+    def _begun_before(self, key: EntryKey) -> EntryKey | None:
+        """Where the first message begins whose last chunk is behind `key`, if before it."""
+        begun = [chunks[0] for last, chunks in self._chunks.items() if last > key]
+        if self.incomplete is not None:
+            begun += self.incomplete.first_keys
+        first = min(begun, default=key)
+        return first if first < key else None
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -51,21 +92,26 @@ class Acknowledger:
             connection.post(self._command([cumulative], cumulative=True))
 
     def in_transaction(
-        self, txn_id: TxnId, message_ids: Iterable[MessageId], cumulative: bool
+        self, txn_id: TxnId, places: Iterable[Place], cumulative: bool
     ) -> pb.CommandAck:
-        place = cumulatively if cumulative else individually
-        command = self._command([place(*place_of(each)) for each in message_ids], cumulative)
+        if cumulative:
+            ids = [cumulatively(*place) for place in places]
+        else:
+            ids = [ack for place in places for ack in self._individually(place)]
+        command = self._command(ids, cumulative)
         command.txnid_most_bits, command.txnid_least_bits = txn_id
         return command
 
+    def _individually(self, place: Place) -> list[AckId]:
+        if place[:2] in self._chunks:
+            return [AckId(*key) for key in self._chunks[place[:2]]]
+        return [individually(*place)]
+
     def _command(self, ids: Sequence[AckId], cumulative: bool) -> pb.CommandAck:
-        return pb.CommandAck(
+        command = pb.CommandAck(
             consumer_id=self._consumer_id,
             ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
-            message_id=[ack.to_wire() for ack in ids],
         )
-
-
-def place_of(message_id: MessageId) -> tuple[int, int, int, int]:
-    """Ledger, entry, index in the batch, size of the batch."""
-    return (*message_id.order_key, message_id.batch_size())
+        for ack in ids:
+            ack.write_to(command.message_id.add())
+        return command

@@ -5,8 +5,7 @@ message i is still unacknowledged); an entry is done with when its set is empty.
 set travels as little-endian 64-bit words.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -16,8 +15,7 @@ _UINT64: Final = 2**64
 EntryKey = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class AckId:
+class AckId(NamedTuple):
     """An entry; `unacked` and `batch_size` are 0 when all of it is meant."""
 
     ledger_id: int
@@ -25,12 +23,12 @@ class AckId:
     unacked: int = 0
     batch_size: int = 0
 
-    def to_wire(self) -> pb.MessageIdData:
-        data = pb.MessageIdData(ledgerId=self.ledger_id, entryId=self.entry_id)
+    def write_to(self, data: pb.MessageIdData) -> None:
+        data.ledgerId = self.ledger_id
+        data.entryId = self.entry_id
         if self.unacked:
             data.ack_set.extend(to_words(self.unacked))
             data.batch_size = self.batch_size
-        return data
 
 
 def to_words(bits: int) -> list[int]:
@@ -96,7 +94,7 @@ class AckGroup:
             left = self._partly.get(key, all_bits(batch_size)) & ~(1 << batch_index)
         if left:
             self._partly[key] = left
-        else:
+        elif self._partly:
             self._partly.pop(key, None)
         if not left or self._by_batch_index:
             self._waiting[key] = AckId(ledger_id, entry_id, left, batch_size)

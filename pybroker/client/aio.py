@@ -23,11 +23,13 @@ from pybroker.client.auth import Authentication
 from pybroker.client.cluster import Cluster, ConnectionOptions
 from pybroker.client.consumer import Consumer
 from pybroker.client.coordinator import Coordinators
+from pybroker.client.encryption import CryptoKeyReader
 from pybroker.client.errors import AlreadyClosed, InvalidConfiguration
 from pybroker.client.messages import Message, MessageId
 from pybroker.client.options import (
     CompressionType,
     ConsumerBatchReceivePolicy,
+    ConsumerCryptoFailureAction,
     ConsumerKeySharedPolicy,
     ConsumerOptions,
     ConsumerType,
@@ -140,6 +142,8 @@ class Client:
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
         receiver_queue_size: int = 1000,
+        crypto_key_reader: CryptoKeyReader | None = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         is_read_compacted: bool = False,
         start_message_id_inclusive: bool = False,
         properties: dict[str, str] | None = None,
@@ -150,6 +154,8 @@ class Client:
             consumer_type=ConsumerType.Exclusive,
             initial_position=InitialPosition.Latest,
             receiver_queue_size=receiver_queue_size,
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
             consumer_name=reader_name,
             is_read_compacted=is_read_compacted,
             start_message_id_inclusive=start_message_id_inclusive,

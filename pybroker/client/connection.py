@@ -9,6 +9,7 @@ consumer is told once, by `detached`; the connection is not used again.
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from google.protobuf.message import Message as Body
@@ -62,7 +63,10 @@ class ProducerEnd(Protocol):
 class ConsumerEnd(Protocol):
     """What a connection tells a consumer."""
 
-    def on_message(self, message: pb.CommandMessage, entry: bytes) -> None: ...
+    def on_messages(self, frames: Sequence[CommandFrame]) -> None:
+        """MESSAGE commands, one right behind the other."""
+        ...
+
     def detached(self) -> None: ...
 
 
@@ -170,9 +174,30 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self.abort(str(error))
             return
+        # Messages that follow each other go to their consumer together.
+        run: list[CommandFrame] = []
+        consumer_id = -1
         for event in events:
-            if isinstance(event, CommandFrame):
-                self._on_command(event.command, event.entry)
+            if not isinstance(event, CommandFrame):
+                continue
+            command = event.command
+            if command.type != _Type.MESSAGE:
+                self._on_messages(run)
+                run = []
+                self._on_command(command)
+                continue
+            if run and command.message.consumer_id != consumer_id:
+                self._on_messages(run)
+                run = []
+            consumer_id = command.message.consumer_id
+            run.append(event)
+        self._on_messages(run)
+
+    def _on_messages(self, run: list[CommandFrame]) -> None:
+        if run:
+            consumer = self.consumers.get(run[0].command.message.consumer_id)
+            if consumer is not None:
+                consumer.on_messages(run)
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = f"lost: {exc}" if exc else "closed by the broker"
@@ -196,13 +221,9 @@ class Connection(asyncio.Protocol):
 
     # --- what the broker says ---------------------------------------------------------------
 
-    def _on_command(self, command: pb.BaseCommand, entry: bytes) -> None:
+    def _on_command(self, command: pb.BaseCommand) -> None:
         kind = command.type
-        if kind == _Type.MESSAGE:
-            consumer = self.consumers.get(command.message.consumer_id)
-            if consumer is not None:
-                consumer.on_message(command.message, entry)
-        elif kind == _Type.SEND_RECEIPT:
+        if kind == _Type.SEND_RECEIPT:
             producer = self.producers.get(command.send_receipt.producer_id)
             if producer is not None:
                 producer.on_receipt(command.send_receipt)

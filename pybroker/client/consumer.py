@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import AlreadyClosed, InvalidConfiguration, Timeout
-from pybroker.client.messages import Message, MessageId
+from pybroker.client.messages import Message, MessageId, Place
 from pybroker.client.options import ConsumerBatchReceivePolicy
 from pybroker.client.receive_queue import ReceiveQueue
 from pybroker.client.subscribing import SubscriptionSpec
@@ -131,21 +131,21 @@ class Consumer:
         """
         groups = self._by_part(message)
         if txn is None:
-            for part, message_ids in groups:
-                part.acknowledge(message_ids)
+            for part, places in groups:
+                part.acknowledge(places)
             return
-        for part, message_ids in groups:
-            await part.acknowledge_in(txn, message_ids, cumulative=False)
+        for part, places in groups:
+            await part.acknowledge_in(txn, places, cumulative=False)
 
     async def acknowledge_cumulative(
         self, message: Acknowledgeable, txn: Transaction | None = None
     ) -> None:
         """Everything of the message's topic or partition up to and with it."""
-        for part, message_ids in self._by_part(message):
+        for part, places in self._by_part(message):
             if txn is None:
-                part.acknowledge_cumulative(message_ids[0])
+                part.acknowledge_cumulative(places[0])
             else:
-                await part.acknowledge_in(txn, message_ids, cumulative=True)
+                await part.acknowledge_in(txn, places, cumulative=True)
 
     def refuse_if_ended(self) -> None:
         """Raises AlreadyClosed, or what ended the consumer."""
@@ -154,17 +154,17 @@ class Consumer:
 
     def acknowledge_now(self, messages: Acknowledgeable | Sequence[Acknowledgeable]) -> None:
         """`acknowledge` outside of transactions, for callers that are not coroutines."""
-        for part, message_ids in self._by_part(messages):
-            part.acknowledge(message_ids)
+        for part, places in self._by_part(messages):
+            part.acknowledge(places)
 
     def acknowledge_cumulative_now(self, message: Acknowledgeable) -> None:
-        for part, message_ids in self._by_part(message):
-            part.acknowledge_cumulative(message_ids[0])
+        for part, places in self._by_part(message):
+            part.acknowledge_cumulative(places[0])
 
     def negative_acknowledge(self, message: Acknowledgeable) -> None:
         """Delivered again after negative_ack_redelivery_delay_ms."""
-        for part, message_ids in self._by_part(message):
-            part.negative_acknowledge(message_ids[0])
+        for part, places in self._by_part(message):
+            part.negative_acknowledge(places[0])
 
     def redeliver_unacknowledged_messages(self) -> None:
         for part in self._parts.values():
@@ -172,14 +172,25 @@ class Consumer:
 
     def _by_part(
         self, messages: Acknowledgeable | Iterable[Acknowledgeable]
-    ) -> list[tuple[TopicConsumer, list[MessageId]]]:
+    ) -> Iterable[tuple[TopicConsumer, list[Place]]]:
         if isinstance(messages, Message | MessageId):
             messages = (messages,)
-        groups: dict[str, list[MessageId]] = {}
+        groups: dict[TopicConsumer, list[Place]] = {}
         for message in messages:
-            message_id = message.message_id() if isinstance(message, Message) else message
-            groups.setdefault(self._part_of(message_id), []).append(message_id)
-        return [(self._parts[topic], message_ids) for topic, message_ids in groups.items()]
+            part = self._receiver_of(message)
+            places = groups.get(part)
+            if places is None:
+                places = groups[part] = []
+            places.append(message.place)
+        return groups.items()
+
+    def _receiver_of(self, message: Acknowledgeable) -> TopicConsumer:
+        if isinstance(message, Message):
+            receiver: TopicConsumer = message.entry.receiver
+            if self._parts.get(receiver.topic) is receiver:
+                return receiver
+            message = message.message_id()
+        return self._parts[self._part_of(message)]
 
     def _part_of(self, message_id: MessageId) -> str:
         if message_id.topic_name() in self._parts:

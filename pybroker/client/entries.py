@@ -69,6 +69,8 @@ class EntryWriter:
 
     def frame(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
         send = pb.CommandSend(producer_id=self.producer_id, sequence_id=metadata.sequence_id)
+        if metadata.HasField("chunk_id"):
+            send.is_chunk = True
         if metadata.HasField("num_messages_in_batch"):
             send.num_messages = metadata.num_messages_in_batch
             send.highest_sequence_id = metadata.highest_sequence_id

@@ -49,6 +49,10 @@ class InvalidConfiguration(ClientError, ValueError):
     pass
 
 
+class CryptoError(ClientError):
+    """Something encrypted cannot be decrypted here, or something plain not encrypted."""
+
+
 class UnsupportedCompression(ClientError):
     """The codec's library is not installed here."""
 

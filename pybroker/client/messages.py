@@ -5,7 +5,6 @@ need from it only when asked, because most applications ask for the data and lit
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import total_ordering
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -21,16 +20,27 @@ Done = Callable[["MessageId | None", Exception | None], None]
 
 # A message's place: ledger id, entry id, index in the batch (-1 outside of one).
 OrderKey = tuple[int, int, int]
+# The same, and the size of the batch (0 outside of one).
+Place = tuple[int, int, int, int]
 
 
 @total_ordering
 class MessageId:
     """Where a message is stored; ordered by that. Picklable; `serialize` is what Java reads.
 
-    `batch_size` and `topic` are remembered so that the id alone can be acknowledged.
+    `batch_size` and `topic` are remembered so that the id alone can be acknowledged, `first_chunk`
+    (the entry in which a chunked message begins) so that it can be sought.
     """
 
-    __slots__ = ("_batch_index", "_batch_size", "_entry_id", "_ledger_id", "_partition", "_topic")
+    __slots__ = (
+        "_batch_index",
+        "_batch_size",
+        "_entry_id",
+        "_first_chunk",
+        "_ledger_id",
+        "_partition",
+        "_topic",
+    )
 
     earliest: ClassVar["MessageId"]
     latest: ClassVar["MessageId"]
@@ -44,7 +54,9 @@ class MessageId:
         *,
         batch_size: int = 0,
         topic: str = "",
+        first_chunk: tuple[int, int] | None = None,
     ) -> None:
+        self._first_chunk = first_chunk
         self._partition = partition
         self._ledger_id = ledger_id
         self._entry_id = entry_id
@@ -88,10 +100,15 @@ class MessageId:
             data.batch_index = self._batch_index
         if self._batch_size > 0:
             data.batch_size = self._batch_size
+        if self._first_chunk is not None:
+            first = data.first_chunk_message_id
+            first.ledgerId, first.entryId = self._first_chunk
         return data
 
     @staticmethod
     def from_wire(data: pb.MessageIdData, topic: str = "", partition: int = -1) -> "MessageId":
+        first = data.first_chunk_message_id
+        chunked = data.HasField("first_chunk_message_id")
         return MessageId(
             data.partition if data.HasField("partition") else partition,
             _signed(data.ledgerId),
@@ -99,6 +116,7 @@ class MessageId:
             data.batch_index,
             batch_size=data.batch_size,
             topic=topic,
+            first_chunk=(first.ledgerId, first.entryId) if chunked else None,
         )
 
     def in_batch(self, batch_index: int, batch_size: int) -> "MessageId":
@@ -112,9 +130,27 @@ class MessageId:
             topic=self._topic,
         )
 
+    def from_chunk(self, first_chunk: tuple[int, int]) -> "MessageId":
+        """The id of a message whose last chunk this is."""
+        return MessageId(
+            self._partition,
+            self._ledger_id,
+            self._entry_id,
+            topic=self._topic,
+            first_chunk=first_chunk,
+        )
+
+    @property
+    def first_chunk(self) -> tuple[int, int] | None:
+        return self._first_chunk
+
     @property
     def order_key(self) -> OrderKey:
         return (self._ledger_id, self._entry_id, self._batch_index)
+
+    @property
+    def place(self) -> Place:
+        return (self._ledger_id, self._entry_id, self._batch_index, self._batch_size)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MessageId):
@@ -151,19 +187,49 @@ class Outgoing(NamedTuple):
     deliver_at_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class ReceivedEntry:
-    """`receiver` is the TopicConsumer it came through, `session` counts its subscriptions."""
+    """`receiver` is the TopicConsumer it came through, `session` counts its subscriptions.
 
-    topic: str
-    partition: int
-    ledger_id: int
-    entry_id: int
-    batch_size: int
-    redelivery_count: int
-    metadata: pb.MessageMetadata
-    receiver: Any
-    session: int
+    `first_chunk` is the entry in which a chunked message begins; this one is then its last.
+    """
+
+    __slots__ = (
+        "batch_size",
+        "entry_id",
+        "first_chunk",
+        "ledger_id",
+        "metadata",
+        "receiver",
+        "redelivery_count",
+        "session",
+    )
+
+    def __init__(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        batch_size: int,
+        redelivery_count: int,
+        metadata: pb.MessageMetadata,
+        receiver: Any,
+        session: int,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+        self.batch_size = batch_size
+        self.redelivery_count = redelivery_count
+        self.metadata = metadata
+        self.receiver = receiver
+        self.session = session
+        self.first_chunk: tuple[int, int] | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return (self.ledger_id, self.entry_id)
+
+    @property
+    def topic(self) -> str:
+        return str(self.receiver.topic)
 
 
 class Message:
@@ -192,6 +258,11 @@ class Message:
     def order_key(self) -> OrderKey:
         return (self.entry.ledger_id, self.entry.entry_id, self.batch_index)
 
+    @property
+    def place(self) -> Place:
+        entry = self.entry
+        return (entry.ledger_id, entry.entry_id, self.batch_index, entry.batch_size)
+
     def data(self) -> bytes:
         return self._data
 
@@ -202,12 +273,13 @@ class Message:
     def message_id(self) -> MessageId:
         entry = self.entry
         return MessageId(
-            entry.partition,
+            entry.receiver.partition,
             entry.ledger_id,
             entry.entry_id,
             self.batch_index,
             batch_size=entry.batch_size,
             topic=entry.topic,
+            first_chunk=entry.first_chunk,
         )
 
     def properties(self) -> dict[str, str]:

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pybroker.client.encryption import CryptoKeyReader
 
 
 class ConsumerType(IntEnum):
@@ -58,6 +62,14 @@ class Result(IntEnum):
     Ok = 0
 
 
+class ConsumerCryptoFailureAction(IntEnum):
+    """What becomes of an encrypted entry that cannot be decrypted."""
+
+    FAIL = 0  # It is not delivered, and stays unacknowledged.
+    DISCARD = 1  # It is acknowledged.
+    CONSUME = 2  # It is delivered as it is; a batch, as one message.
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerKeySharedPolicy:
     """`sticky_ranges` are inclusive pairs within 0..65535."""
@@ -92,6 +104,9 @@ class ProducerOptions:
     hashing_scheme: HashingScheme = HashingScheme.JavaStringHash
     properties: dict[str, str] | None = None
     access_mode: ProducerAccessMode = ProducerAccessMode.Shared
+    chunking_enabled: bool = False
+    encryption_key: str | tuple[str, ...] | None = None
+    crypto_key_reader: "CryptoKeyReader | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +129,7 @@ class ConsumerOptions:
     key_shared_policy: ConsumerKeySharedPolicy | None = None
     batch_index_ack_enabled: bool = True
     priority_level: int = 0
+    max_pending_chunked_message: int = 10
+    expire_time_of_incomplete_chunked_message_ms: int = 60_000
+    crypto_key_reader: "CryptoKeyReader | None" = None
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL

@@ -8,6 +8,7 @@ from typing import Any
 
 from pybroker.client.batching import EncodedBatch
 from pybroker.client.cluster import Cluster
+from pybroker.client.errors import InvalidConfiguration
 from pybroker.client.messages import Done, MessageId, Outgoing
 from pybroker.client.options import ProducerOptions, Result
 from pybroker.client.routing import Router
@@ -76,6 +77,8 @@ class Producer:
     def __init__(
         self, cluster: Cluster, topic: str, partitions: list[str], options: ProducerOptions
     ) -> None:
+        if options.chunking_enabled and options.batching_enabled:
+            raise InvalidConfiguration("chunking_enabled and batching_enabled exclude each other")
         self._topic = topic
         self._cluster = cluster
         self._options = options

@@ -1,19 +1,22 @@
 """From the entry behind a MESSAGE command to messages."""
 
 import struct
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
 from pybroker.client.acks import all_bits, from_words
-from pybroker.client.batching import split_batch
 from pybroker.client.compression import codec
 from pybroker.client.messages import Message, ReceivedEntry
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import CHECKSUM_MAGIC
 from pybroker.wire.message_metadata import BadEntry, parse_metadata, payload_of
+
+_HEAD: Final = struct.Struct(">HII")  # the checksum's magic, the checksum, the metadata's size
+_U32: Final = struct.Struct(">I")
+_TORN: Final = pb.CommandAck.BatchDeSerializeError
+MAX_MESSAGE_BYTES: Final = 1024**3  # unpacked, whatever a producer claims
 
 
 class CorruptEntry(Exception):
@@ -24,29 +27,41 @@ class CorruptEntry(Exception):
         self.validation_error = validation_error
 
 
-def checked_metadata(entry: bytes) -> pb.MessageMetadata:
-    """Raises CorruptEntry."""
-    magic, checksum = struct.unpack_from(">HI", entry.ljust(6, b"\x00"))
-    if magic == CHECKSUM_MAGIC and crc32c(memoryview(entry)[6:]) != checksum:
+def checked_metadata(entry: bytes) -> tuple[pb.MessageMetadata, bytes]:
+    """The metadata and the payload behind it. Raises CorruptEntry."""
+    magic, checksum, size = _HEAD.unpack_from(entry.ljust(_HEAD.size, b"\x00"))
+    if magic != CHECKSUM_MAGIC:
+        return _unchecked(entry)
+    if crc32c(memoryview(entry)[6:]) != checksum:
         raise CorruptEntry("its checksum is wrong", pb.CommandAck.ChecksumMismatch)
+    end = _HEAD.size + size
+    if end > len(entry):
+        raise CorruptEntry(f"it claims {size} bytes of metadata", _TORN)
     try:
-        return parse_metadata(entry)
+        return pb.MessageMetadata.FromString(entry[_HEAD.size : end]), entry[end:]
+    except DecodeError as error:
+        raise CorruptEntry("its metadata does not parse", _TORN) from error
+
+
+def _unchecked(entry: bytes) -> tuple[pb.MessageMetadata, bytes]:
+    try:
+        return parse_metadata(entry), payload_of(entry)
     except BadEntry as error:
-        raise CorruptEntry(str(error), pb.CommandAck.BatchDeSerializeError) from error
+        raise CorruptEntry(str(error), _TORN) from error
 
 
-def decompressed_payload(metadata: pb.MessageMetadata, entry: bytes) -> bytes:
+def decompressed(metadata: pb.MessageMetadata, payload: bytes) -> bytes:
     """Raises CorruptEntry, UnsupportedCompression."""
-    payload = payload_of(entry)
-    if not metadata.compression:
-        return payload
     decompress = codec(metadata.compression).decompress
+    size = metadata.uncompressed_size
+    if size > MAX_MESSAGE_BYTES:
+        raise CorruptEntry(f"{size} bytes, unpacked", pb.CommandAck.UncompressedSizeCorruption)
     try:
-        plain = decompress(payload, metadata.uncompressed_size)
+        plain = decompress(payload, size)
     except Exception as error:  # Every codec raises its own.
         raise CorruptEntry(str(error), pb.CommandAck.DecompressionError) from error
-    if len(plain) != metadata.uncompressed_size:
-        reason = f"{len(plain)} bytes instead of {metadata.uncompressed_size}"
+    if len(plain) != size:
+        reason = f"{len(plain)} bytes instead of {size}"
         raise CorruptEntry(reason, pb.CommandAck.UncompressedSizeCorruption)
     return plain
 
@@ -57,15 +72,24 @@ def unacked_indexes(command: pb.CommandMessage, batch_size: int) -> int:
     return from_words(list(command.ack_set)) & everything if command.ack_set else everything
 
 
-def messages_in(entry: ReceivedEntry, payload: bytes, unacked: int) -> Iterator[Message]:
-    """In order. Raises CorruptEntry."""
-    if entry.batch_size == 0:
-        yield Message(entry, -1, payload, None)
-        return
+def messages_in(entry: ReceivedEntry, payload: bytes, unacked: int) -> list[Message]:
+    """Those of a batch that are wanted, in order. Raises CorruptEntry."""
     removed: Any = entry.metadata.compacted_batch_indexes
+    count, end, position = entry.batch_size, len(payload), 0
+    everything = unacked == all_bits(count) and not removed
+    messages: list[Message] = []
+    unpack, parse, add = _U32.unpack_from, pb.SingleMessageMetadata.FromString, messages.append
     try:
-        for index, (single, data) in enumerate(split_batch(payload, entry.batch_size)):
-            if unacked >> index & 1 and not single.compacted_out and index not in removed:
-                yield Message(entry, index, data, single)
+        for index in range(count):
+            head = position + 4
+            start = head + unpack(payload, position)[0]
+            single = parse(payload[head:start])
+            position = start + single.payload_size
+            if not start <= position <= end:
+                raise CorruptEntry(f"message {index} of {count} does not fit its batch", _TORN)
+            wanted = everything or (unacked >> index & 1 and index not in removed)
+            if wanted and not single.compacted_out:
+                add(Message(entry, index, payload[start:position], single))
     except (struct.error, DecodeError) as error:
-        raise CorruptEntry(str(error), pb.CommandAck.BatchDeSerializeError) from error
+        raise CorruptEntry(str(error), _TORN) from error
+    return messages

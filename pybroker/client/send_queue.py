@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pybroker.client.acks import EntryKey
 from pybroker.client.connection import Connection
 from pybroker.client.errors import ConnectError, Timeout
 from pybroker.client.messages import Done, MessageId
@@ -17,21 +18,30 @@ from pybroker.names import TxnId
 
 @dataclass(slots=True)
 class PendingEntry:
-    """`batch_size` is 0 for a message outside of batches. `done`: one for each message in it."""
+    """`batch_size` is 0 for a message outside of batches. `done`: one for each message in it.
+
+    The chunks of one message share `chunks`: where those lie that are stored. All of them but the
+    last are `partial`, and nobody waits for them.
+    """
 
     sequence_id: int
     frame: bytes
     txn_id: TxnId | None
     batch_size: int
     done: list[Done]
+    chunks: list[EntryKey] | None = None
+    partial: bool = False
     written: bool = False
     deadline_s: float = 0.0
 
     @property
     def message_count(self) -> int:
-        return self.batch_size or 1
+        return 0 if self.partial else self.batch_size or 1
 
     def finish(self, stored: MessageId | None, error: Exception | None) -> None:
+        if stored is not None and self.chunks is not None:
+            self.chunks.append(stored.place[:2])
+            stored = stored.from_chunk(self.chunks[0])
         for index, done in enumerate(self.done):
             if stored is not None and self.batch_size:
                 done(stored.in_batch(index, self.batch_size), error)
@@ -83,6 +93,15 @@ class SendQueue:
                 self._entries.remove(entry)
                 return entry
         return None
+
+    def refuse(self, sequence_id: int, error: Exception) -> None:
+        """The entry, and what else there is of the message that it is a chunk of."""
+        entry = self.take(sequence_id)
+        while entry is not None:
+            self.finish(entry, None, error)
+            following = self._entries[0] if entry.partial and self._entries else None
+            same = following is not None and following.chunks is entry.chunks
+            entry = self._entries.popleft() if same else None
 
     def finish(
         self, entry: PendingEntry, stored: MessageId | None, error: Exception | None

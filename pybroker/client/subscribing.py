@@ -40,18 +40,33 @@ class Start:
             return (ledger_id, entry_id, index - 1 if index > 0 else _NOTHING_OF_IT)
         return (ledger_id, entry_id, index if index >= 0 else _WHOLE_ENTRY)
 
+    @property
+    def _begins_in_chunks(self) -> bool:
+        return self.inclusive and self.message_id.first_chunk is not None
+
+    def entry(self) -> pb.MessageIdData:
+        """What the broker delivers first: where a chunked message begins, its last chunk tells."""
+        wanted = self.message_id.to_wire()
+        if self._begins_in_chunks:
+            wanted.ledgerId = wanted.first_chunk_message_id.ledgerId
+            wanted.entryId = wanted.first_chunk_message_id.entryId
+        wanted.ClearField("first_chunk_message_id")
+        return wanted
+
     def seek(self) -> tuple[pb.MessageIdData, OrderKey | None]:
         """Where the subscription's cursor is to be put, and what is left out of that entry here.
 
         A cursor standing on an entry that is left out would keep it for ever, so it is put behind
         it, or is told which part of a batch is wanted (brokers may ignore that part).
         """
-        wanted, left_out = self.message_id.to_wire(), self.left_out
+        wanted, left_out = self.entry(), self.left_out
         if left_out is None:
             return wanted, None
         following, size = left_out[2] + 1, self.message_id.batch_size()
         wanted.ClearField("batch_index")
         wanted.ClearField("batch_size")
+        if self._begins_in_chunks:
+            return wanted, None
         if left_out[2] == _WHOLE_ENTRY or 0 < size <= following:
             wanted.entryId += 1
             return wanted, None
@@ -89,7 +104,7 @@ def subscribe_command(
         consumer_epoch=epoch,
     )
     if start is not None:
-        command.start_message_id.CopyFrom(start.message_id.to_wire())
+        command.start_message_id.CopyFrom(start.entry())
     if options.consumer_type is ConsumerType.KeyShared:
         command.keySharedMeta.CopyFrom(_key_shared(options.key_shared_policy))
     return command

@@ -8,10 +8,10 @@ again. Plain acknowledgements leave together at the end of a turn of the event l
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pybroker.client.acknowledger import Acknowledger
-from pybroker.client.acks import EntryKey, all_bits
+from pybroker.client.acks import EntryKey
 from pybroker.client.attachment import Attachment
 from pybroker.client.cluster import Cluster
 from pybroker.client.connection import Connection
@@ -21,21 +21,17 @@ from pybroker.client.errors import (
     Timeout,
     UnsupportedCompression,
 )
-from pybroker.client.messages import Message, MessageId, OrderKey, ReceivedEntry
+from pybroker.client.intake import Intake
+from pybroker.client.messages import Message, MessageId, Place
 from pybroker.client.options import ConsumerType
 from pybroker.client.receive_queue import ReceiveQueue
-from pybroker.client.received import (
-    CorruptEntry,
-    checked_metadata,
-    decompressed_payload,
-    messages_in,
-    unacked_indexes,
-)
+from pybroker.client.received import CorruptEntry
 from pybroker.client.redelivery import Redeliveries
 from pybroker.client.subscribing import Start, SubscriptionSpec, subscribe_command
 from pybroker.client.transaction import Transaction
 from pybroker.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.frames import CommandFrame
 
 log = logging.getLogger("pybroker.client")
 
@@ -57,16 +53,11 @@ class TopicConsumer:
         self.partition = TopicName.parse(topic).partition
         self._id = next(cluster.ids)
         self._attachment = Attachment(cluster, topic, self)
-        self._session = 0
         self._permits_owed = 0
-        # Counts redeliveries of everything, so that what was under way before can be told apart.
-        self._epoch = 0
-        self._seeking = False
         self._start = spec.start
-        # Of the first entry that will arrive, what lies before the start.
-        self._left_out: OrderKey | None = None
         options = spec.options
         self._acks = Acknowledger(self._id, self._attachment, options.batch_index_ack_enabled)
+        self._intake = Intake(self, options, self._acks)
         self._negative = Redeliveries(options.negative_ack_redelivery_delay_ms, self._redeliver)
         self._unacked: Redeliveries | None = None
         if options.unacked_messages_timeout_ms:
@@ -84,8 +75,10 @@ class TopicConsumer:
 
     async def register(self, connection: Connection) -> None:
         if self._start is not None:
-            self._left_out = self._start.left_out
-        command = subscribe_command(self._spec, self.topic, self._id, self._start, self._epoch)
+            self._intake.left_out = self._start.left_out
+        command = subscribe_command(
+            self._spec, self.topic, self._id, self._start, self._intake.epoch
+        )
         connection.consumers[self._id] = self
         try:
             await connection.request(command, self._cluster.timeout_s)
@@ -94,9 +87,10 @@ class TopicConsumer:
             if isinstance(error, Timeout | asyncio.CancelledError) and not connection.closed:
                 connection.post(pb.CommandCloseConsumer(consumer_id=self._id, request_id=0))
             raise
-        self._session += 1
-        self._seeking = False
+        self._intake.session += 1
+        self._intake.seeking = False
         self._permits_owed = 0
+        self._intake.chunks.clear()
         self._queue.discard(self)
         self._acks.send_over(connection)
         connection.post(pb.CommandFlow(consumer_id=self._id, messagePermits=self._queue_size))
@@ -114,6 +108,7 @@ class TopicConsumer:
     def _end(self, error: Exception) -> None:
         self._failure = self._failure or error
         self._negative.clear()
+        self._intake.chunks.clear()
         if self._unacked is not None:
             self._unacked.clear()
 
@@ -131,59 +126,23 @@ class TopicConsumer:
 
     # --- receiving --------------------------------------------------------------------------
 
-    def on_message(self, message: pb.CommandMessage, entry: bytes) -> None:
+    def on_messages(self, frames: Sequence[CommandFrame]) -> None:
         try:
-            metadata = checked_metadata(entry)
-            batched = metadata.HasField("num_messages_in_batch")
-            received = ReceivedEntry(
-                self.topic,
-                self.partition,
-                message.message_id.ledgerId,
-                message.message_id.entryId,
-                metadata.num_messages_in_batch if batched else 0,
-                message.redelivery_count,
-                metadata,
-                self,
-                self._session,
-            )
-            wanted = [] if self._is_stale(message) else self._wanted(received, message, entry)
-        except CorruptEntry as corruption:
-            self._give_up(message, corruption)
-            return
+            messages = self._intake.messages_of(frames)
         except UnsupportedCompression as error:
             self._leave()
             self.failed(error)
             return
-        self._owe_permits(max(received.batch_size, 1) - len(wanted))
-        self._queue.put(wanted)
-
-    def _is_stale(self, message: pb.CommandMessage) -> bool:
-        """Sent before a seek or a redelivery of everything, which will bring it again."""
-        old = message.HasField("consumer_epoch") and message.consumer_epoch < self._epoch
-        return self._seeking or old
-
-    def _wanted(
-        self, received: ReceivedEntry, message: pb.CommandMessage, entry: bytes
-    ) -> list[Message]:
-        unacked = unacked_indexes(message, received.batch_size) & ~self._before_start(received)
-        if received.batch_size:
-            key = (received.ledger_id, received.entry_id)
-            self._acks.delivered(key, unacked, received.batch_size)
-        if not unacked:
-            return []
-        payload = decompressed_payload(received.metadata, entry)
-        messages = list(messages_in(received, payload, unacked))
         if messages and self._start is not None and self._start.message_id == MessageId.latest:
             # From here on a new session can say where it was.
             self._start = Start(messages[0].message_id(), inclusive=True)
-        return messages
+        self._queue.put(messages)
 
-    def _before_start(self, received: ReceivedEntry) -> int:
-        """What of the entry lies before the start, as bits."""
-        left_out, self._left_out = self._left_out, None
-        if left_out is None or left_out[:2] != (received.ledger_id, received.entry_id):
-            return 0
-        return all_bits(max(0, min(left_out[2] + 1, received.batch_size or 1)))
+    def not_delivered(self, keys: Iterable[EntryKey]) -> None:
+        """They stay unacknowledged, and come again as what the application does not acknowledge."""
+        if self._unacked is not None:
+            for key in keys:
+                self._unacked.add(key)
 
     def _leave(self) -> None:
         """So that the broker gives the messages to a consumer that can read them."""
@@ -192,7 +151,7 @@ class TopicConsumer:
             connection.consumers.pop(self._id, None)
             connection.post(pb.CommandCloseConsumer(consumer_id=self._id, request_id=0))
 
-    def _give_up(self, message: pb.CommandMessage, corruption: CorruptEntry) -> None:
+    def give_up(self, message: pb.CommandMessage, corruption: CorruptEntry) -> None:
         log.error(
             "Dropped entry %d:%d of %s: %s",
             message.message_id.ledgerId,
@@ -208,23 +167,23 @@ class TopicConsumer:
                 validation_error=corruption.validation_error,  # type: ignore[arg-type]
             )
         )
-        self._owe_permits(1)
+        self.owe_permits(1)
 
     def holds(self, message: Message) -> bool:
         """False for what will be delivered again, because it came in an earlier session."""
-        return message.entry.session == self._session
+        return message.entry.session == self._intake.session
 
     def taken(self, message: Message) -> None:
         """The application has the message now."""
         if not self.holds(message):
             return
-        self._owe_permits(1)
+        self.owe_permits(1)
         if self._start is not None:
             self._start = Start(message.message_id())
         if self._unacked is not None:
             self._unacked.add((message.entry.ledger_id, message.entry.entry_id))
 
-    def _owe_permits(self, count: int) -> None:
+    def owe_permits(self, count: int) -> None:
         self._permits_owed += count
         if self._permits_owed >= max(self._queue_size // 2, 1):
             connection = self._attachment.connection
@@ -236,36 +195,37 @@ class TopicConsumer:
 
     # --- acknowledging ----------------------------------------------------------------------
 
-    def acknowledge(self, message_ids: Sequence[MessageId]) -> None:
+    def acknowledge(self, places: Sequence[Place]) -> None:
         self._refuse_if_ended()
-        for message_id in message_ids:
-            if self._acks.add(message_id) and self._unacked is not None:
-                self._unacked.remove(message_id.order_key[:2])
+        add, unacked = self._acks.add, self._unacked
+        for place in places:
+            if add(place) and unacked is not None:
+                unacked.remove(place[:2])
 
-    def acknowledge_cumulative(self, message_id: MessageId) -> None:
+    def acknowledge_cumulative(self, place: Place) -> None:
         self._refuse_if_ended()
-        self._acks.add_cumulative(message_id)
+        self._acks.add_cumulative(place)
         if self._unacked is not None:
-            self._unacked.remove_up_to(message_id.order_key[:2])
+            self._unacked.remove_up_to(place[:2])
 
     async def acknowledge_in(
-        self, txn: Transaction, message_ids: Sequence[MessageId], cumulative: bool
+        self, txn: Transaction, places: Sequence[Place], cumulative: bool
     ) -> None:
         """Durable when this returns; takes effect when `txn` commits."""
-        command = self._acks.in_transaction(txn.txn_id, message_ids, cumulative)
+        command = self._acks.in_transaction(txn.txn_id, places, cumulative)
 
         async def send() -> None:
             await self._connection().request(command, self._cluster.timeout_s)
 
         await txn.acknowledge(self.topic, self._spec.name, send)
         if self._unacked is not None:
-            for each in message_ids:
-                self._unacked.remove(each.order_key[:2])
+            for place in places:
+                self._unacked.remove(place[:2])
 
     # --- delivering again -------------------------------------------------------------------
 
-    def negative_acknowledge(self, message_id: MessageId) -> None:
-        key = message_id.order_key[:2]
+    def negative_acknowledge(self, place: Place) -> None:
+        key = place[:2]
         if self._unacked is not None:
             self._unacked.remove(key)
         self._negative.add(key)
@@ -277,7 +237,11 @@ class TopicConsumer:
             return
         connection = self._attachment.connection
         if connection is not None and not connection.closed:
-            ids = [pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in keys]
+            ids = [
+                pb.MessageIdData(ledgerId=ledger, entryId=entry)
+                for key in keys
+                for ledger, entry in self._acks.entries_of(key)
+            ]
             connection.post(
                 pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self._id, message_ids=ids)
             )
@@ -288,18 +252,19 @@ class TopicConsumer:
         if connection is None or connection.closed:
             return
         self._acks.flush()
+        self._intake.chunks.clear()
         request = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self._id)
         if self._spec.options.consumer_type in (ConsumerType.Exclusive, ConsumerType.Failover):
-            self._epoch += 1
-            request.consumer_epoch = self._epoch
+            self._intake.epoch += 1
+            request.consumer_epoch = self._intake.epoch
         connection.post(request)
-        self._owe_permits(self._queue.discard(self))
+        self.owe_permits(self._queue.discard(self))
 
     # --- positions --------------------------------------------------------------------------
 
     async def seek(self, target: MessageId | int) -> None:
         """To just behind a message (or to it, if the start is inclusive), or to a publish time."""
-        connection, session, before = self._connection(), self._session, self._start
+        connection, session, before = self._connection(), self._intake.session, self._start
         command = pb.CommandSeek(consumer_id=self._id)
         if isinstance(target, MessageId):
             start = Start(target, self._spec.options.start_message_id_inclusive)
@@ -310,18 +275,18 @@ class TopicConsumer:
             start, left_out = Start(MessageId.earliest), None
         # What the application acknowledged before must not be taken for something behind it.
         self._acks.flush()
-        self._left_out, self._seeking = left_out, True
+        self._intake.left_out, self._intake.seeking = left_out, True
         if self._start is not None:
             self._start = start
         try:
             await connection.request(command, self._cluster.timeout_s)
         except BaseException:
-            self._left_out, self._start = None, before
+            self._intake.left_out, self._start = None, before
             raise
         finally:
-            self._seeking = False
-        if session == self._session:
-            self._owe_permits(self._queue.discard(self))
+            self._intake.seeking = False
+        if session == self._intake.session:
+            self.owe_permits(self._queue.discard(self))
 
     async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
         """The topic's last message and the subscription's mark-delete position, if it is told."""

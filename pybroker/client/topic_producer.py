@@ -15,12 +15,14 @@ from collections.abc import Callable
 from typing import Final
 
 from pybroker import errors
+from pybroker.client.acks import EntryKey
 from pybroker.client.attachment import Attachment
 from pybroker.client.batch_collector import BatchCollector, OpenBatch
 from pybroker.client.batching import EncodedBatch, compressed, key_values
 from pybroker.client.cluster import Cluster
 from pybroker.client.compression import codec
 from pybroker.client.connection import DEFAULT_MAX_MESSAGE_BYTES, Connection
+from pybroker.client.encryption import Encryption
 from pybroker.client.entries import EntryWriter
 from pybroker.client.errors import (
     AlreadyClosed,
@@ -44,6 +46,8 @@ _WORTH_RESENDING: Final = (
     errors.ServiceNotReady,
     errors.TooManyRequests,
 )
+# The fields that say which chunk of what an entry is, and the protobuf tags around them.
+_CHUNK_OVERHEAD_BYTES: Final = 128
 
 
 class TopicProducer:
@@ -71,6 +75,7 @@ class TopicProducer:
             options.send_timeout_millis,
             finished=lambda entry: self._free_room(entry.message_count),
         )
+        self._encryption: Encryption | None = None
         self._next_sequence_id: int | None = None
         if options.initial_sequence_id is not None:
             self._next_sequence_id = options.initial_sequence_id + 1
@@ -88,7 +93,11 @@ class TopicProducer:
     # --- for the application ----------------------------------------------------------------
 
     async def open(self) -> None:
-        codec(self._options.compression_type)  # Refuses a missing library now, not at a send.
+        # These refuse a missing library or key now, not at a send.
+        codec(self._options.compression_type)
+        if (names := self._options.encryption_key) is not None:
+            names = (names,) if isinstance(names, str) else names
+            self._encryption = Encryption(self._options.crypto_key_reader, names)
         await self._attachment.open(self._patience_s)
 
     @property
@@ -307,7 +316,30 @@ class TopicProducer:
             return
         self.flush_batch()
         metadata, payload = self._writer.single(message, sequence_id, txn_id)
-        self._enqueue(metadata, payload, txn_id, [done])
+        if self._options.chunking_enabled and len(payload) > self._chunk_bytes(metadata):
+            self._enqueue_chunks(metadata, payload, txn_id, done)
+        else:
+            self._enqueue(metadata, payload, txn_id, [done])
+
+    def _chunk_bytes(self, metadata: pb.MessageMetadata) -> int:
+        """What of a payload one entry takes beside its metadata."""
+        overhead = metadata.ByteSize() + len(self.producer_name) + _CHUNK_OVERHEAD_BYTES
+        if self._encryption is not None:
+            overhead += self._encryption.overhead_bytes
+        return max(1, self._max_message_bytes - overhead)
+
+    def _enqueue_chunks(
+        self, metadata: pb.MessageMetadata, payload: bytes, txn_id: TxnId | None, done: Done
+    ) -> None:
+        size, chunks = self._chunk_bytes(metadata), list[EntryKey]()
+        starts = range(0, len(payload), size)
+        metadata.uuid = f"{self.producer_name}-{metadata.sequence_id}"
+        metadata.num_chunks_from_msg = len(starts)
+        metadata.total_chunk_msg_size = len(payload)
+        for number, start in enumerate(starts):
+            metadata.chunk_id = number
+            answered = [done] if start == starts[-1] else []
+            self._enqueue(metadata, payload[start : start + size], txn_id, answered, chunks)
 
     def _accept_batch(self, batch: EncodedBatch, txn_id: TxnId | None, done: Done) -> None:
         self.flush_batch()
@@ -338,10 +370,14 @@ class TopicProducer:
         payload: bytes,
         txn_id: TxnId | None,
         done: list[Done],
+        chunks: list[EntryKey] | None = None,
     ) -> None:
+        if self._encryption is not None:
+            payload = self._encryption.encrypt(metadata, payload)
         batched = metadata.HasField("num_messages_in_batch")
         size = metadata.num_messages_in_batch if batched else 0
-        entry = PendingEntry(metadata.sequence_id, b"", txn_id, size, done)
+        partial = chunks is not None and not done
+        entry = PendingEntry(metadata.sequence_id, b"", txn_id, size, done, chunks, partial)
         if self._failure is not None:
             self._queue.finish(entry, None, self._failure)
         elif len(payload) > self._max_message_bytes:
@@ -358,9 +394,10 @@ class TopicProducer:
         entry = self._queue.take(receipt.sequence_id)
         if entry is None:
             return  # It timed out here before.
-        self.last_sequence_id = max(
-            self.last_sequence_id, receipt.sequence_id, receipt.highest_sequence_id
-        )
+        if not entry.partial:
+            self.last_sequence_id = max(
+                self.last_sequence_id, receipt.sequence_id, receipt.highest_sequence_id
+            )
         stored = MessageId.from_wire(receipt.message_id, self.topic, self._partition)
         self._queue.finish(entry, stored, None)
 
@@ -370,9 +407,7 @@ class TopicProducer:
         if passes and not self._queue.is_transactional(error.sequence_id):
             self._resend()
             return
-        entry = self._queue.take(error.sequence_id)
-        if entry is not None:
-            self._queue.finish(entry, None, refusal)
+        self._queue.refuse(error.sequence_id, refusal)
         if isinstance(refusal, errors.ProducerFenced | errors.TopicTerminated):
             self._attachment.close()
             self._end(refusal)

@@ -1,0 +1,99 @@
+"""Messages larger than an entry may be: cut into chunks by their producer, put together here.
+
+The chunks of one message carry its uuid and their number. Between them may lie chunks of other
+messages and whole ones. So many messages may be incomplete at once; the oldest goes for another,
+and each goes when nothing has completed it for a while. What goes is dropped here and remains
+unacknowledged at the broker.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from pybroker.client.acks import EntryKey
+from pybroker.wire import pulsar_api_pb2 as pb
+
+
+class _Incomplete:
+    __slots__ = ("keys", "parts", "since_s", "size")
+
+    def __init__(self, since_s: float) -> None:
+        self.since_s = since_s
+        self.keys: list[EntryKey] = []
+        self.parts: list[bytes] = []
+        self.size = 0
+
+
+Dropped = Callable[[Sequence[EntryKey], str], None]
+
+
+class ChunkAssembler:
+    def __init__(self, max_pending: int, expire_ms: int, dropped: Dropped) -> None:
+        self._max_pending = max(1, max_pending)
+        self._expire_s = expire_ms / 1000
+        self._dropped = dropped
+        self._incomplete: dict[str, _Incomplete] = {}  # the oldest first
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def first_keys(self) -> list[EntryKey]:
+        """Where each incomplete message begins."""
+        return [each.keys[0] for each in self._incomplete.values()]
+
+    def add(
+        self, metadata: pb.MessageMetadata, key: EntryKey, payload: bytes
+    ) -> tuple[bytes, list[EntryKey]] | None:
+        """With its last chunk, the whole message and the entries that it lay in."""
+        number = metadata.chunk_id
+        if number == 0:
+            self._begin(metadata.uuid, key)
+        message = self._incomplete.get(metadata.uuid)
+        if message is None or number > len(message.parts):
+            self._dropped([key], f"chunk {number} of {metadata.uuid} came without those before")
+            return None
+        if number < len(message.parts):
+            if key not in message.keys:
+                message.keys.append(key)  # Sent twice: it is acknowledged with the message.
+            return None
+        message.keys.append(key)
+        message.parts.append(payload)
+        message.size += len(payload)
+        if message.size > metadata.total_chunk_msg_size:
+            self._drop(metadata.uuid, "its chunks are larger than it says")
+        elif len(message.parts) == metadata.num_chunks_from_msg:
+            del self._incomplete[metadata.uuid]
+            return b"".join(message.parts), message.keys
+        return None
+
+    def _begin(self, uuid: str, key: EntryKey) -> None:
+        known = self._incomplete.get(uuid)
+        if known is not None:
+            if key != known.keys[0]:
+                return  # The first chunk, sent twice.
+            del self._incomplete[uuid]  # Delivered again, from its beginning.
+        if len(self._incomplete) >= self._max_pending:
+            self._drop(next(iter(self._incomplete)), "too many messages are incomplete at once")
+        loop = asyncio.get_running_loop()
+        self._incomplete[uuid] = _Incomplete(loop.time())
+        if self._timer is None and self._expire_s > 0:
+            self._timer = loop.call_later(self._expire_s, self._expire)
+
+    def _drop(self, uuid: str, reason: str) -> None:
+        message = self._incomplete.pop(uuid)
+        self._dropped(message.keys, f"message {uuid} is incomplete and was given up: {reason}")
+
+    def _expire(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        for uuid, message in list(self._incomplete.items()):
+            due_s = message.since_s + self._expire_s
+            if due_s > loop.time():
+                self._timer = loop.call_at(due_s, self._expire)
+                return
+            self._drop(uuid, "its next chunk did not come in time")
+
+    def clear(self) -> None:
+        """The broker will send everything again."""
+        self._incomplete.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

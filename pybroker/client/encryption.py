@@ -1,0 +1,132 @@
+"""End-to-end encryption, as the official clients do it.
+
+A payload is encrypted with AES in GCM mode (its nonce is the metadata's encryption_param), behind
+compression; in a batch, as a whole. The AES key travels in the metadata, once for each RSA key that
+may read it, wrapped with OAEP (SHA-1). Needs the package `cryptography`.
+"""
+
+import importlib
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pybroker.client.errors import CryptoError
+from pybroker.client.options import ConsumerCryptoFailureAction
+from pybroker.wire import pulsar_api_pb2 as pb
+
+log = logging.getLogger("pybroker.client")
+
+_NONCE_BYTES: Final = 12
+_KEY_BYTES: Final = 32
+_MAX_KEYS: Final = 256
+
+
+class CryptoKeyReader:
+    """RSA keys in PEM files. Subclass it to have keys by name."""
+
+    def __init__(self, public_key_path: str, private_key_path: str) -> None:
+        self._public_key_path = public_key_path
+        self._private_key_path = private_key_path
+
+    def public_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
+        """PEM; for producers."""
+        return Path(self._public_key_path).read_bytes()
+
+    def private_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
+        """PEM; for consumers."""
+        return Path(self._private_key_path).read_bytes()
+
+
+class _Library:
+    """What is used of `cryptography`."""
+
+    def __init__(self) -> None:
+        try:
+            ciphers: Any = importlib.import_module("cryptography.hazmat.primitives.ciphers.aead")
+        except ImportError as error:
+            raise CryptoError(
+                "Encryption needs the package cryptography: pip install 'pybroker[encryption]'"
+            ) from error
+        hashes: Any = importlib.import_module("cryptography.hazmat.primitives.hashes")
+        padding: Any = importlib.import_module("cryptography.hazmat.primitives.asymmetric.padding")
+        self.serialization: Any = importlib.import_module(
+            "cryptography.hazmat.primitives.serialization"
+        )
+        self.aes_gcm: Any = ciphers.AESGCM
+        self.oaep: Any = padding.OAEP(
+            mgf=padding.MGF1(algorithm=hashes.SHA1()), algorithm=hashes.SHA1(), label=None
+        )
+
+
+class Decryption:
+    """What a consumer does with encrypted entries."""
+
+    def __init__(
+        self, reader: CryptoKeyReader | None, failure_action: ConsumerCryptoFailureAction
+    ) -> None:
+        """Raises CryptoError."""
+        self.failure_action = failure_action
+        self._reader = reader
+        self._library = None if reader is None else _Library()
+        # AES ciphers by wrapped key: producers use one for many messages.
+        self._ciphers: dict[bytes, Any] = {}
+
+    def decrypt(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
+        """Raises CryptoError."""
+        if self._reader is None:
+            raise CryptoError("it is encrypted, and there is no crypto_key_reader to decrypt it")
+        trouble: Exception | None = None
+        for key in metadata.encryption_keys:
+            try:
+                plain: bytes = self._cipher(key).decrypt(metadata.encryption_param, payload, None)
+                return plain
+            except Exception as error:  # The reader's own, the library's, a wrong key's.
+                trouble = error
+                self._ciphers.pop(key.value, None)
+        raise CryptoError(f"none of its keys decrypts it: {trouble!r}") from trouble
+
+    def _cipher(self, key: pb.EncryptionKeys) -> Any:
+        cipher = self._ciphers.get(key.value)
+        if cipher is None:
+            assert self._library is not None and self._reader is not None
+            described = {pair.key: pair.value for pair in key.metadata}
+            pem = self._reader.private_key(key.key, described)
+            private = self._library.serialization.load_pem_private_key(pem, None)
+            cipher = self._library.aes_gcm(private.decrypt(key.value, self._library.oaep))
+            if len(self._ciphers) >= _MAX_KEYS:
+                self._ciphers.clear()
+            self._ciphers[key.value] = cipher
+        return cipher
+
+
+class Encryption:
+    """What a producer does with its payloads: one AES key for its life."""
+
+    def __init__(self, reader: CryptoKeyReader | None, names: Sequence[str]) -> None:
+        """Raises CryptoError, and what the reader raises."""
+        if reader is None:
+            raise CryptoError("encryption_key names a key; pass the crypto_key_reader that has it")
+        library = _Library()
+        data_key = os.urandom(_KEY_BYTES)
+        self._cipher = library.aes_gcm(data_key)
+        self._keys = []
+        for name in names:
+            public = library.serialization.load_pem_public_key(reader.public_key(name, {}))
+            wrapped = public.encrypt(data_key, library.oaep)
+            self._keys.append(pb.EncryptionKeys(key=name, value=wrapped))
+
+    @property
+    def overhead_bytes(self) -> int:
+        """By how much an entry grows."""
+        return sum(key.ByteSize() + 8 for key in self._keys) + 64
+
+    def encrypt(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
+        """The new payload; `metadata` then says how to decrypt it."""
+        nonce = os.urandom(_NONCE_BYTES)
+        del metadata.encryption_keys[:]
+        metadata.encryption_keys.extend(self._keys)
+        metadata.encryption_param = nonce
+        encrypted: bytes = self._cipher.encrypt(nonce, payload, None)
+        return encrypted

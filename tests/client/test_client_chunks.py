@@ -1,0 +1,222 @@
+"""Messages larger than an entry: put together, cut up, acknowledged and given up as a whole."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from scripted_broker import Peer, ScriptedBroker, Sent, acks, receipt, turns
+
+from pybroker.client import (
+    ConsumerType,
+    InvalidConfiguration,
+    MessageId,
+    NotAllowed,
+)
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.message_metadata import parse_metadata, payload_of
+
+
+def deliver_chunk(
+    broker: ScriptedBroker, entry_id: int, uuid: str, number: int, payload: bytes, **details: Any
+) -> None:
+    described = {"num_chunks_from_msg": 3, "total_chunk_msg_size": 6, **details}
+    broker.peer.deliver(1, entry_id, payload, uuid=uuid, chunk_id=number, **described)
+
+
+async def taken(consumer: Any) -> list[bytes]:
+    return [message.data() for message in await consumer.take(100, 500)]
+
+
+class TestReceiving:
+    def test_interleaved_chunks_become_their_messages(self, broker: ScriptedBroker, client: Any):
+        async def work() -> list[bytes]:
+            consumer = await client.subscribe("t", "s")
+            for entry_id, (uuid, number) in enumerate(
+                [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("b", 2), ("a", 2)]
+            ):
+                deliver_chunk(broker, entry_id, uuid, number, f"{uuid}{number}".encode())
+            return await taken(consumer)
+
+        assert broker.run(work()) == [b"b0b1b2", b"a0a1a2"]
+
+    def test_all_its_entries_are_acknowledged_with_it(self, broker: ScriptedBroker, client: Any):
+        async def work() -> MessageId:
+            consumer = await client.subscribe("t", "s")
+            for number in range(3):
+                deliver_chunk(broker, 2 * number, "a", number, b"xy")
+            message = await consumer.receive(1000)
+            assert not broker.asked_for(pb.CommandAck)
+            await consumer.acknowledge(message.message_id())
+            await turns()
+            return message.message_id()
+
+        message_id = broker.run(work())
+        assert acks(broker) == [[(0, []), (2, []), (4, [])]]
+        assert MessageId.deserialize(message_id.serialize()).first_chunk == (1, 0)
+
+    def test_and_asked_for_again_with_it(self, broker: ScriptedBroker, client: Any):
+        async def work() -> None:
+            consumer = await client.subscribe(
+                "t", "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=1000
+            )
+            for number in range(3):
+                deliver_chunk(broker, number, "a", number, b"xy")
+            consumer.negative_acknowledge(await consumer.receive(1000))
+            await asyncio.sleep(2)
+
+        broker.run(work())
+        (request,) = broker.asked_for(pb.CommandRedeliverUnacknowledgedMessages)
+        assert [each.entryId for each in request.message_ids] == [0, 1, 2]
+
+    def test_a_cumulative_acknowledgement_spares_the_chunks_of_a_later_message(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            broker.peer.deliver(1, 0, b"first")
+            deliver_chunk(broker, 1, "a", 0, b"xy")
+            broker.peer.deliver(1, 2, b"between")
+            await consumer.receive(1000)
+            await consumer.acknowledge_cumulative(await consumer.receive(1000))
+            await turns()
+
+        broker.run(work())
+        assert acks(broker) == [[(2, [])], [(0, [])]]
+
+    def test_every_chunk_gives_its_permit_back(self, broker: ScriptedBroker, client: Any):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s", receiver_queue_size=2)
+            for number in range(3):
+                deliver_chunk(broker, number, "a", number, b"xy")
+            await consumer.receive(1000)
+            await turns()
+
+        broker.run(work())
+        assert [flow.messagePermits for flow in broker.asked_for(pb.CommandFlow)] == [2, 1, 1, 1]
+
+    def test_what_was_stored_twice_is_used_once(self, broker: ScriptedBroker, client: Any):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            for entry_id, number in enumerate((0, 0, 1, 1, 2)):
+                deliver_chunk(broker, entry_id, "a", number, b"%d" % number)
+            message = await consumer.receive(1000)
+            assert message.data() == b"012"
+            await consumer.acknowledge(message)
+            await turns()
+
+        broker.run(work())
+        assert acks(broker) == [[(entry_id, []) for entry_id in range(5)]]
+
+    def test_incomplete_ones_are_given_up_unacknowledged(self, broker: ScriptedBroker, client: Any):
+        async def work() -> list[bytes]:
+            consumer = await client.subscribe(
+                "t",
+                "s",
+                max_pending_chunked_message=1,
+                expire_time_of_incomplete_chunked_message_ms=5000,
+            )
+            deliver_chunk(broker, 0, "old", 0, b"xy")
+            deliver_chunk(broker, 1, "new", 0, b"xy")
+            deliver_chunk(broker, 2, "old", 1, b"xy")
+            await asyncio.sleep(6)
+            deliver_chunk(broker, 3, "new", 1, b"xy")
+            deliver_chunk(broker, 4, "large", 0, b"more than it says")
+            broker.peer.deliver(1, 5, b"whole")
+            return await taken(consumer)
+
+        assert broker.run(work()) == [b"whole"]
+        assert acks(broker) == []
+
+    def test_a_new_session_begins_with_none(self, broker: ScriptedBroker, client: Any):
+        async def work() -> list[bytes]:
+            consumer = await client.subscribe("t", "s")
+            deliver_chunk(broker, 0, "a", 0, b"xy")
+            await turns()
+            broker.peer.drop()
+            await asyncio.sleep(1)
+            for number in range(3):
+                deliver_chunk(broker, number, "a", number, b"%d" % number)
+            return await taken(consumer)
+
+        assert broker.run(work()) == [b"012"]
+
+    def test_seeking_it_inclusively_begins_with_its_first_chunk(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        sought = MessageId(-1, 1, 7, first_chunk=(1, 3))
+
+        async def work() -> None:
+            reader = await client.create_reader("t", sought, start_message_id_inclusive=True)
+            await reader.seek(sought)
+
+        broker.run(work())
+        assert broker.asked_for(pb.CommandSubscribe)[0].start_message_id.entryId == 3
+        assert broker.asked_for(pb.CommandSeek)[0].message_id.entryId == 3
+
+
+class TestSending:
+    @pytest.fixture(autouse=True)
+    def small_entries(self, broker: ScriptedBroker) -> None:
+        broker.answers["Connect"] = lambda *_: pb.CommandConnected(
+            server_version="scripted", max_message_size=1000
+        )
+        self.stored = 0
+
+        def store(peer: Peer, sent: Sent) -> Any:
+            answer = receipt(sent)
+            answer.message_id.entryId = self.stored
+            self.stored += 1
+            return answer
+
+        broker.on_send = store
+
+    def test_what_is_too_large_leaves_in_chunks(self, broker: ScriptedBroker, client: Any):
+        content = bytes(range(256)) * 10
+
+        async def work() -> MessageId:
+            producer = await client.create_producer("t", chunking_enabled=True)
+            await producer.send(b"small")
+            message_id: MessageId = await producer.send(content, partition_key="k")
+            await producer.send(b"small")
+            return message_id
+
+        message_id = broker.run(work())
+        described = [parse_metadata(sent.entry) for sent in broker.sent]
+        chunks = described[1:-1]
+        assert [each.chunk_id for each in chunks] == list(range(len(chunks)))
+        assert {each.num_chunks_from_msg for each in chunks} == {len(chunks)}
+        assert {(each.uuid, each.partition_key) for each in chunks} == {("given-name-1", "k")}
+        assert b"".join(payload_of(sent.entry) for sent in broker.sent[1:-1]) == content
+        assert all(len(sent.entry) <= 1010 for sent in broker.sent)
+        assert [sent.sequence_id for sent in broker.sent] == [0, *[1] * len(chunks), 2]
+        assert message_id.place[:2] == (1, len(chunks))
+        assert message_id.first_chunk == (1, 1)
+
+    def test_a_refused_chunk_refuses_the_message(self, broker: ScriptedBroker, client: Any):
+        store = broker.on_send
+
+        def refuse_second(peer: Peer, sent: Sent) -> Any:
+            if parse_metadata(sent.entry).chunk_id == 1:
+                return pb.CommandSendError(
+                    producer_id=sent.producer_id,
+                    sequence_id=sent.sequence_id,
+                    error=pb.NotAllowedError,
+                    message="no",
+                )
+            return store(peer, sent)
+
+        broker.on_send = refuse_second
+
+        async def work() -> None:
+            producer = await client.create_producer(
+                "t", chunking_enabled=True, max_pending_messages=1
+            )
+            with pytest.raises(NotAllowed):
+                await producer.send(bytes(5000))
+            await producer.send(b"there is room for the next")
+
+        broker.run(work())
+
+    def test_batches_have_none(self, broker: ScriptedBroker, client: Any):
+        with pytest.raises(InvalidConfiguration, match="exclude each other"):
+            broker.run(client.create_producer("t", chunking_enabled=True, batching_enabled=True))
