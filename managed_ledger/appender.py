@@ -7,6 +7,7 @@ callback is for. While a new ledger is being made appends are held; they go on i
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.position import Position
@@ -16,7 +17,29 @@ from managed_ledger.storage.backend import LogStorage
 Appended = Callable[[Position | None, Exception | None], None]
 
 
+Held = tuple[Sequence[bytes], Sequence[int], Appended, bytes]
+NOBODY: Final[deque[Any]] = deque(
+    maxlen=0
+)  # an idle ledger shares it: an empty one takes 600 bytes
+
+
 class Appender:
+    __slots__ = (
+        "_abandoned",
+        "_drained",
+        "_held",
+        "_holding",
+        "_index",
+        "_max_bytes",
+        "_max_entries",
+        "_on_full",
+        "_pending",
+        "_queued_bytes",
+        "_refusal",
+        "_storage",
+        "queued_entries",
+    )
+
     def __init__(
         self,
         storage: LogStorage,
@@ -31,8 +54,8 @@ class Appender:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._on_full = on_full
-        self._pending: deque[tuple[int, int, Appended]] = deque()  # entries, bytes, done
-        self._held: deque[tuple[Sequence[bytes], Sequence[int], Appended, bytes]] = deque()
+        self._pending: deque[tuple[int, int, Appended]] = NOBODY  # entries, bytes, done
+        self._held: deque[Held] = NOBODY
         self._holding = False
         self._abandoned = 0  # callbacks still to come for appends already reported as failed
         self._drained: asyncio.Event | None = None
@@ -46,6 +69,8 @@ class Appender:
         if self._refusal is not None:
             asyncio.get_running_loop().call_soon(done, None, self._refusal)
         elif self._holding:
+            if self._held is NOBODY:
+                self._held = deque()
             self._held.append((entries, message_counts, done, tag))
         else:
             self._submit(entries, message_counts, done, tag)
@@ -59,11 +84,13 @@ class Appender:
         self._count_anew()
         while self._held and not self._holding:
             self._submit(*self._held.popleft())
+        if not self._held:
+            self._held = NOBODY
 
     def refuse(self, error: Exception) -> None:
         """Fail what is held, and everything from now on."""
         self._refusal = error
-        held, self._held = self._held, deque()
+        held, self._held = self._held, NOBODY
         for _, _, done, _ in held:
             done(None, error)
 
@@ -81,6 +108,8 @@ class Appender:
         size_bytes = sum(map(len, entries))
         self.queued_entries += len(entries)
         self._queued_bytes += size_bytes
+        if self._pending is NOBODY:
+            self._pending = deque()
         self._pending.append((len(entries), size_bytes, done))
         self._storage.append(
             self._index.current_id,
@@ -102,7 +131,12 @@ class Appender:
             entries, size_bytes, done = self._pending.popleft()
             first = self._index.grow(entries, size_bytes)
             done(first, None)
-        if self._drained is not None and not self._pending:
+        if not self._pending:
+            self._all_came_back()
+
+    def _all_came_back(self) -> None:
+        self._pending = NOBODY
+        if self._drained is not None:
             self._drained.set()
             self._drained = None
 
@@ -112,8 +146,7 @@ class Appender:
         """
         failed = [done for _, _, done in self._pending] + [done for _, _, done, _ in self._held]
         self._abandoned = len(self._pending) - 1
-        self._pending.clear()
-        self._held.clear()
+        self._pending = self._held = NOBODY
         self._count_anew()
         for done in failed:
             done(None, error)

@@ -18,14 +18,30 @@ from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import CursorRecord
 from managed_ledger.position import Position
 
-# Queues the write of a cursor's record.
-Store = Callable[[bytes], "asyncio.Future[int]"]
+# Queues the write of a cursor's record, by its name.
+Store = Callable[[str, bytes], "asyncio.Future[int]"]
 FORGET_EVERY: Final = 512  # entries
 OnDirty = Callable[["ManagedCursor"], object]
 
 
 class ManagedCursor:
     """Made by ManagedLedger. `durable` cursors hold back trimming and outlive a restart."""
+
+    __slots__ = (
+        "_acked",
+        "_batches",
+        "_dirty",
+        "_forgotten_up_to",
+        "_index",
+        "_last_write",
+        "_on_dirty",
+        "_store",
+        "durable",
+        "mark_delete_position",
+        "name",
+        "properties",
+        "retired",
+    )
 
     def __init__(
         self,
@@ -195,7 +211,7 @@ class ManagedCursor:
         """Queue the write of what is dirty; the newest write, which may be an earlier one."""
         if self._dirty and self._store is not None and not self.retired:
             self._dirty = False
-            self._last_write = self._store(self._record().encode())
+            self._last_write = self._store(self.name, self._record().encode())
         return self._last_write
 
     async def flush(self) -> None:
@@ -208,6 +224,8 @@ class ManagedCursor:
         except ManagedLedgerError:
             self._touch()
             raise
+        if self._last_write is write:
+            self._last_write = None
 
     def mark_new(self) -> None:
         """It has never been written: the first flush does, acknowledgements or not."""

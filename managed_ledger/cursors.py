@@ -13,6 +13,16 @@ from managed_ledger.storage.backend import MetadataStore
 
 
 class Cursors:
+    __slots__ = (
+        "_by_name",
+        "_dirty",
+        "_index",
+        "_ledger_name",
+        "_metadata",
+        "by_name",
+        "on_dirty",
+    )
+
     def __init__(self, ledger_name: str, metadata: MetadataStore, index: LedgerIndex) -> None:
         self._ledger_name = ledger_name
         self._metadata = metadata
@@ -93,15 +103,17 @@ class Cursors:
     def _durable(
         self, name: str, mark_delete_position: Position, properties: Mapping[str, str]
     ) -> ManagedCursor:
-        key = cursor_key(self._ledger_name, name)
         return ManagedCursor(
             name,
             self._index,
             mark_delete_position,
             properties,
-            store=lambda value: self._metadata.put(key, value),
+            store=self._store,
             on_dirty=self._became_dirty,
         )
+
+    def _store(self, name: str, value: bytes) -> "asyncio.Future[int]":
+        return self._metadata.put(cursor_key(self._ledger_name, name), value)
 
     def _became_dirty(self, cursor: ManagedCursor) -> None:
         if not self._dirty:

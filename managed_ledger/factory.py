@@ -141,10 +141,8 @@ class ManagedLedgerFactory:
         cursors = Cursors(name, self._backend.metadata, index)
         cursors.recover()
         ledger = ManagedLedger(
-            name, self._backend, self._clock, config, index, record, cursors, self.housekeeper
+            name, self._backend, self._clock, config, index, record, cursors, self
         )
-        ledger.on_active = self._became_active
-        cursors.on_dirty = partial(self._became_dirty, ledger)
         self._ledgers[name] = ledger
         if ledger.has_closed_ledgers:
             ledger.touch()
@@ -168,7 +166,7 @@ class ManagedLedgerFactory:
 
     # -- by time
 
-    def _became_dirty(self, ledger: ManagedLedger) -> None:
+    def became_dirty(self, ledger: ManagedLedger) -> None:
         if not self._dirty:
             self.housekeeper.visit_in(self._cursor_flush_interval_s, self._write_cursors)
         self._dirty[ledger] = None
@@ -190,7 +188,7 @@ class ManagedLedgerFactory:
         if errors := [outcome for outcome in outcomes if outcome is not None]:
             log.error("cursors of %d logs could not be written: %s", len(errors), errors[0])
 
-    def _became_active(self, ledger: ManagedLedger) -> None:
+    def became_active(self, ledger: ManagedLedger) -> None:
         if ledger.visit is not None:
             ledger.visit.cancel()
         self._visit_in(ledger, self._trim_interval_s)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from managed_ledger.appender import Appended, Appender
 from managed_ledger.config import Clock, ManagedLedgerConfig
@@ -29,6 +29,15 @@ log = logging.getLogger(__name__)
 ROLLOVER_RETRY_MS: Final = 10_000
 
 
+class Keeper(Protocol):
+    """Who looks after managed ledgers; the factory does."""
+
+    housekeeper: Housekeeper
+
+    def became_active(self, ledger: "ManagedLedger") -> None: ...
+    def became_dirty(self, ledger: "ManagedLedger") -> None: ...
+
+
 class ManagedLedger:
     """Made by `ManagedLedgerFactory.open`."""
 
@@ -41,7 +50,7 @@ class ManagedLedger:
         index: LedgerIndex,
         record: ListRecord,
         cursors: Cursors,
-        housekeeper: Housekeeper,
+        keeper: "Keeper",
     ) -> None:
         self.name = name
         self.config = config
@@ -49,8 +58,8 @@ class ManagedLedger:
         self.on_trimmed: list[Callable[[int], None]] = []  # told the id of each ledger that went
         self.kept_from: list[Callable[[], Position]] = []  # asked where trimming has to stop
         self.on_visit: list[Callable[[], None]] = []  # some time after something happened
-        self.housekeeper = housekeeper
-        self.on_active: Callable[[ManagedLedger], None] = lambda ledger: None  # see `touch`
+        cursors.on_dirty = self._cursors_became_dirty
+        self._keeper = keeper
         self.visit: Visit | None = None  # the housekeeper's next one
         self._active = False
         self._backend = backend
@@ -271,6 +280,13 @@ class ManagedLedger:
     # being kept in order
 
     @property
+    def housekeeper(self) -> Housekeeper:
+        return self._keeper.housekeeper
+
+    def _cursors_became_dirty(self) -> None:
+        self._keeper.became_dirty(self)
+
+    @property
     def has_closed_ledgers(self) -> bool:
         """Beside the one that is being written."""
         return self._index.has_closed
@@ -279,7 +295,7 @@ class ManagedLedger:
         """Something happened, after which it may have to be rolled over or trimmed."""
         if not self._active and self._closed is None:
             self._active = True
-            self.on_active(self)
+            self._keeper.became_active(self)
 
     def settle_down(self) -> None:
         """It is being looked after; what happens from now on counts anew."""

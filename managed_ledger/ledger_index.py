@@ -15,6 +15,15 @@ from managed_ledger.position import Position
 class LedgerIndex:
     """Closed ledgers and, last, the current one. `last_confirmed` never goes back."""
 
+    __slots__ = (
+        "_entries",
+        "_ids",
+        "_infos",
+        "current_id",
+        "current_size_bytes",
+        "last_confirmed",
+    )
+
     def __init__(self, closed: Iterable[LedgerInfo], current_id: int) -> None:
         self._infos = {info.ledger_id: info for info in closed}
         self._entries = {info.ledger_id: info.entries for info in self._infos.values()}

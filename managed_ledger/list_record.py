@@ -15,6 +15,15 @@ ABSENT = Versioned(LedgerList().encode(), -1)
 class ListRecord:
     """`queued` is the list as it will be when all writes so far succeed."""
 
+    __slots__ = (
+        "_durable",
+        "_durable_version",
+        "_key",
+        "_metadata",
+        "_version",
+        "queued",
+    )
+
     def __init__(self, metadata: MetadataStore, key: str) -> None:
         self._metadata = metadata
         self._key = key
@@ -37,17 +46,21 @@ class ListRecord:
         put = self._metadata.put(self._key, value.encode(), self._version)
         self.queued = value
         self._version += 1
-        put.add_done_callback(lambda put: self._written(put, done))
+        put.add_done_callback(lambda put: self._written(put, value, done))
         return done
 
     def amend(self, value: LedgerList) -> None:
         """What the next write starts from; not worth a write of its own."""
         self.queued = value
 
-    def _written(self, put: asyncio.Future[int], done: asyncio.Future[None]) -> None:
+    def _written(
+        self, put: asyncio.Future[int], value: LedgerList, done: asyncio.Future[None]
+    ) -> None:
         error = put.exception()
         if error is not None:
             self._reload()
+        else:
+            self._durable, self._durable_version = value, put.result()
         if done.cancelled():
             return
         if error is None:

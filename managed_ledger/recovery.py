@@ -33,7 +33,8 @@ async def recover_list(name: str, backend: Backend, clock: Clock) -> tuple[Ledge
     current = LedgerInfo(current_id, 0, 0, None)
     await record.write(replace(found, ledgers=(*kept, current), deleting=deleting))
     await asyncio.gather(*map(backend.delete_ledger, deleting))
-    record.amend(replace(record.queued, deleting=()))
+    if deleting:
+        record.amend(replace(record.queued, deleting=()))
     return LedgerIndex(kept, current_id), record
 
 

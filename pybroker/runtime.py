@@ -48,21 +48,29 @@ class Pace:
 class Tasks:
     """Owns background tasks: each failure is logged once, `close` cancels and awaits them all."""
 
-    def __init__(self, owner: str) -> None:
+    __slots__ = ("_owner", "_tasks")
+
+    def __init__(self, owner: object) -> None:
+        """`owner` is named, as `str` gives it, when something failed."""
         self._owner = owner
-        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order they were started
+        # In the order they were started; none of its own while there are none.
+        self._tasks: dict[asyncio.Task[Any], None] | None = None
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self._tasks) if self._tasks is not None else 0
 
     def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work, name=name)
+        if self._tasks is None:
+            self._tasks = {}
         self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task, None)
+        if self._tasks is not None:
+            self._tasks.pop(task, None)
+            self._tasks = self._tasks or None
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s: %s failed", self._owner, task.get_name(), exc_info=error)
 
@@ -73,7 +81,7 @@ class Tasks:
 
     async def close(self) -> None:
         current = asyncio.current_task()
-        waiting = [task for task in self._tasks if task is not current]
+        waiting = [task for task in self._tasks or () if task is not current]
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)

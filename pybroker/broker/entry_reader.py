@@ -60,6 +60,14 @@ class WithheldEntries(Protocol):
 class EntryFetcher:
     """Entries from memory or, one at a time, by an asynchronous read whose run is held here."""
 
+    __slots__ = (
+        "_held",
+        "_ledger",
+        "_reading",
+        "_resume",
+        "_tasks",
+    )
+
     def __init__(self, ledger: ManagedLedger, tasks: Tasks, resume: Callable[[], None]) -> None:
         self._ledger = ledger
         self._tasks = tasks
@@ -120,6 +128,19 @@ class EntryFetcher:
 
 
 class EntryReader:
+    __slots__ = (
+        "_again",
+        "_ahead",
+        "_cursor",
+        "_ledger",
+        "_messages_per_entry",
+        "_settled_to",
+        "_topic",
+        "passed_withheld",
+        "position",
+        "withheld",
+    )
+
     def __init__(
         self, topic: ReadableTopic, cursor: ManagedCursor, resume: Callable[[], None]
     ) -> None:

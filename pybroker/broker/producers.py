@@ -5,7 +5,6 @@ WaitForExclusive queues; one with ExclusiveWithFencing drives all others out. Th
 exclusive owners; a producer that comes back with an older epoch was fenced.
 """
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
@@ -73,13 +72,22 @@ class Producer:
 class Producers:
     """`store_epoch` makes a new topic epoch durable before its owner hears of it."""
 
+    __slots__ = (
+        "_closed",
+        "_connected",
+        "_store_epoch",
+        "_topic",
+        "_waiting",
+        "epoch",
+    )
+
     def __init__(
         self, topic: str, epoch: int | None, store_epoch: Callable[[int], Awaitable[None]]
     ) -> None:
         self._topic = topic
         self._store_epoch = store_epoch
         self._connected: dict[str, Producer] = {}
-        self._waiting: deque[Producer] = deque()
+        self._waiting: list[Producer] = []  # few, and nearly always none
         self._closed: PulsarError | None = None
         self.epoch = epoch
 
@@ -117,7 +125,7 @@ class Producers:
         """Idempotent; lets the next waiting producer in."""
         self._forget(producer)
         if self._waiting and not self._connected:
-            successor = self._waiting.popleft()
+            successor = self._waiting.pop(0)
             if await self._own(successor):
                 self._tell(successor, None)
 
@@ -146,7 +154,7 @@ class Producers:
         if self._connected.get(producer.name) is producer:
             del self._connected[producer.name]
         if self._waiting:
-            self._waiting = deque(waiter for waiter in self._waiting if waiter is not producer)
+            self._waiting = [waiter for waiter in self._waiting if waiter is not producer]
 
     def _add_shared(self, producer: Producer) -> None:
         first = next(iter(self._connected.values()), None)

@@ -70,6 +70,12 @@ class RedeliveryQueue:
 class RedeliveryCounts:
     """How often each entry was delivered again; an acknowledged one is forgotten in time."""
 
+    __slots__ = (
+        "_is_deleted",
+        "_ledgers",
+        "_prune_at",
+    )
+
     def __init__(self, is_deleted: Callable[[tuple[int, int]], bool]) -> None:
         self._ledgers: dict[int, dict[int, int]] = {}
         self._is_deleted = is_deleted

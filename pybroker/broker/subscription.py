@@ -42,6 +42,21 @@ class SubscribedTopic(ReadableTopic, TransactionalTopic, Protocol):
 
 
 class Subscription:
+    __slots__ = (
+        "_closed",
+        "_dispatcher",
+        "_last_message_is_there",
+        "_notified",
+        "_reader",
+        "_redelivery_counts",
+        "_topic",
+        "_transactional",
+        "consumers",
+        "cursor",
+        "kind",
+        "name",
+    )
+
     def __init__(self, topic: SubscribedTopic, cursor: ManagedCursor) -> None:
         self.name = cursor.name
         self.cursor = cursor

@@ -57,6 +57,30 @@ class PublishRun(Protocol):
 
 
 class Topic:
+    __slots__ = (
+        "_all_published",
+        "_closed",
+        "_notified",
+        "_publishing",
+        "_subscribing",
+        "_terminating",
+        "buffer",
+        "bytes_in",
+        "clock",
+        "config",
+        "deduplication",
+        "deletions",
+        "factory",
+        "ledger",
+        "messages_in",
+        "metadata",
+        "name",
+        "outcomes",
+        "producers",
+        "subscriptions",
+        "tasks",
+    )
+
     def __init__(
         self,
         name: TopicName,
@@ -76,7 +100,7 @@ class Topic:
         self.outcomes = outcomes
         self.clock = clock
         self.config = config
-        self.tasks = Tasks(str(name))
+        self.tasks = Tasks(name)
         self.subscriptions: dict[str, Subscription] = {}
         self.deduplication: Deduplication | None = None
         self.messages_in = 0

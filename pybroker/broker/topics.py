@@ -7,8 +7,9 @@ partition of a partitioned topic exists with it and comes into being at first us
 import asyncio
 from collections.abc import Collection, Coroutine, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
+from managed_ledger.deletion import all_done
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.deletions import Deletions, Doomed
@@ -21,6 +22,8 @@ from pybroker.errors import NotAllowed, TopicNotFound
 from pybroker.names import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TopicName
 from pybroker.runtime import Clock
 from pybroker.transaction.txn_status import TransactionOutcomes
+
+_CLOSED_AT_ONCE: Final = 64  # in one commit; what was sent to the others is still written
 
 
 class Topics:
@@ -42,23 +45,22 @@ class Topics:
         self._outcomes = outcomes
         self._clock = clock
         self._config = config
-        self._loaded: dict[TopicName, asyncio.Future[Topic]] = {}
+        self._loaded: dict[TopicName, Topic] = {}
+        self._loading: dict[TopicName, asyncio.Future[Topic]] = {}
         # Being unloaded, or made partitioned; who wants one of them waits, and looks again.
         self._changing: dict[TopicName, asyncio.Task[None]] = {}
 
     def loaded(self) -> list[Topic]:
         """Topics in memory, for stats and shutdown."""
-        return [
-            future.result()
-            for future in self._loaded.values()
-            if future.done() and not future.cancelled() and future.exception() is None
-        ]
+        return list(self._loaded.values())
 
     # -- find and load
 
     def exists(self, name: TopicName) -> bool:
         """True for a topic, or a partition of a partitioned topic, that was created."""
-        if name in self._loaded or self._factory.exists(name.ledger_name):
+        if name in self._loaded or name in self._loading:
+            return True
+        if self._factory.exists(name.ledger_name):
             return True
         return 0 <= name.partition < self.tenants.partitions(name.partitioned_name)
 
@@ -71,13 +73,15 @@ class Topics:
             name = TopicName.parse(name)
         _refuse_internal(name)
         await self._settled(name)
-        if name not in self._loaded:
+        if (topic := self._loaded.get(name)) is not None:
+            return topic
+        if name not in self._loading:
             if not self.exists(name):
                 if not create:
                     return None
                 self._check_creatable(name)
             self._start_loading(name)
-        return await asyncio.shield(self._loaded[name])
+        return await asyncio.shield(self._loading[name])
 
     def check_usable(self, name: TopicName) -> None:
         """Whether it is a topic, or may become one. Raises as `get` does, and TopicNotFound."""
@@ -97,14 +101,14 @@ class Topics:
 
     def _start_loading(self, name: TopicName) -> None:
         """What fails is forgotten, so that the next use tries again."""
-        loading = asyncio.ensure_future(self._load(name))
-        self._loaded[name] = loading
+        loading = self._loading[name] = asyncio.ensure_future(self._load(name))
 
-        def loaded(ended: asyncio.Future[Topic]) -> None:
-            if ended.cancelled() or ended.exception() is not None:
-                self._loaded.pop(name, None)
+        def ended(loading: asyncio.Future[Topic]) -> None:
+            del self._loading[name]
+            if not loading.cancelled() and loading.exception() is None:
+                self._loaded[name] = loading.result()
 
-        loading.add_done_callback(loaded)
+        loading.add_done_callback(ended)
 
     async def require(self, name: TopicName) -> Topic:
         """The topic as a client asked for it: created if that is allowed.
@@ -234,7 +238,7 @@ class Topics:
     async def _delete(self, doomed: Doomed, force: bool) -> None:
         names = dict.fromkeys(doomed.topics())
         await self._loads_of(names)
-        if not force and any(topic.in_use for topic in self.loaded() if topic.name in names):
+        if not force and any(topic.in_use for topic in self._loaded_of(names)):
             raise Conflict(
                 f"{doomed.topic} has connected producers or consumers; close them or use force"
             )
@@ -246,25 +250,28 @@ class Topics:
             if (changing := self._changing.get(name)) is not None:
                 await asyncio.wait([changing])
         await self._loads_of(names)
-        for topic in self.loaded():
-            if topic.name in names:
-                self._loaded.pop(topic.name)
-                await topic.discard()
+        for topic in self._loaded_of(names):
+            self._loaded.pop(topic.name)
+            await topic.discard()
+
+    def _loaded_of(self, names: Collection[TopicName]) -> list[Topic]:
+        return [self._loaded[name] for name in names if name in self._loaded]
 
     async def _loads_of(self, names: Collection[TopicName]) -> None:
         """Who has asked for one of them gets it before anything else happens to it."""
-        wanted = [future for name, future in self._loaded.items() if name in names]
-        if loading := [future for future in wanted if not future.done()]:
+        if loading := [self._loading[name] for name in names if name in self._loading]:
             await asyncio.wait(loading)
 
     async def unload(self, name: TopicName) -> None:
         """Close it; the next use loads it anew. Clients reconnect by themselves."""
         await self._settled(name)
-        if name in self._loaded:
+        if name in self._loaded or name in self._loading:
             await self._change(name, self._close(name))
 
     async def _close(self, name: TopicName) -> None:
-        topic = await asyncio.shield(self._loaded[name])
+        await self._loads_of([name])
+        if (topic := self._loaded.get(name)) is None:
+            return
         try:
             await topic.close("unloaded by the administrator")
         finally:
@@ -279,11 +286,13 @@ class Topics:
     async def close(self) -> None:
         """Nobody may ask for a topic any more."""
         await self.deletions.close()
-        working: list[asyncio.Future[Any]] = [*self._loaded.values(), *self._changing.values()]
+        working: list[asyncio.Future[Any]] = [*self._loading.values(), *self._changing.values()]
         if working:
             await asyncio.wait(working)
-        for topic in self.loaded():
-            await topic.close("the broker shuts down")
+        topics = self.loaded()
+        for at in range(0, len(topics), _CLOSED_AT_ONCE):
+            some = topics[at : at + _CLOSED_AT_ONCE]
+            await all_done(topic.close("the broker shuts down") for topic in some)
         self._loaded.clear()
 
 

@@ -34,6 +34,15 @@ class TransactionalTopic(Protocol):
 
 
 class TransactionalAcks:
+    __slots__ = (
+        "_cursor",
+        "_exist",
+        "_opening",
+        "_restored",
+        "_topic",
+        "opened",
+    )
+
     def __init__(
         self,
         topic: TransactionalTopic,
@@ -45,9 +54,12 @@ class TransactionalAcks:
         self._topic = topic
         self._cursor = cursor
         self._restored = restored
-        self._log_name = pending_ack_log(topic.name, cursor.name)
         self._opening: asyncio.Task[PendingAcks] | None = None
         self._exist = cursor.durable and topic.factory.exists(self._log_name)
+
+    @property
+    def _log_name(self) -> str:
+        return pending_ack_log(self._topic.name, self._cursor.name)
 
     # -- opening
 

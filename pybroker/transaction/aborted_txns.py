@@ -15,6 +15,11 @@ _LOOK_BACK: Final = 512
 
 
 class HiddenEntries:
+    __slots__ = (
+        "_changed",
+        "_ledgers",
+    )
+
     def __init__(self) -> None:
         self._ledgers: dict[int, AckSet] = {}
         self._changed: dict[int, None] = {}

@@ -113,9 +113,18 @@ def ledgers_with_snapshots(metadata: MetadataStore) -> list[str]:
 class BufferSnapshots:
     """One buffer's values in the metadata store."""
 
+    __slots__ = (
+        "_ledger_name",
+        "_metadata",
+    )
+
     def __init__(self, metadata: MetadataStore, ledger_name: str) -> None:
         self._metadata = metadata
-        self._prefix = _prefix(ledger_name)
+        self._ledger_name = ledger_name
+
+    @property
+    def _prefix(self) -> str:
+        return _prefix(self._ledger_name)
 
     def head(self) -> BufferHead | None:
         key = f"{self._prefix}head"

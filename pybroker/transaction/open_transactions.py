@@ -34,6 +34,11 @@ class OpenTransaction:
 
 
 class OpenTransactions:
+    __slots__ = (
+        "_by_id",
+        "range_count",
+    )
+
     def __init__(self) -> None:
         # Not a dict: its first item costs a walk over all that were deleted before it.
         self._by_id: OrderedDict[TxnId, OpenTransaction] = OrderedDict()

@@ -69,8 +69,32 @@ class OngoingTransaction(NamedTuple):
     opened_at_ms: int
 
 
+# Of topics without transactions; nothing is ever put into them.
+_NOTHING_HIDDEN: Final = HiddenEntries()
+_NONE_OPEN: Final = OpenTransactions()
+
+
 class TransactionBuffer:
     """One topic's transactions. Build it with `recover`."""
+
+    __slots__ = (
+        "_changes",
+        "_clock",
+        "_closed",
+        "_config",
+        "_ledger",
+        "_marked",
+        "_metadata",
+        "_open",
+        "_outcomes",
+        "_snapshot_position",
+        "_stable_moved",
+        "_tasks",
+        "_trimmed",
+        "_visit",
+        "hidden",
+        "on_ended",
+    )
 
     def __init__(
         self,
@@ -82,24 +106,39 @@ class TransactionBuffer:
         stable_moved: Callable[[], None],
     ) -> None:
         self._ledger = ledger
-        self._topic = str(TopicName.of_ledger(ledger.name))
         self._outcomes = outcomes
         self._clock = clock
         self._config = config
         self._stable_moved = stable_moved
         self.on_ended: Callable[[TxnId, TxnAction], None] = lambda txn_id, action: None
-        self.hidden = HiddenEntries()
-        self._open = OpenTransactions()
+        self.hidden, self._open = _NOTHING_HIDDEN, _NONE_OPEN
         self._marked = SINCE in ledger.properties
         # snapshots
-        self._snapshots = BufferSnapshots(metadata, ledger.name)
+        self._metadata = metadata
         self._snapshot_position = ledger.last_confirmed
         self._changes = 0
         self._trimmed: list[int] = []
-        self._tasks = Tasks(f"transaction buffer of {ledger.name}")
+        self._tasks = Tasks(self)
         self._visit: Visit | None = None  # while there is something to settle or to write
         self._closed = False
-        ledger.on_trimmed.append(self._ledger_trimmed)
+
+    def _keep_books(self) -> None:
+        """From the first transaction on. A topic that never had one has nothing of its own."""
+        if self._open is _NONE_OPEN:
+            self.hidden, self._open = HiddenEntries(), OpenTransactions()
+            self._ledger.on_trimmed.append(self._ledger_trimmed)
+            self._ledger.on_visit.append(self._start_snapshot_if_due)
+
+    @property
+    def _topic(self) -> str:
+        return str(TopicName.of_ledger(self._ledger.name))
+
+    @property
+    def _snapshots(self) -> BufferSnapshots:
+        return BufferSnapshots(self._metadata, self._ledger.name)
+
+    def __str__(self) -> str:
+        return f"The transaction buffer of {self._topic}"
 
     # Publish
 
@@ -145,10 +184,10 @@ class TransactionBuffer:
         if self._marked:
             return
         self._marked = True
+        self._keep_books()
         position = position_text(self._ledger.last_confirmed)
         marked = self._ledger.update_properties({SINCE: position, TAGGED_SINCE: position})
         marked.add_done_callback(self._ledger_marked)
-        self._ledger.on_visit.append(self._start_snapshot_if_due)
 
     def _ledger_marked(self, marked: "asyncio.Future[None]") -> None:
         if marked.cancelled() or marked.exception() is not None:
@@ -295,6 +334,7 @@ class TransactionBuffer:
         return buffer
 
     async def _recover(self) -> None:
+        self._keep_books()
         if TAGGED_SINCE not in self._ledger.properties:  # the last writer had no tags
             end = position_text(self._ledger.last_confirmed)
             await self._ledger.set_property(TAGGED_SINCE, end)
@@ -305,7 +345,6 @@ class TransactionBuffer:
         await self._scan(head.position)
         for txn_id, _ in list(self._open.items()):
             self._settle(txn_id)
-        self._ledger.on_visit.append(self._start_snapshot_if_due)
         if self._open:
             self._visit_later()
 
