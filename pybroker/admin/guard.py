@@ -75,13 +75,16 @@ def _same_origin(headers: Headers) -> bool:
 
 def _bounded(receive: Receive) -> Receive:
     received_bytes, complete = 0, False
+    due_s: float | None = None  # of the whole body
 
     async def bounded() -> Message:
-        nonlocal received_bytes, complete
+        nonlocal received_bytes, complete, due_s
         if complete:
             return await receive()  # that is: wait until the client goes away
+        if due_s is None:
+            due_s = asyncio.get_running_loop().time() + BODY_TIMEOUT_S
         try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
+            async with asyncio.timeout_at(due_s):
                 message = await receive()
         except TimeoutError:
             raise HTTPException(408, f"No body within {BODY_TIMEOUT_S:g} s") from None

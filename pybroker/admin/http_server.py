@@ -8,25 +8,25 @@ from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_HEADER_TIMEOUT_S: Final = 10.0
+from pybroker.admin.patience import MAX_CONNECTIONS, ImpatientProtocol
+
 _DRAIN_TIMEOUT_S: Final = 5
-_MAX_REQUESTS_AT_ONCE: Final = 200
 
 
 class HttpServer:
     def __init__(self, app: ASGIApp) -> None:
         config = uvicorn.Config(
             app,
-            http=_ImpatientProtocol,
+            http=ImpatientProtocol,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=_MAX_REQUESTS_AT_ONCE,
+            # Those that make room for others may not have gone yet.
+            limit_concurrency=2 * MAX_CONNECTIONS,
             timeout_graceful_shutdown=_DRAIN_TIMEOUT_S,
         )
         self._server = _EmbeddedServer(config)
@@ -56,15 +56,3 @@ class _EmbeddedServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-class _ImpatientProtocol(H11Protocol):
-    """Hangs up on who connects and does not send a request."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.loop.call_later(_HEADER_TIMEOUT_S, self._close_if_silent)
-
-    def _close_if_silent(self) -> None:
-        if self.cycle is None:
-            self.transport.close()

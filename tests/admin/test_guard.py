@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from pybroker.admin import guard
 from pybroker.admin.guard import MAX_BODY_BYTES, Guard
 
 LOCAL_ONLY = ["localhost", "broker.example"]
@@ -70,6 +71,17 @@ def test_a_body_that_turns_out_too_large_is_refused() -> None:
             yield b"x" * (MAX_BODY_BYTES // 2)
 
     assert request("POST", content=chunks()).status_code == 413
+
+
+def test_a_body_that_comes_a_byte_at_a_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "BODY_TIMEOUT_S", 0.01)
+
+    async def drops() -> AsyncIterator[bytes]:
+        for _ in range(MAX_BODY_BYTES):
+            await asyncio.sleep(0)
+            yield b"x"
+
+    assert request("POST", content=drops()).status_code == 408
 
 
 def test_two_lengths_of_one_body_are_refused() -> None:

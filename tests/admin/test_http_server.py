@@ -1,7 +1,10 @@
 """Clients of the HTTP port that do not behave."""
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -9,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from pybroker.admin import http_server
+from pybroker.admin import patience
 from pybroker.admin.http_server import HttpServer
 from pybroker.admin.unsaid_bodies import UnsaidBodies
 
@@ -47,7 +50,7 @@ def test_a_request_is_answered() -> None:
 def test_whoever_sends_no_request_is_hung_up_on(
     monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(http_server, "_HEADER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(patience, "HEAD_S", 0.05)
     assert exchange(sent) == b""
 
 
@@ -67,3 +70,77 @@ def test_a_delete_that_announces_its_body_keeps_the_connection() -> None:
     delete = b"DELETE / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
     said = exchange(delete + b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert said.count(b"HTTP/1.1 200") == 2
+
+
+HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def test_half_a_second_request_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "HEAD_S", 0.05)
+    assert exchange(HEAD + HEAD[:20]).count(b"HTTP/1.1 200") == 1
+
+
+def with_server(scenario: Callable[[int], Coroutine[Any, Any, None]], answer: bytes) -> None:
+    """`scenario` gets the port of a server that answers so."""
+
+    async def respond(_: Request) -> Response:
+        return Response(answer)
+
+    async def run() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = HttpServer(Starlette(routes=[Route("/", respond)]))
+        await server.start(listener)
+        await scenario(listener.getsockname()[1])
+        await server.stop()
+
+    asyncio.run(run())
+
+
+def test_a_connection_too_many_takes_the_place_of_the_one_that_waits_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(patience, "MAX_CONNECTIONS", 3)
+
+    async def scenario(port: int) -> None:
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        for reader, writer in opened:
+            writer.write(HEAD)
+            await reader.readuntil(b"hello")
+            writer.write(HEAD[:20])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HEAD)
+        await reader.readuntil(b"hello")
+        assert await opened[0][0].read() == b""
+        opened[1][1].write(HEAD[20:])
+        await opened[1][0].readuntil(b"hello")
+        for _, each in (*opened, (reader, writer)):
+            each.close()
+
+    with_server(scenario, b"hello")
+
+
+def test_who_does_not_take_the_answer_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "TAKE_S", 0.05)
+
+    lost = asyncio.Event()
+    connection_lost = patience.ImpatientProtocol.connection_lost
+
+    def tell(protocol: Any, error: Exception | None) -> None:
+        connection_lost(protocol, error)
+        lost.set()
+
+    monkeypatch.setattr(patience.ImpatientProtocol, "connection_lost", tell)
+
+    async def scenario(port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as deaf:
+            loop = asyncio.get_running_loop()
+            deaf.setblocking(False)
+            await loop.sock_sendall(deaf, HEAD)
+            await lost.wait()
+            received = 0
+            with contextlib.suppress(ConnectionResetError):
+                while data := await loop.sock_recv(deaf, 1024 * 1024):
+                    received += len(data)
+            assert received < 50_000_000
+
+    with_server(scenario, bytes(50_000_000))

@@ -1,0 +1,95 @@
+"""How long a connection of the HTTP port may keep the broker waiting, and how many there may be.
+
+At any moment a connection is answering (a handler runs), or its peer has to do something: send a
+whole request head within `HEAD_S` of connecting or of the last answer, or take what was written to
+it, some of it every `TAKE_S`. At most `MAX_CONNECTIONS` are open: one more, and that which has been
+waiting for its peer the longest makes room. So whoever asks and reads is always served.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_S: Final = 10.0
+TAKE_S: Final = 10.0
+_LINGER_S: Final = 5.0  # to take what was written before it is closed
+MAX_CONNECTIONS: Final = 200
+
+
+class ImpatientProtocol(H11Protocol):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.waiting_since_s = self.loop.time()
+        self._head_due: asyncio.TimerHandle | None = None
+        self._take_due: asyncio.TimerHandle | None = None
+
+    @property
+    def waits_for_peer(self) -> bool:
+        answered = self.cycle is None or self.cycle.response_complete
+        return answered or self.flow.write_paused or self.cycle.more_body
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._make_room()
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def _make_room(self) -> None:
+        others = [other for other in self.connections if isinstance(other, ImpatientProtocol)]
+        open_ones = [other for other in others if not other.transport.is_closing()]
+        if len(open_ones) >= MAX_CONNECTIONS:
+            waiting = [other for other in open_ones if other.waits_for_peer]
+            if waiting:
+                min(waiting, key=lambda other: other.waiting_since_s).transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for timer in (self._head_due, self._take_due):
+            if timer is not None:
+                timer.cancel()
+
+    # -- requests
+
+    def _wait_for_head(self) -> None:
+        self.waiting_since_s = self.loop.time()
+        if self._head_due is not None:
+            self._head_due.cancel()
+        self._head_due = self.loop.call_later(HEAD_S, self._no_head)
+
+    def _no_head(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self._hang_up()
+
+    def on_response_complete(self) -> None:
+        self._wait_for_head()
+        super().on_response_complete()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        self.transport.close()
+        if self._take_due is None:
+            self._take_due = self.loop.call_later(_LINGER_S, self.transport.abort)
+
+    # -- answers
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._wait_for_taking()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._take_due is not None and not self.transport.is_closing():
+            self._take_due.cancel()
+            self._take_due = None
+
+    def _wait_for_taking(self) -> None:
+        before = self.transport.get_write_buffer_size()
+        self._take_due = self.loop.call_later(TAKE_S, self._look_what_was_taken, before)
+
+    def _look_what_was_taken(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() >= before:
+            self.transport.abort()
+        else:
+            self._wait_for_taking()
