@@ -1,5 +1,10 @@
-"""Schemas by topic and version."""
+"""Schemas by topic and version.
 
+A key-value schema's data is a JSON object of two schemas here, and two schemas behind their sizes
+in the protocol; a part that is no JSON (of a primitive type) is the empty string.
+"""
+
+import json
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -8,33 +13,24 @@ from starlette.routing import Route
 
 from pybroker.admin.routing import read_object, route, topic_of
 from pybroker.admin.services import AdminServices
-from pybroker.broker.schemas import StoredSchema
+from pybroker.broker.schema_rules import (
+    AUTO_CONSUME,
+    KEY_VALUE,
+    NONE,
+    TYPE_NAMES,
+    BadKeyValue,
+    StoredSchema,
+    join_key_value,
+    split_key_value,
+    type_name,
+)
+from pybroker.broker.schemas import SchemaVersion
+from pybroker.errors import TopicNotFound
 
 _TOPIC: Final = "/admin/v2/schemas/{tenant:segment}/{namespace:segment}/{topic:segment}"
-# The admin API's names of the wire's numbers, which begin at 0.
-_TYPES: Final = (
-    "NONE",
-    "STRING",
-    "JSON",
-    "PROTOBUF",
-    "AVRO",
-    "BOOLEAN",
-    "INT8",
-    "INT16",
-    "INT32",
-    "INT64",
-    "FLOAT",
-    "DOUBLE",
-    "DATE",
-    "TIME",
-    "TIMESTAMP",
-    "KEY_VALUE",
-    "INSTANT",
-    "LOCAL_DATE",
-    "LOCAL_TIME",
-    "LOCAL_DATE_TIME",
-    "PROTOBUF_NATIVE",
-)
+# Bytes as they are: the protocol has no number of its own for them.
+_NUMBERS: Final = {name: number for number, name in enumerate(TYPE_NAMES)} | {"BYTES": NONE}
+_SEPARATORS: Final = (",", ":")
 
 
 class SchemaRoutes:
@@ -45,37 +41,98 @@ class SchemaRoutes:
         return [
             route("GET", f"{_TOPIC}/schema", self.get),
             route("GET", f"{_TOPIC}/schema/{{version:int}}", self.get),
+            route("GET", f"{_TOPIC}/schemas", self.get_all),
             route("POST", f"{_TOPIC}/schema", self.add),
             route("DELETE", f"{_TOPIC}/schema", self.delete),
+            route("POST", f"{_TOPIC}/compatibility", self.compatibility),
+            route("POST", f"{_TOPIC}/version", self.version),
         ]
 
     async def get(self, request: Request) -> dict[str, Any]:
-        version, schema = self._schemas.get(topic_of(request), request.path_params.get("version"))
-        return {
-            "version": version,
-            "type": _TYPES[schema.type],
-            "timestamp": 0,
-            "data": schema.data.decode("utf-8", errors="replace"),
-            "properties": dict(schema.properties),
-        }
+        wanted = request.path_params.get("version")
+        return _shown(self._schemas.get(topic_of(request), wanted))
+
+    async def get_all(self, request: Request) -> dict[str, Any]:
+        versions = self._schemas.all(topic_of(request))
+        return {"getSchemaResponses": [_shown(version) for version in versions]}
 
     async def add(self, request: Request) -> dict[str, Any]:
-        name = topic_of(request)
-        version = await self._schemas.add(name, _schema_of(name.local, await read_object(request)))
+        schema = await _schema_of(request)
+        version = await self._schemas.add(topic_of(request), schema)
         return {"version": {"version": version}}
 
     async def delete(self, request: Request) -> dict[str, Any]:
+        return {"version": await self._schemas.delete(topic_of(request))}
+
+    async def compatibility(self, request: Request) -> dict[str, Any]:
+        why = self._schemas.why_incompatible(topic_of(request), await _schema_of(request))
+        return {"compatibility": why is None, "schemaCompatibilityStrategy": "FULL"}
+
+    async def version(self, request: Request) -> dict[str, Any]:
         name = topic_of(request)
-        version, _ = self._schemas.get(name)
-        await self._schemas.delete(name)
-        return {"version": {"version": version}}
+        found = self._schemas.find(name, await _schema_of(request))
+        if found is None:
+            raise TopicNotFound(f"{name} has no such schema")
+        return {"version": found}
 
 
-def _schema_of(name: str, body: dict[str, Any]) -> StoredSchema:
+def _shown(version: SchemaVersion) -> dict[str, Any]:
+    schema = version.schema
+    return {
+        "version": version.number,
+        "type": type_name(schema.type),
+        "timestamp": version.added_at_ms,
+        "data": _text(schema),
+        "properties": dict(schema.properties),
+    }
+
+
+async def _schema_of(request: Request) -> StoredSchema:
+    """The body: {type, schema, properties}."""
+    body = await read_object(request)
     kind, text, properties = body.get("type"), body.get("schema", ""), body.get("properties") or {}
-    if kind not in _TYPES:
-        raise HTTPException(422, f"type must be one of {', '.join(_TYPES)}")
+    number = _NUMBERS.get(kind) if isinstance(kind, str) else None
+    if number is None or number == AUTO_CONSUME:
+        raise HTTPException(422, f"type must be one of {', '.join(_NUMBERS)}")
     if not isinstance(text, str) or not isinstance(properties, dict):
         raise HTTPException(422, "schema must be a string and properties an object")
     texts = {str(key): str(value) for key, value in properties.items()}
-    return StoredSchema(name, _TYPES.index(kind), text.encode(), texts)
+    data = _joined(text) if number == KEY_VALUE else text.encode()
+    return StoredSchema(topic_of(request).local, number, data, texts)
+
+
+# -- key-value schemas
+
+
+def _text(schema: StoredSchema) -> str:
+    if schema.type != KEY_VALUE:
+        return schema.data.decode("utf-8", errors="replace")
+    try:
+        key, value = map(_shown_part, split_key_value(schema.data))
+    except BadKeyValue:
+        return ""
+    return json.dumps({"key": key, "value": value}, separators=_SEPARATORS)
+
+
+def _shown_part(data: bytes) -> Any:
+    try:
+        return json.loads(data) if data else ""
+    except (ValueError, RecursionError):
+        return data.decode("utf-8", errors="replace")
+
+
+def _joined(text: str) -> bytes:
+    try:
+        parts = json.loads(text)
+        key, value = parts["key"], parts["value"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise HTTPException(
+            422, 'The schema of a key-value schema is {"key": …, "value": …} as text'
+        ) from None
+    return join_key_value(_stored_part(key), _stored_part(value))
+
+
+def _stored_part(part: Any) -> bytes:
+    if isinstance(part, str):
+        return part.encode()
+    return json.dumps(part, separators=_SEPARATORS, ensure_ascii=False).encode()

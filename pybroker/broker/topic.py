@@ -389,6 +389,15 @@ class Topic:
         return self.buffer.last_visible_position()
 
     @property
+    def idle(self) -> bool:
+        """Nothing says yet how its messages look: no data, no producers, and no consumers but those
+        that take anything.
+        """
+        consumers = (c for s in self.subscriptions.values() for c in s.consumers)
+        used = len(self.producers) > 0 or self.ledger.total_size_bytes > 0
+        return not used and all(consumer.takes_any_schema for consumer in consumers)
+
+    @property
     def in_use(self) -> bool:
         return len(self.producers) > 0 or any(s.consumers for s in self.subscriptions.values())
 

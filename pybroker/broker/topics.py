@@ -37,7 +37,7 @@ class Topics:
         config: BrokerConfig,
     ) -> None:
         self.tenants = tenants
-        self.schemas = Schemas(metadata)
+        self.schemas = Schemas(metadata, clock)
         self.deletions = Deletions(factory, metadata)
         self.lists = TopicLists(factory, metadata, tenants)
         self._factory = factory

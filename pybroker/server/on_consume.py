@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscriptionType
+from pybroker.broker.schema_rules import AUTO_CONSUME
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.errors import (
@@ -50,7 +51,8 @@ async def subscribe(session: "Session", command: pb.CommandSubscribe) -> None:
     if topic is None:
         raise TopicNotFound(f"{name} does not exist and this subscription may not create it")
     if command.HasField("schema"):
-        await topics.schemas.add(topic.name, stored_schema(command.schema))
+        schema = stored_schema(command.schema)
+        await topics.schemas.check_consumer(topic.name, schema, lambda: topic.idle)
     kind = SubscriptionType(command.subType)
     subscription = await _subscription(session, topic, command)
     consumer = _consumer(session, command)
@@ -104,6 +106,7 @@ def _consumer(session: "Session", command: pb.CommandSubscribe) -> Consumer:
         sink=session,
         connection=session.number,
         client_version=session.client_version,
+        takes_any_schema=command.HasField("schema") and command.schema.type == AUTO_CONSUME,
         priority_level=command.priority_level,
         properties={pair.key: pair.value for pair in command.metadata},
         read_compacted=command.read_compacted,

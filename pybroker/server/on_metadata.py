@@ -2,10 +2,17 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pybroker.broker.schemas import StoredSchema, version_bytes
+from pybroker.broker.schema_rules import StoredSchema
+from pybroker.broker.schemas import version_bytes
 from pybroker.broker.tenants import NotFound
 from pybroker.broker.topic_lists import TopicList
-from pybroker.errors import NotAllowed, PulsarError, ServiceNotReady, UnsupportedVersionError
+from pybroker.errors import (
+    NotAllowed,
+    PulsarError,
+    ServiceNotReady,
+    TopicNotFound,
+    UnsupportedVersionError,
+)
 from pybroker.names import TopicName
 from pybroker.server.on_consume import Rest
 from pybroker.server.on_produce import stored_schema
@@ -154,11 +161,11 @@ async def unsupported(session: "Session", command: Any) -> None:
 async def get_schema(session: "Session", command: pb.CommandGetSchema) -> None:
     asked = int.from_bytes(command.schema_version, "big") if command.schema_version else None
     name = TopicName.parse(command.topic)
-    version, schema = session.services.topics.schemas.get(name, asked)
+    version = session.services.topics.schemas.get(name, asked)
     answer = pb.CommandGetSchemaResponse(
         request_id=command.request_id,
-        schema=_wire_schema(schema),
-        schema_version=version_bytes(version),
+        schema=_wire_schema(version.schema),
+        schema_version=version_bytes(version.number),
     )
     _send_schema(session, answer)
 
@@ -186,8 +193,11 @@ def _wire_schema(schema: StoredSchema) -> pb.Schema:
 
 
 async def get_or_create_schema(session: "Session", command: pb.CommandGetOrCreateSchema) -> None:
+    topics = session.services.topics
     name = TopicName.parse(command.topic)
-    version = await session.services.topics.schemas.add(name, stored_schema(command.schema))
+    if not topics.exists(name) and not topics.tenants.partitions(name):
+        raise TopicNotFound(f"{name} does not exist: its schema would be nobody's")
+    version = await topics.schemas.add(name, stored_schema(command.schema))
     _send_created_schema(
         session,
         pb.CommandGetOrCreateSchemaResponse(

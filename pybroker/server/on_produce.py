@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from managed_ledger.position import Position
 from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, Refused, Taken
 from pybroker.broker.producers import AccessMode, Granted, Producer, ProducerState
-from pybroker.broker.schemas import StoredSchema, version_bytes
+from pybroker.broker.schema_rules import StoredSchema
+from pybroker.broker.schemas import version_bytes
 from pybroker.broker.topic import Topic
 from pybroker.errors import PersistenceError, PulsarError, ServiceNotReady, TopicTerminated
 from pybroker.names import TopicName, TxnId

@@ -4,6 +4,10 @@ import json
 
 import httpx
 import pytest
+from raw_client import RawClient
+
+from pybroker.testing import RunningBroker
+from pybroker.wire import pulsar_api_pb2 as pb
 
 P = "/admin/v2/persistent"
 N = "/admin/v2/namespaces"
@@ -206,9 +210,54 @@ def test_a_schema_is_kept_by_version(admin: httpx.Client, topic: str) -> None:
     found = admin.get(path).json()
     assert (found["type"], found["data"], found["version"]) == ("JSON", schema["schema"], 0)
     assert admin.get(f"{path}/0").json() == found
+    assert found["timestamp"] > 0
     assert admin.get(f"{path}/7").status_code == 404
-    assert admin.delete(path).status_code == 200
+    assert admin.get(f"{S}/{topic}/schemas").json() == {"getSchemaResponses": [found]}
+    assert admin.post(f"{S}/{topic}/version", json=schema).json() == {"version": 0}
+    assert admin.delete(path).json() == {"version": 1}
     assert admin.get(path).status_code == 404
+    assert admin.delete(path).status_code == 404
+
+
+def test_compatibility_is_told_without_adding_anything(admin: httpx.Client, topic: str) -> None:
+    def asked(kind: str) -> dict[str, object]:
+        answer = admin.post(f"{S}/{topic}/compatibility", json={"type": kind, "schema": ""})
+        return dict(answer.json())
+
+    assert asked("STRING") == {"compatibility": True, "schemaCompatibilityStrategy": "FULL"}
+    assert admin.post(f"{S}/{topic}/schema", json={"type": "BYTES"}).status_code == 200
+    assert admin.get(f"{S}/{topic}/schema").json()["type"] == "NONE"  # as with Apache Pulsar
+    assert asked("STRING")["compatibility"] is False
+    assert admin.post(f"{S}/{topic}/schema", json={"type": "STRING"}).status_code == 409
+    assert admin.post(f"{S}/{topic}/version", json={"type": "STRING"}).status_code == 404
+
+
+def test_a_key_value_schema_is_json_here_and_two_schemas_on_the_wire(
+    admin: httpx.Client, admin_broker: RunningBroker, topic: str
+) -> None:
+    record = {"type": "record", "name": "R", "fields": []}
+    text = json.dumps({"key": "", "value": record}, separators=(",", ":"))
+    types = {"key.schema.type": "STRING", "value.schema.type": "AVRO"}
+    body = {"type": "KEY_VALUE", "schema": text, "properties": types}
+    assert admin.post(f"{S}/{topic}/schema", json=body).status_code == 200
+    found = admin.get(f"{S}/{topic}/schema").json()
+    assert (found["type"], found["data"], found["properties"]) == ("KEY_VALUE", text, types)
+    with RawClient(admin_broker.service_url) as raw:
+        asked = pb.CommandGetSchema(topic=f"persistent://{topic}")
+        stored = raw.request(pb.BaseCommand.GET_SCHEMA, "getSchema", asked).schema.schema_data
+    value = json.dumps(record, separators=(",", ":")).encode()
+    assert stored == bytes(4) + len(value).to_bytes(4, "big") + value
+    body["properties"] = types | {"key.schema.type": "INT64"}
+    body["schema"] = json.dumps({"key": "", "value": record | {"doc": "again"}})
+    assert admin.post(f"{S}/{topic}/schema", json=body).status_code == 409
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"key": ""}', "5"])
+def test_a_key_value_schema_of_another_form_is_refused(
+    admin: httpx.Client, topic: str, text: str
+) -> None:
+    body = {"type": "KEY_VALUE", "schema": text}
+    assert admin.post(f"{S}/{topic}/schema", json=body).status_code == 422
 
 
 def test_an_unknown_schema_type_is_refused(admin: httpx.Client, topic: str) -> None:

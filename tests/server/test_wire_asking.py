@@ -199,6 +199,11 @@ def test_an_unknown_namespace_and_non_persistent_topics_are_empty(raw: RawClient
 # -- schemas
 
 
+WITH_DEFAULT = '{"name": "a", "type": "int", "default": 0}'
+WITHOUT_DEFAULT = '{"name": "a", "type": "int"}'
+PLAIN = pb.Schema(name="bytes", type=getattr(pb.Schema, "None"), schema_data=b"")
+
+
 def json_schema(fields: str = "") -> pb.Schema:
     data = b'{"type": "record", "name": "R", "fields": [%s]}' % fields.encode()
     return pb.Schema(name="r", type=pb.Schema.Json, schema_data=data)
@@ -209,7 +214,8 @@ def test_a_topic_without_a_schema_is_not_found(raw: RawClient, topic: str) -> No
 
 
 def test_schema_versions_are_eight_bytes_from_zero(raw: RawClient, topic: str) -> None:
-    first, second = json_schema(), json_schema('{"name": "a", "type": "int"}')
+    raw.create_producer(topic)
+    first, second = json_schema(), json_schema(WITH_DEFAULT)
     assert create_schema(raw, topic, first).schema_version == bytes(8)
     assert create_schema(raw, topic, second).schema_version == bytes(7) + b"\x01"
     assert create_schema(raw, topic, first).schema_version == bytes(8)
@@ -223,10 +229,10 @@ def test_schema_versions_are_eight_bytes_from_zero(raw: RawClient, topic: str) -
 
 
 def test_a_schema_of_another_type_is_incompatible(raw: RawClient, topic: str) -> None:
-    create_schema(raw, topic, json_schema())
+    raw.create_producer(topic, schema=json_schema())
     text = pb.Schema(name="s", type=pb.Schema.String, schema_data=b"")
     assert create_schema(raw, topic, text).error_code == pb.IncompatibleSchema
-    assert raw.ask_for_producer(topic, schema=text).error == pb.IncompatibleSchema
+    assert raw.ask_for_producer(topic, 2, schema=text).error == pb.IncompatibleSchema
     assert raw.subscribe(topic, schema=text).error == pb.IncompatibleSchema
 
 
@@ -237,14 +243,56 @@ def test_a_producer_learns_the_version_of_its_schema(raw: RawClient, topic: str)
 
 def test_whoever_takes_any_schema_leaves_none_behind(raw: RawClient, topic: str) -> None:
     any_schema = pb.Schema(name="any", type=pb.Schema.AutoConsume, schema_data=b"")
-    plain = pb.Schema(name="bytes", type=getattr(pb.Schema, "None"), schema_data=b"")
     assert isinstance(raw.subscribe(topic, schema=any_schema), pb.CommandSuccess)
-    assert raw.ask_for_producer(topic, schema=plain).schema_version == b""
     assert get_schema(raw, topic).error_code == pb.TopicNotFound
-    assert create_schema(raw, topic, json_schema()).schema_version == bytes(8)
+    described = raw.subscribe(topic, 2, subscription="described", schema=json_schema())
+    assert isinstance(described, pb.CommandSuccess)
+    assert get_schema(raw, topic).schema_version == bytes(8)
 
 
-def test_a_partition_shares_the_schemas_of_its_topic(raw: RawClient, topic: str) -> None:
+def test_bytes_are_a_schema_too(raw: RawClient, topic: str) -> None:
+    assert raw.ask_for_producer(topic, schema=PLAIN).schema_version == bytes(8)
+    assert get_schema(raw, topic).schema.type == PLAIN.type
+
+
+def test_a_field_without_a_default_cannot_be_added(raw: RawClient, topic: str) -> None:
+    raw.create_producer(topic, schema=json_schema())
+    answer = raw.ask_for_producer(topic, 2, schema=json_schema(WITHOUT_DEFAULT))
+    assert answer.error == pb.IncompatibleSchema
+    assert "R.a is new and has no default" in answer.message
+
+
+def test_a_consumer_s_schema_is_no_new_version(raw: RawClient, topic: str) -> None:
+    raw.create_producer(topic, schema=json_schema())
+    consumed = raw.subscribe(topic, schema=json_schema(WITH_DEFAULT))
+    assert isinstance(consumed, pb.CommandSuccess)
+    assert get_schema(raw, topic).schema_version == bytes(8)
+    refused = raw.subscribe(topic, 2, subscription="other", schema=json_schema(WITHOUT_DEFAULT))
+    assert refused.error == pb.IncompatibleSchema
+
+
+@pytest.mark.parametrize("used", ["a producer", "a message", "a consumer"])
+def test_a_consumer_gives_a_topic_in_use_no_schema(connect: Connect, topic: str, used: str) -> None:
+    raw, other = connect(), connect()
+    if used == "a consumer":
+        other.subscribe(topic, subscription="other")
+    else:
+        other.create_producer(topic)
+    if used == "a message":
+        other.publish(b"x", 0)
+        other.close_producer()
+    assert raw.subscribe(topic, schema=json_schema()).error == pb.IncompatibleSchema
+    assert get_schema(raw, topic).error_code == pb.TopicNotFound
+
+
+def test_nobody_leaves_a_schema_for_a_topic_that_is_not_there(raw: RawClient, topic: str) -> None:
+    assert create_schema(raw, topic, json_schema()).error_code == pb.TopicNotFound
+
+
+def test_a_partition_shares_the_schemas_of_its_topic(
+    raw: RawClient, wire_broker: Any, topic: str
+) -> None:
+    create_partitioned(wire_broker, topic, 1)
     create_schema(raw, topic, json_schema())
     assert get_schema(raw, f"{topic}-partition-0").schema_version == bytes(8)
 
