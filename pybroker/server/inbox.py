@@ -65,7 +65,7 @@ class Inbox:
         self._decoder.allow(max_message_bytes)
         self._decoder.events_a_turn = EVENTS_A_TURN
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: bytes | memoryview) -> None:
         try:
             self._handle_all(self._decoder.receive(data))
         except ProtocolError as error:

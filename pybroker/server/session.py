@@ -133,9 +133,9 @@ class Session(asyncio.BufferedProtocol):
         return self.services.receive_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._received(bytes(self.services.receive_buffer[:nbytes]))
+        self._received(self.services.receive_buffer[:nbytes])
 
-    def _received(self, data: bytes) -> None:
+    def _received(self, data: bytes | memoryview) -> None:
         self._heard = True
         self._inbox.receive(data)
 

@@ -5,7 +5,9 @@ is an *entry*: see message_metadata.py. Broker and client share this decoder: `r
 chunk as it came from the socket and returns every command that is complete.
 
 The broker's hot path lives here: consecutive SENDs of one producer become one `SendRun`, parsed
-by a regular expression instead of protobuf, each entry copied once.
+by a regular expression instead of protobuf. A chunk may be a view of the buffer that the socket is
+read into: small frames are parsed from one copy of it, the entries of large ones are copied out by
+themselves, once.
 """
 
 import re
@@ -25,6 +27,7 @@ from pybroker.wire import varint
 FRAME_OVERHEAD_BYTES: Final = 10 * 1024
 MAX_COMMAND_BYTES: Final = 1024 * 1024
 _SMALL_PIECE: Final = 4096
+_LARGE_FRAME: Final = 16 * 1024  # of this size, a copy of an entry costs more than a few calls
 _TOTAL: Final = struct.Struct(">I")
 _SIZES: Final = struct.Struct(">II")
 _CHECKSUM: Final = struct.Struct(">HI")
@@ -143,23 +146,48 @@ class FrameDecoder:
         """Bytes of an incomplete frame: at most one frame's size plus one chunk."""
         return self._held
 
-    def receive(self, data: bytes) -> list[Event]:
-        """Every event that is complete now. Raises ProtocolError; the decoder is then useless."""
+    def receive(self, data: bytes | memoryview) -> list[Event]:
+        """Every event that is complete now. Raises ProtocolError; the decoder is then useless.
+
+        A view may change once this has returned.
+        """
+        events: list[Event] = []
+        self._run_key = None
         if self._parts:
-            self._hold(data)
-            self._held += len(data)
-            if self._held < self._wanted:
-                return []
-            data = b"".join(self._parts)
-            self._parts.clear()
+            if self._held + len(data) < self._wanted:
+                self._hold(bytes(data))
+                self._held += len(data)
+                return events
+            data = self._with_held(data, events)
         self._held = 0
         self.behind = False
-        events: list[Event] = []
         consumed = self._parse(data, events)
         if consumed < len(data):
-            self._parts.append(data[consumed:])
+            self._parts.append(bytes(data[consumed:]))
             self._held = len(data) - consumed
         return events
+
+    def _with_held(self, data: bytes | memoryview, events: list[Event]) -> bytes | memoryview:
+        """What there is to parse, now that the frame that was held is complete."""
+        parts, self._parts = self._parts, []
+        if self._wanted >= _LARGE_FRAME:
+            missing = self._wanted - self._held
+            if self._add_large_send(parts, memoryview(data)[:missing], events):
+                return memoryview(data)[missing:]
+        return b"".join((*parts, data))
+
+    def _add_large_send(
+        self, parts: list[bytes | bytearray], rest: memoryview, events: list[Event]
+    ) -> bool:
+        """The frame in parts, if it is a SEND as usual and the first one has its command."""
+        head = memoryview(parts[0])
+        command_end = 8 + _SIZES.unpack_from(head)[1] if len(head) >= 8 else len(head) + 1
+        send = _SEND.fullmatch(head, 8, command_end) if command_end <= len(head) else None
+        if send is None or head[11] != command_end - 12:
+            return False
+        entry = b"".join((head[command_end:], *parts[1:], rest))
+        self._add_send(send.groups(), entry, memoryview(entry), 0, len(entry), events)
+        return True
 
     def _hold(self, data: bytes) -> None:
         """Small pieces together: each by itself would take many times its size."""
@@ -170,10 +198,11 @@ class FrameDecoder:
         else:
             self._parts.append(bytearray(data))
 
-    def _parse(self, data: bytes, events: list[Event]) -> int:
+    def _parse(self, data: bytes | memoryview, events: list[Event]) -> int:
         position, end = 0, len(data)
         view = memoryview(data)
-        self._run_key = None
+        if end < 4 or _TOTAL.unpack_from(view)[0] < _LARGE_FRAME:
+            data = bytes(data)  # of which a slice is cheaper
         sizes, match_send, add_send = _SIZES.unpack_from, _SEND.fullmatch, self._add_send
         while end - position >= 8:
             total, command_size = sizes(data, position)
@@ -219,7 +248,7 @@ class FrameDecoder:
     def _add_send(
         self,
         groups: _SendGroups,
-        data: bytes,
+        data: bytes | memoryview,
         view: memoryview,
         entry_start: int,
         entry_end: int,
@@ -241,11 +270,12 @@ class FrameDecoder:
         run.prefixes.append(producer + sequence)
         run.message_counts.append(1 if count is None else _message_count(count))
         run.highest.append(b"" if highest is None else b"\x20" + highest)
-        run.entries.append(data[entry_start:entry_end])
+        entry = data[entry_start:entry_end]
+        run.entries.append(entry if isinstance(entry, bytes) else bytes(entry))
 
     def _add_command(
         self,
-        data: bytes,
+        data: bytes | memoryview,
         start: int,
         end: int,
         frame_end: int,
@@ -256,7 +286,7 @@ class FrameDecoder:
         if end - start > MAX_COMMAND_BYTES:
             raise ProtocolError(f"A command of {end - start} bytes is too large")
         try:
-            command = pb.BaseCommand.FromString(data[start:end])
+            command = pb.BaseCommand.FromString(bytes(data[start:end]))
         except DecodeError as error:
             raise ProtocolError(f"A command of {end - start} bytes does not parse") from error
         if command.type == pb.BaseCommand.SEND:
@@ -265,7 +295,7 @@ class FrameDecoder:
             self._add_send(_send_groups(command.send), data, view, end, frame_end, events)
             self._end_chunk(command.send)
         else:
-            events.append(CommandFrame(command, data[end:frame_end], end - start))
+            events.append(CommandFrame(command, bytes(data[end:frame_end]), end - start))
 
     def _begin_event(self, events: list[Event]) -> None:
         self._run_key = None
@@ -320,7 +350,7 @@ def _message_count(encoded: bytes) -> int:
     return count
 
 
-def _checksum_matches(data: bytes, view: memoryview, start: int, end: int) -> bool:
+def _checksum_matches(data: bytes | memoryview, view: memoryview, start: int, end: int) -> bool:
     """True also for an entry without a checksum; False for a wrong one or no room for any."""
     if end - start < 10:
         return False

@@ -19,6 +19,7 @@ import scaling
 import startup
 import throughput
 import transactions
+import trickles
 from calibration import fdatasync_ms, quantile
 from figures import HEADER, Figure, RowResult, as_json, table_lines
 from workload import Bench
@@ -35,6 +36,7 @@ ROWS: Mapping[str, Row] = {
     "send": latency.synchronous_send,
     "end-to-end": latency.end_to_end,
     "topics": latency.synchronous_topics,
+    "clients": trickles.slow_clients,
     "start": startup.start_and_idle,
     "connections": startup.idle_connections,
     "catch-up": startup.catch_up_1kb,

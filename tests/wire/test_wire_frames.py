@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pybroker.names import TxnId
@@ -90,6 +90,46 @@ streams = st.lists(st.one_of(sends, st.integers(0, 2**32 - 1).map(flow)), max_si
 @given(streams, st.lists(st.integers(1, 400), min_size=1))
 def test_any_chunking_yields_the_same_frames(stream: bytes, sizes: list[int]) -> None:
     assert flatten(decode(cut(stream, sizes))) == flatten(decode([stream]))
+
+
+large_sends = st.builds(
+    lambda size, **fields: send(payload=b"\x01" * size, **fields),
+    size=st.integers(16_000, 60_000),
+    producer_id=st.integers(0, 1),
+    sequence_id=st.integers(0, 3),
+    is_chunk=st.sampled_from([None, True]),
+)
+damaged = large_sends.map(lambda frame: frame[:-1] + b"\x02")
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.one_of(large_sends, damaged, sends), min_size=1, max_size=5).map(b"".join),
+    st.lists(st.integers(1, 100_000), min_size=1),
+)
+def test_large_frames_are_the_same_from_a_buffer_that_is_used_again(
+    stream: bytes, sizes: list[int]
+) -> None:
+    buffer = memoryview(bytearray(100_000))
+    decoder = FrameDecoder(MAX_MESSAGE_BYTES)
+    events = []
+    for chunk in cut(stream, sizes):
+        buffer[: len(chunk)] = chunk
+        events += decoder.receive(buffer[: len(chunk)])
+        buffer[: len(chunk)] = bytes(len(chunk))
+    assert flatten(events) == flatten(decode([stream]))
+    runs = [event for event in events if isinstance(event, SendRun)]
+    assert all(type(entry) is bytes for run in runs for entry in run.entries)
+
+
+def test_a_large_entry_in_two_pieces_begins_a_run() -> None:
+    frame = send(payload=b"x" * 50_000)
+    decoder = FrameDecoder(MAX_MESSAGE_BYTES)
+    assert decoder.receive(memoryview(frame[:20_000])) == []
+    (run,) = decoder.receive(memoryview(frame[20_000:] + send(sequence_id=1)))
+    assert isinstance(run, SendRun)
+    assert run.sequence_ids() == [0, 1]
+    assert run.entries == [entry(b"x" * 50_000), entry(b"x")]
 
 
 def test_sends_of_one_producer_become_one_run() -> None:
