@@ -9,7 +9,8 @@ Pending acknowledgements (of open transactions) are replayed before the first co
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from managed_ledger.cursor import ManagedCursor
@@ -259,29 +260,46 @@ class Subscription:
 
     # -- transactions
 
-    async def acknowledge_in_transaction(
+    def acknowledge_in_transaction(
         self, consumer: Consumer, txn_id: TxnId, acks: Sequence[PendingAck], cumulative: bool
-    ) -> None:
-        """Durable when this returns; takes effect when the transaction commits.
+    ) -> Awaitable[None]:
+        """Durable when it is done; takes effect when the transaction commits.
 
-        Raises TransactionConflict, NotAllowed.
+        Raises, or fails with, TransactionConflict, NotAllowed.
         """
+        self._check_transactional(acks, cumulative)
+        if (pending := self._transactional.opened) is None:
+            return self._open_and_acknowledge(consumer, txn_id, acks, cumulative)
+        return self._acknowledge_pending(pending, consumer, txn_id, acks, cumulative)
+
+    def _check_transactional(self, acks: Sequence[PendingAck], cumulative: bool) -> None:
+        if self._closed is not None:
+            raise ServiceNotReady(f"{self} is being unloaded: {self._closed}")
         if not self.durable:
             raise NotAllowed(f"{self} is a reader's: it takes no acknowledgement in a transaction")
         if cumulative:
             self._check_cumulative()
             if len(acks) != 1:
                 raise NotAllowed("A cumulative acknowledgement in a transaction takes one message")
-        pending = await self._open_pending_acks()
-        if cumulative:
-            await pending.acknowledge_cumulative(txn_id, acks[0])
-        else:
-            await pending.acknowledge(txn_id, acks)
-            self._withhold(consumer, acks)
 
-    async def _open_pending_acks(self) -> PendingAcks:
-        self._reader.withheld = pending = await self._transactional.open()
-        return pending
+    async def _open_and_acknowledge(
+        self, consumer: Consumer, txn_id: TxnId, acks: Sequence[PendingAck], cumulative: bool
+    ) -> None:
+        pending = await self._transactional.open()
+        await self._acknowledge_pending(pending, consumer, txn_id, acks, cumulative)
+
+    def _acknowledge_pending(
+        self,
+        pending: PendingAcks,
+        consumer: Consumer,
+        txn_id: TxnId,
+        acks: Sequence[PendingAck],
+        cumulative: bool,
+    ) -> asyncio.Future[None]:
+        self._reader.withheld = pending
+        if cumulative:
+            return pending.acknowledge_cumulative(txn_id, acks[0])
+        return pending.acknowledge(txn_id, acks, partial(self._withhold, consumer, acks))
 
     def _withhold(self, consumer: Consumer, acks: Sequence[PendingAck]) -> None:
         """The consumer no longer owes these acknowledgements."""
@@ -292,14 +310,18 @@ class Subscription:
             if ack.still_unacked:
                 self._recount(consumer, ack.position, ack.batch_size)
 
-    async def end_transaction(self, txn_id: TxnId, action: TxnAction, low_watermark: int) -> None:
-        """Acknowledge what the transaction did, or deliver it again. Idempotent."""
+    def end_transaction(self, txn_id: TxnId, action: TxnAction) -> Awaitable[None] | None:
+        """Acknowledge what the transaction did, or deliver it again; see PendingAcks.end."""
+        if (pending := self._transactional.opened) is not None:
+            self._reader.withheld = pending
+            return pending.end(txn_id, action)
+        return self._replay_and_end(txn_id, action) if self._transactional.exist else None
+
+    async def _replay_and_end(self, txn_id: TxnId, action: TxnAction) -> None:
         pending = await self._replayed()
-        if pending is None:
-            return
-        restored = await pending.end(txn_id, action)
-        if action is TxnAction.ABORT:
-            self._restore(restored)
+        ending = None if pending is None else pending.end(txn_id, action)
+        if ending is not None:
+            await asyncio.shield(ending)
 
     def _restore(self, positions: list[Position]) -> None:
         """An aborted transaction had acknowledged these, or (none of them) cumulatively.

@@ -353,10 +353,12 @@ class Topic:
         self.subscriptions.pop(subscription.name)
         await subscription.discard()
 
-    async def end_transaction(self, txn_id: TxnId, action: TxnAction, low_watermark: int) -> None:
-        """Write the marker; durable and visible when this returns. Idempotent."""
+    def end_transaction(
+        self, txn_id: TxnId, action: TxnAction, low_watermark: int
+    ) -> "asyncio.Future[None] | None":
+        """Write the marker; see TransactionBuffer.end. Raises ServiceNotReady."""
         self._check_open()
-        await self.buffer.end(txn_id, action, low_watermark)
+        return self.buffer.end(txn_id, action, low_watermark)
 
     def _transaction_ended(self, txn_id: TxnId, action: TxnAction) -> None:
         if self.deduplication is not None:

@@ -54,6 +54,15 @@ class Topics:
         """Topics in memory, for stats and shutdown."""
         return list(self._loaded.values())
 
+    def serving(self, name: TopicName) -> Topic | None:
+        """The topic if it is loaded and not on its way out."""
+        loaded = self._loaded.get(name)
+        if not isinstance(loaded, Topic):
+            return None
+        if name in self._changing or self.deletions.concerns(name):
+            return None
+        return loaded
+
     # -- find and load
 
     def exists(self, name: TopicName) -> bool:

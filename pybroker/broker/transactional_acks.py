@@ -36,10 +36,10 @@ class TransactionalTopic(Protocol):
 class TransactionalAcks:
     __slots__ = (
         "_cursor",
-        "_exist",
         "_opening",
         "_restored",
         "_topic",
+        "exist",
         "opened",
     )
 
@@ -55,7 +55,7 @@ class TransactionalAcks:
         self._cursor = cursor
         self._restored = restored
         self._opening: asyncio.Task[PendingAcks] | None = None
-        self._exist = cursor.durable and topic.factory.exists(self._log_name)
+        self.exist = cursor.durable and topic.factory.exists(self._log_name)
 
     @property
     def _log_name(self) -> str:
@@ -64,12 +64,12 @@ class TransactionalAcks:
     # -- opening
 
     def start_replay(self) -> None:
-        if self._exist:
+        if self.exist:
             self._start_opening()
 
     async def existing(self) -> PendingAcks | None:
         """None if this subscription never saw a transaction. Waits for the replay."""
-        return await self.open() if self._exist else None
+        return await self.open() if self.exist else None
 
     async def open(self) -> PendingAcks:
         """All callers share one opening; when it fails, the next caller tries again."""
@@ -78,7 +78,7 @@ class TransactionalAcks:
         return await asyncio.shield(self._opening or self._start_opening())
 
     def _start_opening(self) -> asyncio.Task[PendingAcks]:
-        self._exist = True
+        self.exist = True
         self._opening = self._topic.tasks.start(self._open(), f"replay of {self._cursor.name}")
         return self._opening
 
@@ -139,5 +139,5 @@ class TransactionalAcks:
             await self.opened.close()
 
     async def delete(self) -> None:
-        if self._exist:
+        if self.exist:
             await self._topic.factory.delete(self._log_name)

@@ -4,6 +4,8 @@ What may be added to a transaction must be able to end it. So names are checked 
 from logs written before that, one that fails the check is told to the coordinator for good.
 """
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from pybroker.broker.topic import Topic
@@ -12,8 +14,16 @@ from pybroker.names import TopicName, TxnId, check_subscription_name
 from pybroker.transaction.participants import CannotParticipate
 from pybroker.transaction.txn_status import TxnAction
 
+End = Callable[[Topic], Awaitable[None] | None]
+
 
 class LoadsTopics(Protocol):
+    def serving(self, name: TopicName) -> Topic | None:
+        """The topic if it is loaded and not on its way out."""
+        ...
+
+    def exists(self, name: TopicName) -> bool: ...
+
     async def get(self, name: TopicName) -> Topic | None:
         """Loaded if it was not; None: it does not exist."""
         ...
@@ -44,21 +54,34 @@ class LocalParticipants:
     def __init__(self, topics: LoadsTopics) -> None:
         self._topics = topics
 
-    async def end_on_partition(
+    def end_on_partition(
         self, txn_id: TxnId, topic: str, action: TxnAction, low_watermark: int
-    ) -> None:
+    ) -> Awaitable[None] | None:
         """A topic that was deleted took its messages along: nothing is left to end."""
-        loaded = await self._topics.get(_participant(topic))
-        if loaded is not None:
-            await loaded.end_transaction(txn_id, action, low_watermark)
+        return self._on(topic, lambda it: it.end_transaction(txn_id, action, low_watermark))
 
-    async def end_on_subscription(
+    def end_on_subscription(
         self, txn_id: TxnId, topic: str, subscription: str, action: TxnAction, low_watermark: int
-    ) -> None:
-        loaded = await self._topics.get(_participant(topic))
-        found = None if loaded is None else loaded.subscriptions.get(subscription)
-        if found is not None:
-            await found.end_transaction(txn_id, action, low_watermark)
+    ) -> Awaitable[None] | None:
+        def end(loaded: Topic) -> Awaitable[None] | None:
+            found = loaded.subscriptions.get(subscription)
+            return None if found is None else found.end_transaction(txn_id, action)
+
+        return self._on(topic, end)
+
+    def _on(self, topic: str, end: End) -> Awaitable[None] | None:
+        """At once, where the topic is loaded."""
+        name = _participant(topic)
+        serving = self._topics.serving(name)
+        if serving is not None:
+            return end(serving)
+        return self._load_and_end(name, end) if self._topics.exists(name) else None
+
+    async def _load_and_end(self, name: TopicName, end: End) -> None:
+        loaded = await self._topics.get(name)
+        ending = None if loaded is None else end(loaded)
+        if ending is not None:
+            await asyncio.shield(ending)  # others may wait for the same
 
 
 def _participant(topic: str) -> TopicName:

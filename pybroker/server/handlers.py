@@ -25,6 +25,10 @@ def _close_on_error(session: "Session", body: Any, error: PulsarError) -> None:
     session.close(str(error))
 
 
+def _no_answer(session: "Session", body: Any, result: object) -> None:
+    """The handler answers itself."""
+
+
 def _of_producer(body: Any) -> tuple[str, int]:
     return "producer", body.producer_id
 
@@ -35,7 +39,8 @@ def _of_consumer(body: Any) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """`immediate` runs while the chunk is parsed, `deferred` in a task; each has one of them.
+    """`immediate` runs while the chunk is parsed, `deferred` in a task; `begun` begins at once, and
+    `answer` gets its result. Each has one of the three.
 
     An immediate one returns what is left of its work where that would hold the loop for long: what
     came behind it on its connection waits for it.
@@ -44,6 +49,8 @@ class Handler:
     field: str  # of the body in BaseCommand
     immediate: Callable[["Session", Any], Rest | None] | None = None
     deferred: Callable[["Session", Any], Awaitable[None]] | None = None
+    begun: Callable[["Session", Any], Awaitable[Any]] | None = None
+    answer: Callable[["Session", Any, Any], None] = _no_answer
     answer_error: Callable[["Session", Any, PulsarError], None] = _answer_error
     ordered_by: Callable[[Any], tuple[str, int]] | None = None
 
@@ -101,24 +108,33 @@ HANDLERS: Final[dict[int, Handler]] = {
     # transactions
     _T.TC_CLIENT_CONNECT_REQUEST: Handler(
         "tcClientConnectRequest",
-        deferred=on_transaction.tc_client_connect,
+        begun=on_transaction.tc_client_connect,
+        answer=on_transaction.done,
         answer_error=on_transaction.failed,
     ),
     _T.NEW_TXN: Handler(
-        "newTxn", deferred=on_transaction.new_txn, answer_error=on_transaction.failed
+        "newTxn",
+        begun=on_transaction.new_txn,
+        answer=on_transaction.done,
+        answer_error=on_transaction.failed,
     ),
     _T.ADD_PARTITION_TO_TXN: Handler(
         "addPartitionToTxn",
-        deferred=on_transaction.add_partition,
+        begun=on_transaction.add_partition,
+        answer=on_transaction.done,
         answer_error=on_transaction.failed,
     ),
     _T.ADD_SUBSCRIPTION_TO_TXN: Handler(
         "addSubscriptionToTxn",
-        deferred=on_transaction.add_subscription,
+        begun=on_transaction.add_subscription,
+        answer=on_transaction.done,
         answer_error=on_transaction.failed,
     ),
     _T.END_TXN: Handler(
-        "endTxn", deferred=on_transaction.end_txn, answer_error=on_transaction.failed
+        "endTxn",
+        begun=on_transaction.end_txn,
+        answer=on_transaction.done,
+        answer_error=on_transaction.failed,
     ),
     _T.END_TXN_ON_PARTITION: Handler(
         "endTxnOnPartition",

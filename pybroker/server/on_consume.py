@@ -1,7 +1,7 @@
 """SUBSCRIBE, FLOW, ACK, redelivery, SEEK, UNSUBSCRIBE, CLOSE_CONSUMER, GET_LAST_MESSAGE_ID."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from managed_ledger.position import EARLIEST, Position
@@ -151,7 +151,11 @@ def ack(session: "Session", command: pb.CommandAck) -> Rest | None:
         raise ConsumerNotFound(f"Consumer {command.consumer_id} is not connected here")
     if command.HasField("txnid_least_bits"):
         _check_size_in_transaction(command)
-        session.start_task(_ack_in_transaction(session, slot, command), "transactional ack")
+        session.requests.answer_later(
+            _ack_in_transaction(slot, command),
+            lambda _: _answer_ack(session, command, None),
+            lambda error: _answer_ack(session, command, error),
+        )
         return None
     if command.ack_type == pb.CommandAck.Cumulative and len(command.message_id) != 1:
         raise NotAllowed("A cumulative acknowledgement names exactly one message")
@@ -226,18 +230,23 @@ def _check_size_in_transaction(command: pb.CommandAck) -> None:
         )
 
 
-async def _ack_in_transaction(
-    session: "Session", slot: "ConsumerSlot", command: pb.CommandAck
-) -> None:
+def _ack_in_transaction(slot: "ConsumerSlot", command: pb.CommandAck) -> Awaitable[None]:
+    """At once, where it names whole entries only."""
+    if any(message_id.ack_set for message_id in command.message_id):
+        return _ack_parts_in_transaction(slot, command)
+    acks = [PendingAck(position_of(message_id)) for message_id in command.message_id]
+    return _hold(slot, command, acks)
+
+
+async def _ack_parts_in_transaction(slot: "ConsumerSlot", command: pb.CommandAck) -> None:
+    acks = [await _pending_ack(slot.topic, message_id) for message_id in command.message_id]
+    await _hold(slot, command, acks)
+
+
+def _hold(slot: "ConsumerSlot", command: pb.CommandAck, acks: list[PendingAck]) -> Awaitable[None]:
     txn_id = TxnId(command.txnid_most_bits, command.txnid_least_bits)
     cumulative = command.ack_type == pb.CommandAck.Cumulative
-    try:
-        acks = [await _pending_ack(slot.topic, message_id) for message_id in command.message_id]
-        await slot.subscription.acknowledge_in_transaction(slot.consumer, txn_id, acks, cumulative)
-    except PulsarError as error:
-        _answer_ack(session, command, error)
-    else:
-        _answer_ack(session, command, None)
+    return slot.subscription.acknowledge_in_transaction(slot.consumer, txn_id, acks, cumulative)
 
 
 async def _pending_ack(topic: Topic, message_id: pb.MessageIdData) -> PendingAck:
@@ -264,7 +273,7 @@ def _answer_ack(session: "Session", command: pb.CommandAck, error: PulsarError |
 
 
 def ack_failed(session: "Session", command: pb.CommandAck, error: PulsarError) -> None:
-    if command.HasField("request_id"):
+    if command.HasField("request_id") or command.HasField("txnid_least_bits"):
         _answer_ack(session, command, error)
 
 

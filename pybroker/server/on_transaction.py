@@ -1,6 +1,8 @@
 """The transaction commands of PIP-31, each answered in the response message of its own."""
 
-from typing import TYPE_CHECKING, Any, Final
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pybroker.broker.txn_participants import (
     LocalParticipants,
@@ -10,12 +12,14 @@ from pybroker.broker.txn_participants import (
 from pybroker.errors import InvalidTxnStatus, NotAllowed, PulsarError
 from pybroker.names import TopicName, TxnId
 from pybroker.transaction.coordinator import TransactionCoordinator
+from pybroker.transaction.coordinators import Coordinators
 from pybroker.transaction.txn_status import TxnAction, require_decided
 from pybroker.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
     from pybroker.server.session import Session
 
+T = TypeVar("T")
 _TYPE = pb.BaseCommand
 _MAX_ADDED: Final = 1000  # participants, by one command; clients add one
 
@@ -74,49 +78,79 @@ def _action(command: Any) -> TxnAction:
     return TxnAction(command.txn_action)
 
 
-async def _coordinator(session: "Session", tc_id: int) -> TransactionCoordinator:
-    """Raises NotAllowed when transactions are off, TransactionCoordinatorNotFound."""
+def _on_coordinator(
+    session: "Session", tc_id: int, work: Callable[[TransactionCoordinator], Awaitable[T]]
+) -> Awaitable[T]:
+    """At once if it is open. Raises, or fails with, NotAllowed when transactions are off,
+    TransactionCoordinatorNotFound.
+    """
     if not session.services.config.transaction_coordinator_enabled:
         raise NotAllowed(
             "Transactions are switched off; set transactionCoordinatorEnabled=true in the "
             "broker's configuration"
         )
-    return await session.services.coordinators.get(tc_id)
+    coordinators = session.services.coordinators
+    serving = coordinators.serving(tc_id)
+    return _opened(coordinators, tc_id, work) if serving is None else work(serving)
+
+
+async def _opened(
+    coordinators: Coordinators, tc_id: int, work: Callable[[TransactionCoordinator], Awaitable[T]]
+) -> T:
+    return await work(await coordinators.get(tc_id))
+
+
+def done(session: "Session", command: Any, txn_id: TxnId | None) -> None:
+    _answer(session, command, txn_id)
 
 
 # -- from clients
 
 
-async def tc_client_connect(session: "Session", command: pb.CommandTcClientConnectRequest) -> None:
-    await _coordinator(session, command.tc_id)
-    _answer(session, command, None)
+def tc_client_connect(
+    session: "Session", command: pb.CommandTcClientConnectRequest
+) -> Awaitable[None]:
+    return _on_coordinator(session, command.tc_id, _nothing_more)
 
 
-async def new_txn(session: "Session", command: pb.CommandNewTxn) -> None:
-    coordinator = await _coordinator(session, command.tc_id)
-    txn_id = await coordinator.new_transaction(command.txn_ttl_millis, session.principal)
-    _answer(session, command, txn_id)
+async def _nothing_more(coordinator: TransactionCoordinator) -> None:
+    """That it is served is all that was asked."""
 
 
-async def add_partition(session: "Session", command: pb.CommandAddPartitionToTxn) -> None:
-    txn_id = _txn_id(command)
-    coordinator = await _coordinator(session, txn_id.most)
+def new_txn(session: "Session", command: pb.CommandNewTxn) -> Awaitable[TxnId]:
+    timeout_ms, principal = command.txn_ttl_millis, session.principal
+    return _on_coordinator(
+        session,
+        command.tc_id,
+        lambda coordinator: coordinator.new_transaction(timeout_ms, principal),
+    )
+
+
+def add_partition(session: "Session", command: pb.CommandAddPartitionToTxn) -> Awaitable[TxnId]:
     _check_count(len(command.partitions))
+    txn_id, principal = _txn_id(command), session.principal
     topics = [partition_to_add(session.services.topics, topic) for topic in command.partitions]
-    await coordinator.add_partitions(txn_id, topics, session.principal)
-    _answer(session, command, txn_id)
+    return _on_coordinator(
+        session,
+        txn_id.most,
+        lambda coordinator: coordinator.add_partitions(txn_id, topics, principal),
+    )
 
 
-async def add_subscription(session: "Session", command: pb.CommandAddSubscriptionToTxn) -> None:
-    txn_id = _txn_id(command)
-    coordinator = await _coordinator(session, txn_id.most)
+def add_subscription(
+    session: "Session", command: pb.CommandAddSubscriptionToTxn
+) -> Awaitable[TxnId]:
     _check_count(len(command.subscription))
+    txn_id, principal = _txn_id(command), session.principal
     subscriptions = [
         subscription_to_add(session.services.topics, added.topic, added.subscription)
         for added in command.subscription
     ]
-    await coordinator.add_subscriptions(txn_id, subscriptions, session.principal)
-    _answer(session, command, txn_id)
+    return _on_coordinator(
+        session,
+        txn_id.most,
+        lambda coordinator: coordinator.add_subscriptions(txn_id, subscriptions, principal),
+    )
 
 
 def _check_count(added: int) -> None:
@@ -124,11 +158,11 @@ def _check_count(added: int) -> None:
         raise NotAllowed(f"{added} at once are too many: add up to {_MAX_ADDED} with one command")
 
 
-async def end_txn(session: "Session", command: pb.CommandEndTxn) -> None:
-    txn_id = _txn_id(command)
-    coordinator = await _coordinator(session, txn_id.most)
-    await coordinator.end(txn_id, _action(command), session.principal)
-    _answer(session, command, txn_id)
+def end_txn(session: "Session", command: pb.CommandEndTxn) -> Awaitable[TxnId]:
+    txn_id, action, principal = _txn_id(command), _action(command), session.principal
+    return _on_coordinator(
+        session, txn_id.most, lambda coordinator: coordinator.end(txn_id, action, principal)
+    )
 
 
 # -- from other brokers
@@ -140,9 +174,11 @@ async def end_on_partition(session: "Session", command: pb.CommandEndTxnOnPartit
     outcomes = session.services.coordinators
     if require_decided(outcomes, txn_id, action) and not outcomes.has_partition(txn_id, topic):
         raise InvalidTxnStatus(f"Transaction {txn_id} does not write to {topic}: nothing to end")
-    await LocalParticipants(session.services.topics).end_on_partition(
+    ending = LocalParticipants(session.services.topics).end_on_partition(
         txn_id, topic, action, command.txnid_least_bits_of_low_watermark
     )
+    if ending is not None:
+        await asyncio.shield(ending)
     _answer(session, command, txn_id)
 
 
@@ -158,7 +194,9 @@ async def end_on_subscription(session: "Session", command: pb.CommandEndTxnOnSub
             f"Transaction {txn_id} does not acknowledge on {topic}, subscription {name}: nothing "
             "to end"
         )
-    await LocalParticipants(session.services.topics).end_on_subscription(
+    ending = LocalParticipants(session.services.topics).end_on_subscription(
         txn_id, topic, name, action, command.txnid_least_bits_of_low_watermark
     )
+    if ending is not None:
+        await asyncio.shield(ending)
     _answer(session, command, txn_id)

@@ -9,20 +9,21 @@ off a little at a time, nothing more is handled, and what was received waits.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.producers import Producer
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
-from pybroker.errors import ChecksumError, PulsarError, ServiceNotReady
-from pybroker.runtime import Tasks
+from pybroker.errors import ChecksumError, PulsarError
 from pybroker.server import on_produce
 from pybroker.server.handlers import HANDLERS, Handler
 from pybroker.server.held_runs import HeldRuns
 from pybroker.server.inbox import Inbox, Pause
 from pybroker.server.outbox import Outbox, Waking
+from pybroker.server.requests import Requests, as_answer
 from pybroker.server.services import Services
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -39,8 +40,6 @@ from pybroker.wire.frames import (
 log = logging.getLogger("pybroker.session")
 
 _CLOSE_TIMEOUT_S: Final = 5.0  # for a peer that does not read what is left for it
-_MAX_TASKS: Final = 1000
-_MAX_COMMAND_BYTES_AT_HAND: Final = 2 * 1024 * 1024
 _MAX_PRODUCERS_AND_CONSUMERS: Final = 20_000
 
 # Clients, by their versions, that handle REACHED_END_OF_TOPIC; others close the connection on it.
@@ -96,16 +95,17 @@ class Session(asyncio.BufferedProtocol):
         self.consumers: dict[int, ConsumerSlot] = {}
         self.writable = True
         self.peer = ""
-        self.tasks = Tasks("session")
         self._admit = admit
         self._forget = forget
         self._heard = True  # since the last keep-alive check
         self._asked = False  # by a PING since then
         self._transport: asyncio.Transport | None = None
         self._inbox = Inbox(self._handle_event, self._refuse_bytes, services.frames)
+        self.requests = Requests(
+            partial(self._inbox.pause, Pause.TASKS), partial(self._inbox.resume, Pause.TASKS)
+        )
         self._outbox = Outbox(services.outboxes)
         self._waking = Waking(lambda: self.writable)
-        self._command_bytes = 0  # of the commands that tasks are at work on
         self._last_of: dict[tuple[str, int], asyncio.Task[Any]] = {}
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -236,6 +236,8 @@ class Session(asyncio.BufferedProtocol):
             raise ProtocolError(f"{handler.field} holds text that is not UTF-8")
         if handler.immediate is not None:
             self._run_now(handler, body)
+        elif handler.begun is not None:
+            self._begin(handler, body, size_bytes)
         else:
             self._start(handler, body, size_bytes)
 
@@ -249,37 +251,33 @@ class Session(asyncio.BufferedProtocol):
             if rest is not None:
                 self._inbox.pause(Pause.LONG)
                 work = self._run_guarded(handler, body, rest)
-                task = self.tasks.start(work, handler.field)
+                task = self.requests.start(work, handler.field)
                 task.add_done_callback(lambda _: self._inbox.resume(Pause.LONG))
+
+    def _begin(self, handler: Handler, body: Any, size_bytes: int) -> None:
+        assert handler.begun is not None
+        try:
+            work = handler.begun(self, body)
+        except PulsarError as error:
+            handler.answer_error(self, body, error)
+        else:
+            self.requests.answer_later(
+                work,
+                partial(handler.answer, self, body),
+                partial(handler.answer_error, self, body),
+                size_bytes,
+            )
 
     def _start(self, handler: Handler, body: Any, size_bytes: int) -> None:
         if len(self.producers) + len(self.consumers) > _MAX_PRODUCERS_AND_CONSUMERS:
             raise ProtocolError("too many producers and consumers on one connection")
         key = handler.ordered_by(body) if handler.ordered_by else None
         before = self._last_of.get(key) if key else None
-        task = self.start_task(self._run(handler, body, before), handler.field, size_bytes)
+        work = self._run(handler, body, before)
+        task = self.requests.start(work, handler.field, size_bytes)
         if key is not None:
             self._last_of[key] = task
             task.add_done_callback(lambda ended: self._forget_order(key, ended))
-
-    def start_task(
-        self, work: Coroutine[Any, Any, None], name: str, size_bytes: int = 0
-    ) -> asyncio.Task[None]:
-        """A handler's work, or the rest of an immediate one's; it answers its own errors.
-
-        `size_bytes` is what its command holds in memory until it ends.
-        """
-        task = self.tasks.start(work, name)
-        self._command_bytes += size_bytes
-        if len(self.tasks) >= _MAX_TASKS or self._command_bytes > _MAX_COMMAND_BYTES_AT_HAND:
-            self._inbox.pause(Pause.TASKS)
-        task.add_done_callback(lambda _: self._task_ended(size_bytes))
-        return task
-
-    def _task_ended(self, size_bytes: int) -> None:
-        self._command_bytes -= size_bytes
-        if len(self.tasks) <= _MAX_TASKS // 2 and self._command_bytes <= _MAX_COMMAND_BYTES_AT_HAND:
-            self._inbox.resume(Pause.TASKS)
 
     def _forget_order(self, key: tuple[str, int], task: asyncio.Task[Any]) -> None:
         if self._last_of.get(key) is task:
@@ -295,12 +293,8 @@ class Session(asyncio.BufferedProtocol):
         """Errors become answers."""
         try:
             await work
-        except PulsarError as error:
-            handler.answer_error(self, body, error)
         except Exception as error:
-            log.exception("%s from %s failed", handler.field, self.peer)
-            wrapped = ServiceNotReady(f"The broker failed to handle it: {error!r}; try again")
-            handler.answer_error(self, body, wrapped)
+            handler.answer_error(self, body, as_answer(error))
 
     def _refuse_checksum(self, event: BadChecksum) -> None:
         error = ChecksumError(f"Message {event.sequence_id} does not match its CRC32C")
@@ -403,10 +397,10 @@ class Session(asyncio.BufferedProtocol):
     async def finish(self) -> None:
         """Take no more requests; returns when those at hand are answered."""
         self._inbox.pause(Pause.STOPPING)
-        await self.tasks.ended()
+        await self.requests.ended()
         while self._inbox.behind:
             await self._inbox.caught_up()
-            await self.tasks.ended()
+            await self.requests.ended()
 
     def close(self, reason: str) -> None:
         """Write what is due, then close; `connection_lost` does the rest."""

@@ -94,7 +94,7 @@ class BrokerServer:
         for session in sessions:
             session.close("the broker shuts down")
         for session in sessions:
-            await session.tasks.close()
+            await session.requests.close()
         ended = asyncio.gather(*(session.ended for session in sessions))
         await asyncio.wait([ended], timeout=_DRAIN_TIMEOUT_S)
 

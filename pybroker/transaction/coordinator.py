@@ -16,28 +16,29 @@ it fails whoever waits, and `Coordinators` opens a new one from the log.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar, TypeVarTuple
+from functools import partial
+from typing import Any, Final
 
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.names import TxnId
 from pybroker.runtime import Clock, Tasks
 from pybroker.transaction.metadata_store import (
+    ChangeStatus,
     CoordinatorLimits,
     Record,
     TransactionMetadata,
     TransactionMetadataStore,
 )
 from pybroker.transaction.participants import ParticipantEnds, Participants, Retry
+from pybroker.transaction.snapshot_log import Done
 from pybroker.transaction.timeout_tracker import TimeoutTracker
 from pybroker.transaction.transaction_log import TransactionLog
 from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnAction, TxnStatus
 
 _FULL_WAIT_S: Final = 0.1
-Arguments = TypeVarTuple("Arguments")
-Decision = TypeVar("Decision")
 
 log = logging.getLogger(__name__)
 
@@ -55,16 +56,24 @@ class CoordinatorStats:
     given_up: list[Retry]
 
 
-@dataclass(frozen=True, slots=True)
 class _Ending:
-    decided: asyncio.Future[None]  # the decision is durable
-    followed: asyncio.Future[None]  # and all participants have followed
+    """An end that is on its way, and who waits for it."""
+
+    __slots__ = ("decided", "followed", "refused")
+
+    def __init__(self) -> None:
+        self.decided = False  # the decision is durable
+        self.refused: list[tuple[asyncio.Future[Any], InvalidTxnStatus]] = []  # once it is decided
+        self.followed: list[asyncio.Future[TxnId]] = []  # once all participants have followed
+
+    def tell_refused(self) -> None:
+        self.decided = True
+        for refused, error in self.refused:
+            fail(refused, error)
 
     def fail(self, error: Exception) -> None:
-        for waited_for in (self.decided, self.followed):
-            if not waited_for.done():
-                waited_for.set_exception(error)
-                waited_for.exception()  # retrieved: nobody may be waiting
+        for waiting in [*self.followed, *(refused for refused, _ in self.refused)]:
+            fail(waiting, error)
 
 
 class TransactionCoordinator:
@@ -86,130 +95,160 @@ class TransactionCoordinator:
         self._store = store
         self._log = transaction_log
         self._clock = clock
-        self._participants = ParticipantEnds(participants)
         self._failed = failed
         self._ends: dict[int, _Ending] = {}
         self._timeouts = TimeoutTracker()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
         self._tasks = Tasks(f"transaction coordinator {coordinator_id}")
+        self._participants = ParticipantEnds(participants, self._tasks)
         self._snapshotting = False
         self._closed = False
         self._opened = self._timed_out = 0
         self._ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
         transaction_log.on_failure(self._fail)
 
-    # Commands
+    # Commands. Each takes effect at once; the future is done when that is durable, with the id. It
+    # fails with TransactionCoordinatorNotFound when this coordinator is done for.
 
-    async def new_transaction(self, timeout_ms: int, owner: str | None) -> TxnId:
-        """Raises NotAllowed (timeout), TooManyRequests (after a short wait for room)."""
+    def new_transaction(self, timeout_ms: int, owner: str | None) -> asyncio.Future[TxnId]:
+        """Raises, or fails with, NotAllowed (timeout), TooManyRequests (after a short wait)."""
         if self._store.is_full:
-            await asyncio.sleep(_FULL_WAIT_S)
+            return asyncio.ensure_future(self._new_when_there_is_room(timeout_ms, owner))
+        return self._new(timeout_ms, owner)
+
+    async def _new_when_there_is_room(self, timeout_ms: int, owner: str | None) -> TxnId:
+        await asyncio.sleep(_FULL_WAIT_S)
+        return await self._new(timeout_ms, owner)
+
+    def _new(self, timeout_ms: int, owner: str | None) -> asyncio.Future[TxnId]:
         self._check_open()
         decision = self._store.decide_new(timeout_ms, owner, self._clock.now_ms())
-        durable = self._log_and_apply(decision)
+        durable = self._log_and_apply(decision, decision.local_id)
         self._opened += 1
         self._track(decision.local_id, timeout_ms)
-        await durable
-        return TxnId(self.coordinator_id, decision.local_id)
+        return durable
 
-    async def add_partitions(self, txn_id: TxnId, topics: list[str], principal: str | None) -> None:
+    def add_partitions(
+        self, txn_id: TxnId, topics: list[str], principal: str | None
+    ) -> asyncio.Future[TxnId]:
         """Record that `txn_id` writes to `topics`, by canonical name. Idempotent.
 
-        Raises TransactionNotFound, InvalidTxnStatus (not OPEN).
+        Raises, or fails with, TransactionNotFound, InvalidTxnStatus (not OPEN).
         Source: PIP-31, "TC Request Processing".
         """
         self._check_open()
-        decide = self._store.decide_add_partitions
-        decision = await self._decided(decide, txn_id.least, topics, principal)
-        await self._log_and_apply(decision)
+        local_id = txn_id.least
+        try:
+            decision = self._store.decide_add_partitions(local_id, topics, principal)
+        except InvalidTxnStatus as refusal:
+            return self._refused(local_id, refusal)
+        return self._log_and_apply(decision, local_id)
 
-    async def add_subscriptions(
+    def add_subscriptions(
         self, txn_id: TxnId, subscriptions: list[tuple[str, str]], principal: str | None
-    ) -> None:
+    ) -> asyncio.Future[TxnId]:
         """Record that `txn_id` acknowledges on (topic, subscription) pairs. Idempotent.
 
-        Raises TransactionNotFound, InvalidTxnStatus (not OPEN).
+        Raises, or fails with, TransactionNotFound, InvalidTxnStatus (not OPEN).
         """
         self._check_open()
-        decide = self._store.decide_add_subscriptions
-        decision = await self._decided(decide, txn_id.least, subscriptions, principal)
-        await self._log_and_apply(decision)
+        local_id = txn_id.least
+        try:
+            decision = self._store.decide_add_subscriptions(local_id, subscriptions, principal)
+        except InvalidTxnStatus as refusal:
+            return self._refused(local_id, refusal)
+        return self._log_and_apply(decision, local_id)
 
-    async def end(self, txn_id: TxnId, action: TxnAction, principal: str | None) -> None:
-        """Commit or abort; all participants have followed when this returns.
+    def end(self, txn_id: TxnId, action: TxnAction, principal: str | None) -> asyncio.Future[TxnId]:
+        """Commit or abort; all participants have followed when it is done.
 
-        Idempotent, also long after the end. Raises TransactionNotFound, InvalidTxnStatus (the
-        opposite was decided).
+        Idempotent, also long after the end. Raises, or fails with, TransactionNotFound,
+        InvalidTxnStatus (the opposite was decided).
         Differs: Apache Pulsar answers TransactionNotFound to the repeated END of an ended one.
         """
         self._check_open()
-        decide, now_ms = self._store.decide_end, self._clock.now_ms()
-        decision = await self._decided(decide, txn_id.least, action, principal, now_ms)
-        if decision is not None:
-            self._start_end(txn_id.least, action, self._log_and_apply(decision))
-        running = self._ends.get(txn_id.least)
-        if running is not None:
-            await asyncio.shield(running.followed)
-
-    async def _decided(
-        self, decide: Callable[[int, *Arguments], Decision], local_id: int, *arguments: *Arguments
-    ) -> Decision:
-        """At once; only a refusal may take its time. Who is told that a transaction ends takes it
-        for granted, and a crash could still undo a decision that is not durable.
-        """
+        local_id = txn_id.least
         try:
-            return decide(local_id, *arguments)
-        except InvalidTxnStatus:
-            if (running := self._ends.get(local_id)) is not None:
-                await asyncio.shield(running.decided)
-            raise
+            decision = self._store.decide_end(local_id, action, principal, self._clock.now_ms())
+        except InvalidTxnStatus as refusal:
+            return self._refused(local_id, refusal)
+        if decision is not None:
+            self._start_end(local_id, action, decision)
+        followed: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
+        running = self._ends.get(local_id)
+        if running is None:
+            followed.set_result(txn_id)
+        else:
+            running.followed.append(followed)
+        return followed
+
+    def _refused(self, local_id: int, refusal: InvalidTxnStatus) -> asyncio.Future[TxnId]:
+        """Only a refusal may take its time. Who is told that a transaction ends takes it for
+        granted, and a crash could still undo a decision that is not durable.
+        """
+        running = self._ends.get(local_id)
+        if running is None or running.decided:
+            raise refusal
+        refused: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
+        running.refused.append((refused, refusal))
+        return refused
 
     # Decide, log, apply
 
-    def _log_and_apply(self, decision: Record) -> Awaitable[object]:
-        self._check_open()
-        durable = self._log.append(decision)
+    def _log_and_apply(self, decision: Record, local_id: int) -> asyncio.Future[TxnId]:
+        durable: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
+        self._log_then(decision, partial(self._logged, durable, local_id))
+        return durable
+
+    def _log_then(self, decision: Record, done: Done) -> None:
+        """In force at once; `done` hears when it is durable."""
+        self._log.append(decision, done)
         self._store.apply(decision)
         self._snapshot_if_due()
-        return self._until_durable(durable)
 
-    async def _until_durable(self, durable: Awaitable[object]) -> None:
-        try:
-            await durable
-        except ManagedLedgerError as error:
-            raise self._not_found() from error
+    def _logged(
+        self, durable: asyncio.Future[TxnId], local_id: int, error: Exception | None
+    ) -> None:
+        if error is not None:
+            fail(durable, self._not_found())
+        elif not durable.done():  # else whoever waited was cancelled
+            durable.set_result(TxnId(self.coordinator_id, local_id))
 
     # The end of a transaction
 
-    def _start_end(self, local_id: int, action: TxnAction, decided: Awaitable[object]) -> None:
+    def _start_end(self, local_id: int, action: TxnAction, decision: ChangeStatus) -> None:
         self._timeouts.remove(local_id)
-        new_future = asyncio.get_running_loop().create_future
-        self._ends[local_id] = _Ending(new_future(), new_future())
-        self._tasks.start(self._end(local_id, action, decided), f"end {local_id}")
+        self._ends[local_id] = _Ending()
+        self._log_then(decision, partial(self._end_decided, local_id, action))
 
-    async def _end(self, local_id: int, action: TxnAction, decided: Awaitable[object]) -> None:
-        try:
-            await decided
-            self._check_open()
-            self._ends[local_id].decided.set_result(None)
-            await self._end_everywhere(local_id, action)
-        except TransactionCoordinatorNotFound:
+    def _end_decided(self, local_id: int, action: TxnAction, error: Exception | None) -> None:
+        if error is not None or self._closed:
             # The log failed and whoever waits was told. Recovery goes on from what is durable.
             log.info("Transaction (%s,%s) is not ended here", self.coordinator_id, local_id)
-
-    async def _end_everywhere(self, local_id: int, action: TxnAction) -> None:
+            return
+        self._ends[local_id].tell_refused()
         transaction = self._store.get(local_id)
         assert transaction is not None
-        await self._participants.end_everywhere(transaction, action, self._store.low_watermark)
-        # The decision and all that followed from it are durable: nobody has to wait for the entry
-        # that closes the books. Lost in a crash, it is written again by the recovered end.
-        closed = self._log_and_apply(
-            self._store.decide_ended(local_id, action, self._clock.now_ms())
+        self._participants.end_everywhere(
+            transaction,
+            action,
+            self._store.low_watermark,
+            partial(self._end_followed, local_id, action),
+        )
+
+    def _end_followed(self, local_id: int, action: TxnAction) -> None:
+        """The decision and all that followed from it are durable: nobody has to wait for the record
+        that closes the books. Lost in a crash, it is written again by the recovered end.
+        """
+        self._log_then(
+            self._store.decide_ended(local_id, action, self._clock.now_ms()), _close_books
         )
         self._ended[action] += 1
-        self._ends.pop(local_id).followed.set_result(None)
-        await closed
+        txn_id = TxnId(self.coordinator_id, local_id)
+        for followed in self._ends.pop(local_id).followed:
+            if not followed.done():
+                followed.set_result(txn_id)
 
     # Timeouts
 
@@ -236,7 +275,7 @@ class TransactionCoordinator:
                     local_id, TxnAction.ABORT, None, self._clock.now_ms()
                 )
                 assert decision is not None
-                self._start_end(local_id, TxnAction.ABORT, self._log_and_apply(decision))
+                self._start_end(local_id, TxnAction.ABORT, decision)
         self._set_timer()
 
     # Recovery, snapshots, failure
@@ -266,11 +305,12 @@ class TransactionCoordinator:
                 left_ms = min(transaction.timeout_ms, transaction.timeout_ms - passed_ms)
                 self._track(local_id, left_ms)
             else:
-                self._start_end(local_id, ACTION_OF_STATUS[transaction.status], _already())
+                self._ends[local_id] = _Ending()
+                self._end_decided(local_id, ACTION_OF_STATUS[transaction.status], None)
 
     def _snapshot_if_due(self) -> None:
-        entries = self._log.entries_since_snapshot
-        if self._store.snapshot_pays_after(entries) and not self._snapshotting:
+        records = self._log.records_since_snapshot
+        if self._store.snapshot_pays_after(records) and not self._snapshotting:
             self._snapshotting = True
             self._tasks.start(self._snapshot(), "snapshot")
 
@@ -289,7 +329,7 @@ class TransactionCoordinator:
             self._failed(self)
 
     def _stop(self) -> None:
-        self._closed = True
+        self._closed = self._participants.closed = True
         if self._timer is not None:
             self._timer.cancel()
         for running in self._ends.values():
@@ -337,8 +377,14 @@ class TransactionCoordinator:
         )
 
 
-async def _already() -> None:
-    """The decision that recovery read back is durable already."""
+def fail(waiting: asyncio.Future[Any], error: Exception) -> None:
+    if not waiting.done():
+        waiting.set_exception(error)
+        waiting.exception()  # retrieved: nobody may be waiting
+
+
+def _close_books(error: Exception | None) -> None:
+    """Nobody waits for it; the log tells the coordinator if it fails."""
 
 
 def coordinator_not_ready(coordinator_id: int) -> TransactionCoordinatorNotFound:

@@ -57,6 +57,10 @@ class Coordinators:
         logs = [name.removeprefix(prefix) for name in self._factory.names(prefix)]
         await asyncio.gather(*(self._open_once(int(coordinator_id)) for coordinator_id in logs))
 
+    def serving(self, coordinator_id: int) -> TransactionCoordinator | None:
+        """If it is open; else `get` may open it."""
+        return self._served.get(coordinator_id)
+
     async def get(self, coordinator_id: int) -> TransactionCoordinator:
         """Raises TransactionCoordinatorNotFound."""
         coordinator = self._served.get(coordinator_id)

@@ -4,20 +4,26 @@ The coordinator knows participants by name only: `Participants` reaches them, in
 another. Who does not follow is asked again with a growing pause and shows up in `retries`. What can
 never follow counts as ended: it holds nothing of the transaction, and waiting for it would keep the
 others' books open for ever.
+
+A transaction's participants are told a limited number at a time, so that one with many of them does
+not hold up everybody else.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, starmap
 from typing import Final, NamedTuple, Protocol
 
 from pybroker.names import TxnId
+from pybroker.runtime import Tasks
 from pybroker.transaction.metadata_store import TransactionMetadata
 from pybroker.transaction.txn_status import TxnAction
 
+_AT_ONCE: Final = 200  # of one transaction; telling so many takes a few milliseconds
 _FIRST_RETRY_S: Final = 0.05
 _LAST_RETRY_S: Final = 10.0
 _GIVEN_UP_KEPT: Final = 100
@@ -30,19 +36,20 @@ class CannotParticipate(Exception):
 
 
 class Participants(Protocol):
-    """Where a transaction wrote and acknowledged. Idempotent; what is raised is retried, all but
-    CannotParticipate.
+    """Where a transaction wrote and acknowledged. Idempotent; what is raised, now or by the answer,
+    is retried, all but CannotParticipate.
 
-    A topic or subscription that was deleted counts as success; one not loaded is loaded.
+    None: it has ended there. A topic or subscription that was deleted counts as ended; one not
+    loaded is loaded.
     """
 
-    async def end_on_partition(
+    def end_on_partition(
         self, txn_id: TxnId, topic: str, action: TxnAction, low_watermark: int
-    ) -> None: ...
+    ) -> Awaitable[object] | None: ...
 
-    async def end_on_subscription(
+    def end_on_subscription(
         self, txn_id: TxnId, topic: str, subscription: str, action: TxnAction, low_watermark: int
-    ) -> None: ...
+    ) -> Awaitable[object] | None: ...
 
 
 class Participant(NamedTuple):
@@ -65,8 +72,10 @@ class Retry:
 
 
 class ParticipantEnds:
-    def __init__(self, participants: Participants) -> None:
-        self._participants = participants
+    def __init__(self, participants: Participants, tasks: Tasks) -> None:
+        self.participants = participants
+        self.tasks = tasks
+        self.closed = False
         self._retries: dict[tuple[TxnId, Participant], Retry] = {}
         self._given_up: deque[Retry] = deque(maxlen=_GIVEN_UP_KEPT)
 
@@ -77,56 +86,23 @@ class ParticipantEnds:
         """The latest ones."""
         return list(self._given_up)
 
-    async def end_everywhere(
-        self, transaction: TransactionMetadata, action: TxnAction, low_watermark: int
+    def end_everywhere(
+        self,
+        transaction: TransactionMetadata,
+        action: TxnAction,
+        low_watermark: int,
+        followed: Callable[[], None],
     ) -> None:
-        """In parallel; returns when all have followed. Raises nothing but CancelledError."""
-        txn_id = transaction.txn_id
-        partition, subscription = (
-            self._participants.end_on_partition,
-            self._participants.end_on_subscription,
-        )
-        ends = [
-            self._follow(
-                txn_id,
-                Participant(topic),
-                partial(partition, txn_id, topic, action, low_watermark),
-            )
-            for topic in transaction.partitions
-        ]
-        ends += [
-            self._follow(
-                txn_id,
-                Participant(topic, name),
-                partial(subscription, txn_id, topic, name, action, low_watermark),
-            )
-            for topic, name in transaction.subscriptions
-        ]
-        await asyncio.gather(*ends)
+        """`followed` is called when all have: at once where there is nothing to wait for, and never
+        once `closed` is set.
+        """
+        _EndEverywhere(self, transaction, action, low_watermark, followed).go_on()
 
-    async def _follow(
-        self, txn_id: TxnId, participant: Participant, end: Callable[[], Awaitable[None]]
-    ) -> None:
-        delay_s = _FIRST_RETRY_S
-        while True:
-            try:
-                await end()
-            except CannotParticipate as error:
-                self._give_up(txn_id, participant, error)
-                return
-            except Exception as error:
-                self._note(txn_id, participant, error)
-            else:
-                self._retries.pop((txn_id, participant), None)
-                return
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, _LAST_RETRY_S)
-
-    def _give_up(self, txn_id: TxnId, participant: Participant, error: Exception) -> None:
+    def give_up(self, txn_id: TxnId, participant: Participant, error: Exception) -> None:
         log.error("Transaction %s ends without %s: %s", txn_id, participant, error)
         self._given_up.append(Retry(txn_id, participant, 1, str(error)))
 
-    def _note(self, txn_id: TxnId, participant: Participant, error: Exception) -> None:
+    def note(self, txn_id: TxnId, participant: Participant, error: BaseException) -> None:
         reason = f"{type(error).__name__}: {error}"
         retry = self._retries.setdefault(
             (txn_id, participant), Retry(txn_id, participant, 0, reason)
@@ -140,3 +116,122 @@ class ParticipantEnds:
             )
         retry.attempts += 1
         retry.last_error = reason
+
+    def forget(self, txn_id: TxnId, participant: Participant) -> None:
+        self._retries.pop((txn_id, participant), None)
+
+
+class _EndEverywhere:
+    """The end of one transaction."""
+
+    def __init__(
+        self,
+        ends: ParticipantEnds,
+        transaction: TransactionMetadata,
+        action: TxnAction,
+        low_watermark: int,
+        followed: Callable[[], None],
+    ) -> None:
+        self._ends = ends
+        self._txn_id = transaction.txn_id
+        self._action = action
+        self._low_watermark = low_watermark
+        self._followed = followed
+        self._to_tell: Iterator[Participant] = chain(
+            map(Participant, transaction.partitions),
+            starmap(Participant, transaction.subscriptions),
+        )
+        self._all_told = False
+        self._has_turn = False  # `go_on` is about to be called
+        self._answering = 0  # told, and not answered
+        self._retrying = 0
+
+    def go_on(self) -> None:
+        """Tell the next ones, then let others have their turn."""
+        if self._ends.closed or self._has_turn:
+            return
+        for _ in range(_AT_ONCE):
+            if self._all_told or self._answering >= _AT_ONCE:
+                break
+            self._tell_next()
+        else:
+            self._has_turn = True
+            asyncio.get_running_loop().call_soon(self._turn)
+            return
+        if self._all_told and not self._answering and not self._retrying:
+            self._followed()
+
+    def _turn(self) -> None:
+        self._has_turn = False
+        self.go_on()
+
+    def _tell_next(self) -> None:
+        participant = next(self._to_tell, None)
+        if participant is None:
+            self._all_told = True
+            return
+        try:
+            ending = self._start(participant)
+        except Exception as error:
+            self._failed(participant, error)
+            return
+        if isinstance(ending, asyncio.Future):
+            self._answering += 1
+            ending.add_done_callback(partial(self._answered, participant))
+        elif ending is not None:
+            self._answering += 1
+            self._ends.tasks.start(self._first_time(participant, ending), f"end {self._txn_id}")
+
+    def _start(self, participant: Participant) -> Awaitable[object] | None:
+        txn_id, action, low_watermark = self._txn_id, self._action, self._low_watermark
+        topic, subscription = participant
+        participants = self._ends.participants
+        if subscription is None:
+            return participants.end_on_partition(txn_id, topic, action, low_watermark)
+        return participants.end_on_subscription(txn_id, topic, subscription, action, low_watermark)
+
+    def _answered(self, participant: Participant, ending: "asyncio.Future[object]") -> None:
+        error = ending.exception()
+        if error is not None:
+            self._failed(participant, error)
+        self._answering -= 1
+        self.go_on()
+
+    async def _first_time(self, participant: Participant, ending: Awaitable[object]) -> None:
+        try:
+            await ending
+        except Exception as error:
+            self._failed(participant, error)
+        self._answering -= 1
+        self.go_on()
+
+    def _failed(self, participant: Participant, error: BaseException) -> None:
+        if isinstance(error, CannotParticipate):
+            self._ends.give_up(self._txn_id, participant, error)
+            return
+        self._ends.note(self._txn_id, participant, error)
+        self._retrying += 1
+        self._ends.tasks.start(self._retry(participant), f"end {self._txn_id} again")
+
+    async def _retry(self, participant: Participant) -> None:
+        delay_s = _FIRST_RETRY_S
+        while not await self._has_followed(participant, delay_s):
+            delay_s = min(2 * delay_s, _LAST_RETRY_S)
+        self._ends.forget(self._txn_id, participant)
+        self._retrying -= 1
+        self.go_on()
+
+    async def _has_followed(self, participant: Participant, delay_s: float) -> bool:
+        await asyncio.sleep(delay_s)
+        try:
+            ending = self._start(participant)
+            if isinstance(ending, asyncio.Future):
+                await asyncio.shield(ending)  # it belongs to others, too
+            elif ending is not None:
+                await ending
+        except CannotParticipate as error:
+            self._ends.give_up(self._txn_id, participant, error)
+        except Exception as error:
+            self._ends.note(self._txn_id, participant, error)
+            return False
+        return True

@@ -64,6 +64,10 @@ class PendingAckStats:
     cumulative_position: Position | None
 
 
+def _nothing() -> None:
+    """Nobody delivers."""
+
+
 class PendingAcks:
     """Build it with `open`; it has replayed its log when that returns."""
 
@@ -83,8 +87,8 @@ class PendingAcks:
         self._outcomes = outcomes
         self._log_entries = config.transaction_pending_ack_log_entries
         self._state = PendingAckState(cursor)
-        # Told of what was given back by an abort that nobody called `end` for, or because it could
-        # not be written: whoever had it may be gone by then, and the others were kept from it.
+        # Told of what was given back, by an abort or because it could not be written, in order; not
+        # of what was acknowledged cumulatively: delivery goes back to the mark-delete position.
         self.on_restored: Callable[[list[Position]], None] = lambda positions: None
         self._tasks = Tasks(f"pending acknowledgements of {topic}, {cursor.name}")
         self._visit: Visit | None = None
@@ -104,7 +108,7 @@ class PendingAcks:
         store = await PendingAckStore.open(factory, topic, cursor.name)
         pending = cls(topic, ledger, cursor, store, outcomes, config)
         await store.replay(pending._apply)
-        if store.entries_since_snapshot:
+        if store.records_since_snapshot:
             pending._visit_later()
         pending._settle()
         return pending
@@ -150,30 +154,31 @@ class PendingAcks:
 
     # Acknowledge
 
-    async def acknowledge(self, txn_id: TxnId, acks: Sequence[PendingAck]) -> None:
-        """All or none; durable when this returns, in force when the transaction commits.
+    def acknowledge(
+        self, txn_id: TxnId, acks: Sequence[PendingAck], withheld: Callable[[], None] = _nothing
+    ) -> asyncio.Future[None]:
+        """All or none; durable when it is done, in force when the transaction commits.
 
-        Raises TransactionConflict, InvalidTxnStatus, TransactionNotFound, PersistenceError.
+        `withheld` is called once it is durable, before anything that comes after it here. Raises
+        TransactionConflict, InvalidTxnStatus, TransactionNotFound; fails with PersistenceError.
         """
         self._check(txn_id, acks)
         self._state.take(txn_id, acks)
-        try:
-            await self._log(AckRecord(txn_id, False, acks))
-        except PersistenceError:
-            self._state.give_back(txn_id, acks)
-            self.on_restored([ack.position for ack in acks])
-            raise
+        return self._log(AckRecord(txn_id, False, acks), self._give_back, withheld)
 
-    async def acknowledge_cumulative(self, txn_id: TxnId, ack: PendingAck) -> None:
+    def acknowledge_cumulative(self, txn_id: TxnId, ack: PendingAck) -> asyncio.Future[None]:
         """As `acknowledge`, for everything up to `ack`."""
         self._check(txn_id, [ack])
         self._state.take_cumulative(txn_id, ack)
-        try:
-            await self._log(AckRecord(txn_id, True, [ack]))
-        except PersistenceError:
-            self._state.give_back_cumulative(txn_id, ack)
-            self.on_restored([])
-            raise
+        return self._log(AckRecord(txn_id, True, [ack]), self._give_back_cumulative, _nothing)
+
+    def _give_back(self, record: AckRecord) -> None:
+        self._state.give_back(record.txn_id, record.acks)
+        self.on_restored([ack.position for ack in record.acks])
+
+    def _give_back_cumulative(self, record: AckRecord) -> None:
+        self._state.give_back_cumulative(record.txn_id, record.acks[0])
+        self.on_restored([])
 
     def _check(self, txn_id: TxnId, acks: Sequence[PendingAck]) -> None:
         require_open(self._outcomes, txn_id)
@@ -198,57 +203,75 @@ class PendingAcks:
                     "message there"
                 )
 
-    async def _log(self, record: Record) -> None:
-        durable = self._store.append(record)
+    def _log(
+        self, record: AckRecord, undo: Callable[[AckRecord], None], withheld: Callable[[], None]
+    ) -> asyncio.Future[None]:
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._store.append(record, partial(self._logged, record, undo, withheld, durable))
         self._visit_later()
         self._checkpoint_if_long()
-        try:
-            await durable
-        except ManagedLedgerError as error:
-            raise PersistenceError(
+        return durable
+
+    def _logged(
+        self,
+        record: AckRecord,
+        undo: Callable[[AckRecord], None],
+        withheld: Callable[[], None],
+        durable: asyncio.Future[None],
+        error: Exception | None,
+    ) -> None:
+        if error is None:
+            withheld()
+        else:
+            undo(record)
+        if durable.done():
+            return  # whoever waited was cancelled
+        if error is None:
+            durable.set_result(None)
+            return
+        durable.set_exception(
+            PersistenceError(
                 f"{self._topic}, subscription {self._cursor.name}: the acknowledgement was not "
                 f"written: {error}"
-            ) from error
+            )
+        )
+        durable.exception()  # retrieved: nobody may be waiting
 
     # End
 
-    async def end(self, txn_id: TxnId, action: TxnAction) -> list[Position]:
-        """Durable and in force when this returns. Nothing to do if it acknowledged nothing here.
+    def end(self, txn_id: TxnId, action: TxnAction) -> asyncio.Future[None] | None:
+        """Durable and in force when it is done; None: it acknowledged nothing here.
 
-        After an abort, the entries to deliver again, in order; those it had acknowledged
-        cumulatively are not among them: delivery goes back to the mark-delete position.
-        Raises ManagedLedgerError; then repeat it.
+        After an abort `on_restored` is told what to deliver again. Fails with ManagedLedgerError;
+        then repeat it. All callers share the future: let nobody cancel it.
         """
         held = self._state.transactions.get(txn_id)
         if held is None:
-            return []
-        return await asyncio.shield(held.ending or self._start_end(txn_id, action))
+            return None
+        return held.ending or self._start_end(txn_id, action)
 
-    def _start_end(self, txn_id: TxnId, action: TxnAction) -> asyncio.Future[list[Position]]:
+    def _start_end(self, txn_id: TxnId, action: TxnAction) -> asyncio.Future[None]:
         held = self._state.transactions[txn_id]
         held.action = action
         held.ending = asyncio.get_running_loop().create_future()
         self._visit_later()
-        durable = self._store.append(EndRecord(txn_id, action))
-        durable.add_done_callback(partial(self._end_logged, txn_id, action))
+        self._store.append(EndRecord(txn_id, action), partial(self._end_logged, txn_id, action))
         return held.ending
 
-    def _end_logged(
-        self, txn_id: TxnId, action: TxnAction, durable: asyncio.Future[Position]
-    ) -> None:
+    def _end_logged(self, txn_id: TxnId, action: TxnAction, error: Exception | None) -> None:
         held = self._state.transactions[txn_id]
         ending = held.ending
         assert ending is not None
-        if (error := durable.exception()) is not None:
+        if error is not None:
             held.ending = held.action = None
             ending.set_exception(error)
             ending.exception()  # retrieved: nobody may be waiting any more
             return
         if action is TxnAction.COMMIT:
             self._state.commit(txn_id)
-            ending.set_result([])
         else:
-            ending.set_result(self._state.drop(txn_id))
+            self.on_restored(self._state.drop(txn_id))
+        ending.set_result(None)
         self._checkpoint_if_long()
 
     def _settle(self) -> None:
@@ -260,11 +283,7 @@ class PendingAcks:
                 continue  # it is recovering: ask again later
             if action is not None:
                 log.warning("%s: transaction %s was left open; ending it", self._topic, txn_id)
-                self._start_end(txn_id, action).add_done_callback(self._settled)
-
-    def _settled(self, ending: asyncio.Future[list[Position]]) -> None:
-        if ending.exception() is None:
-            self.on_restored(ending.result())
+                self._start_end(txn_id, action)
 
     # Keeping the log short
 
@@ -276,14 +295,14 @@ class PendingAcks:
         """Runs while there is something to settle or to clean; then an idle one costs nothing."""
         self._visit = None
         self._settle()
-        if self._state.is_empty and self._store.entries_since_snapshot:
+        if self._state.is_empty and self._store.records_since_snapshot:
             self._start_checkpoint()
-        if self._state.transactions or self._store.entries_since_snapshot:
+        if self._state.transactions or self._store.records_since_snapshot:
             self._visit_later()
 
     def _checkpoint_if_long(self) -> None:
         limit = max(self._log_entries, 2 * self._state.size)
-        if self._store.entries_since_snapshot >= limit:
+        if self._store.records_since_snapshot >= limit:
             self._start_checkpoint()
 
     def _start_checkpoint(self) -> None:
@@ -306,7 +325,7 @@ class PendingAcks:
             self._visit.cancel()
         await self._tasks.close()
         try:
-            if self._store.entries_since_snapshot:
+            if self._store.records_since_snapshot:
                 await self.checkpoint()
             await self._store.close()
         except ManagedLedgerError as error:

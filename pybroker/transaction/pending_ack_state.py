@@ -30,7 +30,7 @@ class AcksOfTransaction:
         self.batch_sizes: dict[Position, int] = {}
         self.cumulative: list[PendingAck] = []  # the last one counts; the others may be in flight
         self.action: TxnAction | None = None
-        self.ending: asyncio.Future[list[Position]] | None = None
+        self.ending: asyncio.Future[None] | None = None
 
     def positions(self) -> list[Position]:
         """Of the individual ones, in order."""

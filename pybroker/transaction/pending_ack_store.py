@@ -4,9 +4,8 @@ The log is a managed ledger, made at the first acknowledgement in a transaction.
 format byte, a count and so many records.
 """
 
-import asyncio
 import enum
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +14,7 @@ from managed_ledger.config import ANY_BATCH, MAX_MESSAGES_PER_ENTRY
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
 from pybroker.names import TopicName, TxnId, pending_ack_log
-from pybroker.transaction.snapshot_log import SnapshotLog
+from pybroker.transaction.snapshot_log import Done, SnapshotLog
 from pybroker.transaction.txn_status import TxnAction
 
 _FORMAT: Final = 1
@@ -97,12 +96,11 @@ def _write_acks(out: Writer, acks: Sequence[PendingAck]) -> None:
         out.blob(bits.to_bytes((bits.bit_length() + 7) // 8, "little"))
 
 
-def decode_entry(entry: bytes, source: str) -> Iterator[Record]:
+def decode_entry(entry: bytes, source: str) -> list[Record]:
     """Raises CorruptStorage."""
     data = Reader(entry, source)
     data.version(_FORMAT)
-    for _ in range(data.number()):
-        yield _read_record(data)
+    return [_read_record(data) for _ in range(data.number())]
 
 
 def _read_record(data: Reader) -> Record:
@@ -125,7 +123,7 @@ def _read_ack(data: Reader) -> PendingAck:
 
 
 class PendingAckStore:
-    def __init__(self, log: SnapshotLog) -> None:
+    def __init__(self, log: SnapshotLog[Record]) -> None:
         self._log = log
 
     @classmethod
@@ -136,22 +134,24 @@ class PendingAckStore:
 
     @classmethod
     async def open_log(cls, factory: ManagedLedgerFactory, name: str) -> "PendingAckStore":
-        return cls(await SnapshotLog.open(factory, name, _CURSOR))
+        return cls(await SnapshotLog.open(factory, name, _CURSOR, encode_entry))
 
     async def replay(self, apply: Callable[[Record], None]) -> None:
-        def apply_entry(entry: bytes) -> None:
-            for record in decode_entry(entry, f"The pending-ack log {self._log.name}"):
+        def apply_entry(entry: bytes) -> int:
+            records = decode_entry(entry, f"The pending-ack log {self._log.name}")
+            for record in records:
                 apply(record)
+            return len(records)
 
         await self._log.replay(apply_entry)
 
-    def append(self, *records: Record) -> asyncio.Future[Position]:
-        """Queue them as one entry, now; the future is done once it is durable."""
-        return self._log.append(encode_entry(records))
+    def append(self, record: Record, done: Done) -> None:
+        """Queue it, now; `done` is told when it is durable, or why it is not."""
+        self._log.append(record, done)
 
     @property
-    def entries_since_snapshot(self) -> int:
-        return self._log.entries_since_snapshot
+    def records_since_snapshot(self) -> int:
+        return self._log.records_since_snapshot
 
     async def replace_past(
         self, live: Sequence[Sequence[Record]], elsewhere: Callable[[], Awaitable[None]]

@@ -3,6 +3,8 @@
     [entries before]  [snapshot entries]  [entries since]
                     ^ mark-delete of the log's own cursor: replay begins behind it
 
+Records that come within one tick become one entry, for an entry costs more than a record.
+
 A snapshot is ordinary entries, appended in one go: at that instant they must say what every earlier
 entry said together, those not yet durable too. Once they are durable, and whatever else the caller
 keeps elsewhere, the mark-delete moves and the ledgers before it are trimmed. A crash before that
@@ -10,9 +12,10 @@ replays the old entries and then, in part or whole, the snapshot: applying must 
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor import ManagedCursor
@@ -24,65 +27,83 @@ from managed_ledger.position import Position
 _CONFIG: Final = ManagedLedgerConfig(min_rollover_time_ms=60_000)
 _READ_ENTRIES: Final = 1000
 _READ_BYTES: Final = 4 * 1024 * 1024
+_RECORDS_PER_ENTRY: Final = 500
+
+R = TypeVar("R")
+Done = Callable[[Exception | None], None]
+
+log = logging.getLogger(__name__)
 
 
-class SnapshotLog:
-    def __init__(self, ledger: ManagedLedger, cursor: ManagedCursor) -> None:
+class SnapshotLog(Generic[R]):
+    def __init__(
+        self, ledger: ManagedLedger, cursor: ManagedCursor, encode: Callable[[Sequence[R]], bytes]
+    ) -> None:
         self._ledger = ledger
         self._cursor = cursor
-        self.entries_since_snapshot = 0
+        self._encode = encode
+        self._gathered: list[R] = []  # in this tick
+        self._gathered_done: list[Done] = []
+        self.records_since_snapshot = 0
         # Told of every append that failed, whether or not anybody waits for it.
         self.on_failure: Callable[[Exception], None] = lambda error: None
 
     @classmethod
     async def open(
-        cls, factory: ManagedLedgerFactory, name: str, cursor_name: str
-    ) -> "SnapshotLog":
+        cls,
+        factory: ManagedLedgerFactory,
+        name: str,
+        cursor_name: str,
+        encode: Callable[[Sequence[R]], bytes],
+    ) -> "SnapshotLog[R]":
+        """`encode` makes one entry of some records."""
         ledger = await factory.open(name, _CONFIG)
-        return cls(ledger, await ledger.open_cursor(cursor_name, None))
+        return cls(ledger, await ledger.open_cursor(cursor_name, None), encode)
 
     @property
     def name(self) -> str:
         return self._ledger.name
 
-    async def replay(self, apply: Callable[[bytes], None]) -> None:
-        """Feed every entry that still counts to `apply`, oldest first."""
+    async def replay(self, apply: Callable[[bytes], int]) -> None:
+        """Feed every entry that still counts to `apply`, oldest first; it returns the number of its
+        records.
+        """
         position = self._cursor.mark_delete_position.after
         end = self._ledger.last_confirmed
         while position <= end:
             run = await self._ledger.read(position, end, _READ_ENTRIES, _READ_BYTES)
             if run is None:
                 break
-            for entry in run.entries:
-                apply(entry)
-            self.entries_since_snapshot += len(run.entries)
+            self.records_since_snapshot += sum(map(apply, run.entries))
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
 
-    def append(self, entry: bytes) -> asyncio.Future[Position]:
-        """Queue it, now; the future is done once it is durable."""
-        self.entries_since_snapshot += 1
-        return self._append([entry])
+    def append(self, record: R, done: Done) -> None:
+        """Queue it, now; `done` is told when it is durable, or why it is not."""
+        self.records_since_snapshot += 1
+        self._gathered.append(record)
+        self._gathered_done.append(done)
+        count = len(self._gathered)
+        if count == 1:
+            asyncio.get_running_loop().call_soon(self._write_gathered)
+        elif count >= _RECORDS_PER_ENTRY:
+            self._write_gathered()
 
-    def _append(self, entries: Sequence[bytes]) -> asyncio.Future[Position]:
-        durable: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-        self._ledger.append(entries, [1] * len(entries), partial(self._answered, durable))
-        return durable
+    def _write_gathered(self) -> None:
+        if self._gathered:
+            entry, done = self._encode(self._gathered), self._gathered_done
+            self._gathered, self._gathered_done = [], []
+            self._ledger.append([entry], [1], partial(self._written, done))
 
-    def _answered(
-        self,
-        durable: asyncio.Future[Position],
-        position: Position | None,
-        error: Exception | None,
+    def _written(
+        self, done: Sequence[Done], position: Position | None, error: Exception | None
     ) -> None:
         if error is not None:
             self.on_failure(error)
-        if durable.done():
-            return  # whoever waited was cancelled
-        if position is not None:
-            durable.set_result(position)
-        elif error is not None:
-            durable.set_exception(error)
-            durable.exception()  # retrieved: nobody may be waiting
+        for tell in done:
+            try:
+                tell(error)
+            except Exception:  # one record's trouble must not keep the others from hearing
+                log.exception("%s: what waited for a record failed", self.name)
 
     async def replace_past(
         self, snapshot: Sequence[bytes], elsewhere: Callable[[], Awaitable[None]]
@@ -91,11 +112,30 @@ class SnapshotLog:
 
         `elsewhere` makes durable what the dropped entries led to outside this log.
         """
-        self.entries_since_snapshot = 0
-        first = await self._append(snapshot)
+        self._write_gathered()
+        self.records_since_snapshot = 0
+        first = await self._append_snapshot(snapshot)
         await elsewhere()
         self._cursor.mark_delete(first.before)
         await self._cursor.flush()
 
+    def _append_snapshot(self, entries: Sequence[bytes]) -> asyncio.Future[Position]:
+        durable: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+
+        def written(position: Position | None, error: Exception | None) -> None:
+            if error is not None:
+                self.on_failure(error)
+            if durable.done():
+                return  # whoever waited was cancelled
+            if position is not None:
+                durable.set_result(position)
+            elif error is not None:
+                durable.set_exception(error)
+                durable.exception()  # retrieved: nobody may be waiting
+
+        self._ledger.append(entries, [1] * len(entries), written)
+        return durable
+
     async def close(self) -> None:
+        self._write_gathered()
         await self._ledger.close()

@@ -221,17 +221,22 @@ class TransactionBuffer:
 
     # End
 
-    async def end(self, txn_id: TxnId, action: TxnAction, low_watermark: int) -> None:
-        """Durable and in force when this returns. Nothing to do if it never wrote here, or is over.
+    def end(
+        self, txn_id: TxnId, action: TxnAction, low_watermark: int
+    ) -> "asyncio.Future[None] | None":
+        """Durable and in force when it is done; None: it never wrote here, or is over.
 
-        Raises what the log raises; then repeat it.
+        Fails with what the log raises; then repeat it. All callers share the future: let nobody
+        cancel it.
         """
         transaction = self._open.get(txn_id)
+        ending = None
         if transaction is not None:
-            await asyncio.shield(transaction.ending or self._append_marker(txn_id, action))
+            ending = transaction.ending or self._append_marker(txn_id, action)
         oldest = self._open.oldest()
         if oldest is not None and oldest.most == txn_id.most and oldest.least <= low_watermark:
             self._settle(oldest)
+        return ending
 
     def _append_marker(self, txn_id: TxnId, action: TxnAction) -> "asyncio.Future[None]":
         """In order behind all that the transaction appended, whether or not that is durable."""

@@ -5,15 +5,13 @@ format byte, a count and so many records: an operation, then what that operation
 are dense and outlive many snapshots, so they stay out of the log: one metadata key per chunk.
 """
 
-import asyncio
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
 
 from managed_ledger.codec import Reader, Writer
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.names import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX
 from pybroker.transaction.metadata_store import (
@@ -26,7 +24,7 @@ from pybroker.transaction.metadata_store import (
     TransactionMetadataStore,
 )
 from pybroker.transaction.outcome_window import OutcomeMark
-from pybroker.transaction.snapshot_log import SnapshotLog
+from pybroker.transaction.snapshot_log import Done, SnapshotLog
 from pybroker.transaction.txn_status import TxnStatus
 
 _FORMAT: Final = 1
@@ -84,12 +82,11 @@ def _numbers(out: Writer, *values: int) -> None:
         out.number(value)
 
 
-def decode_entry(entry: bytes, source: str) -> Iterator[Record]:
+def decode_entry(entry: bytes, source: str) -> list[Record]:
     """Raises CorruptStorage."""
     data = Reader(entry, source)
     data.version(_FORMAT)
-    for _ in range(data.number()):
-        yield _decode(data)
+    return [_decode(data) for _ in range(data.number())]
 
 
 def _decode(data: Reader) -> Record:
@@ -116,7 +113,9 @@ def _decode(data: Reader) -> Record:
 class TransactionLog:
     """One coordinator's log and outcome chunks."""
 
-    def __init__(self, coordinator_id: int, log: SnapshotLog, metadata: MetadataStore) -> None:
+    def __init__(
+        self, coordinator_id: int, log: SnapshotLog[Record], metadata: MetadataStore
+    ) -> None:
         self._log = log
         self._metadata = metadata
         self._chunks = f"transaction-outcomes/{coordinator_id}/"
@@ -125,7 +124,7 @@ class TransactionLog:
     async def open(
         cls, coordinator_id: int, factory: ManagedLedgerFactory, metadata: MetadataStore
     ) -> "TransactionLog":
-        log = await SnapshotLog.open(factory, log_name(coordinator_id), _CURSOR)
+        log = await SnapshotLog.open(factory, log_name(coordinator_id), _CURSOR, encode_entry)
         return cls(coordinator_id, log, metadata)
 
     def on_failure(self, failed: Callable[[Exception], None]) -> None:
@@ -138,19 +137,21 @@ class TransactionLog:
             assert stored is not None
             store.outcomes.restore_chunk(int(key.rpartition("/")[2]), stored.value)
 
-        def apply(entry: bytes) -> None:
-            for record in decode_entry(entry, f"The transaction log {self._log.name}"):
+        def apply(entry: bytes) -> int:
+            records = decode_entry(entry, f"The transaction log {self._log.name}")
+            for record in records:
                 store.apply(record)
+            return len(records)
 
         await self._log.replay(apply)
 
-    def append(self, record: Record) -> asyncio.Future[Position]:
-        """Queue it, now; the future is done once it is durable."""
-        return self._log.append(encode_entry((record,)))
+    def append(self, record: Record, done: Done) -> None:
+        """Queue it, now; `done` is told when it is durable, or why it is not."""
+        self._log.append(record, done)
 
     @property
-    def entries_since_snapshot(self) -> int:
-        return self._log.entries_since_snapshot
+    def records_since_snapshot(self) -> int:
+        return self._log.records_since_snapshot
 
     async def snapshot(self, store: TransactionMetadataStore) -> None:
         """Let replay begin at what `store` holds now."""

@@ -21,6 +21,7 @@ from pybroker.broker.subscription import Subscription
 from pybroker.errors import NotAllowed, PersistenceError, TransactionConflict
 from pybroker.names import TxnId
 from pybroker.transaction.pending_ack import PendingAck
+from pybroker.transaction.snapshot_log import Done
 from pybroker.transaction.txn_status import TxnAction
 
 T1, T2 = TxnId(0, 1), TxnId(0, 2)
@@ -36,6 +37,12 @@ async def acknowledge(
     await subscription.acknowledge_in_transaction(consumer, txn_id, acks, cumulative)
 
 
+async def end(subscription: Subscription, txn_id: TxnId, action: TxnAction) -> None:
+    ending = subscription.end_transaction(txn_id, action)
+    if ending is not None:
+        await ending
+
+
 @EVERY_TYPE
 def test_pending_messages_are_not_redelivered_until_the_abort(kind: SubscriptionType) -> None:
     async def scenario(topic: FakeTopic) -> None:
@@ -47,7 +54,7 @@ def test_pending_messages_are_not_redelivered_until_the_abort(kind: Subscription
         subscription.redeliver(consumer, None)
         await topic.settled()
         assert sink.take() == [0, 3]
-        await subscription.end_transaction(T1, ABORT, 0)
+        await end(subscription, T1, ABORT)
         await topic.settled()
         assert sink.take() == [1, 2]
 
@@ -65,8 +72,8 @@ def test_pending_messages_are_withheld_from_the_next_consumer(kind: Subscription
         subscription.remove_consumer(consumer)
         _, sink = await topic.consumer(subscription, kind, 100)
         assert sink.take() == [2, 3]
-        await subscription.end_transaction(T1, COMMIT, 0)
-        await subscription.end_transaction(T2, ABORT, 0)
+        await end(subscription, T1, COMMIT)
+        await end(subscription, T2, ABORT)
         await topic.settled()
         assert sink.take() == [1]
         assert subscription.cursor.mark_delete_position == positions[0]
@@ -83,15 +90,16 @@ def test_what_could_not_be_acknowledged_goes_to_those_who_are_left(kind: Subscri
         consumer, _ = await topic.consumer(subscription, kind, 100)
         positions = await topic.publish(3)
         await acknowledge(subscription, T1, positions[0])
-        writing = asyncio.get_running_loop().create_future()
+        written: list[Done] = []
         assert subscription.pending_acks is not None
-        with patch.object(subscription.pending_acks._store, "append", return_value=writing):
+        store = subscription.pending_acks._store
+        with patch.object(store, "append", lambda record, done: written.append(done)):
             acknowledging = asyncio.ensure_future(acknowledge(subscription, T1, positions[1]))
             await topic.settled()
         subscription.remove_consumer(consumer)
         _, sink = await topic.consumer(subscription, kind, 100)
         assert sink.take() == [2]
-        writing.set_exception(StorageFull("no space left"))
+        written[0](StorageFull("no space left"))
         with pytest.raises(PersistenceError):
             await acknowledging
         await topic.settled()
@@ -111,7 +119,7 @@ def test_pending_messages_are_withheld_after_a_restart() -> None:
         consumer, sink = await topic.consumer(again, EXCLUSIVE, 100)
         assert sink.take() == [0, 2]
         again.acknowledge(consumer, positions)
-        await again.end_transaction(T1, COMMIT, 0)
+        await end(again, T1, COMMIT)
         assert again.backlog == 0
 
     with_topic(scenario)
@@ -126,7 +134,7 @@ def test_a_plain_acknowledgement_of_a_pending_message_is_dropped() -> None:
         sink.take()
         subscription.acknowledge(consumer, positions)
         assert subscription.backlog == 1
-        await subscription.end_transaction(T1, ABORT, 0)
+        await end(subscription, T1, ABORT)
         await topic.settled()
         assert sink.take() == [0]
 
@@ -145,7 +153,7 @@ def test_unacked_counts_go_down_at_the_acknowledgement_and_come_back_on_abort() 
         )
         assert consumer.unacked.messages == 7
         sink.take()
-        await subscription.end_transaction(T1, ABORT, 0)
+        await end(subscription, T1, ABORT)
         await topic.settled()
         assert consumer.unacked.messages == 12
         assert [message.redelivery_count for message in sink.received] == [1, 1]
@@ -167,8 +175,8 @@ def test_batch_indexes_of_two_transactions_end_apart() -> None:
         await topic.settled()
         assert [message.unacked for message in sink.received] == [(0b1100, 4)]
         subscription.acknowledge_indexes(consumer, position, 0b1000, 4)
-        await subscription.end_transaction(T1, COMMIT, 0)
-        await subscription.end_transaction(T2, ABORT, 0)
+        await end(subscription, T1, COMMIT)
+        await end(subscription, T2, ABORT)
         await topic.settled()
         assert sink.received[-1].unacked == (0b1010, 4)
 
@@ -186,7 +194,7 @@ def test_a_plain_acknowledgement_of_a_batch_spares_its_pending_indexes() -> None
         subscription.acknowledge(consumer, [position])
         assert consumer.unacked.messages == 0
         sink.received.clear()
-        await subscription.end_transaction(T1, ABORT, 0)
+        await end(subscription, T1, ABORT)
         await topic.settled()
         assert [message.unacked for message in sink.received] == [(0b0100, 4)]
 
@@ -200,7 +208,7 @@ def test_an_aborted_cumulative_acknowledgement_comes_at_the_clients_request() ->
         positions = await topic.publish(4)
         sink.take()
         await acknowledge(subscription, T1, positions[2], cumulative=True)
-        await subscription.end_transaction(T1, ABORT, 0)
+        await end(subscription, T1, ABORT)
         await topic.settled()
         assert sink.take() == []
         subscription.redeliver(consumer, None)
@@ -219,7 +227,7 @@ def test_what_a_cumulative_acknowledgement_withheld_from_a_new_consumer_comes_un
         subscription.remove_consumer(consumer)
         _, sink = await topic.consumer(subscription, EXCLUSIVE, 100)
         assert sink.take() == [3]
-        await subscription.end_transaction(T1, ABORT, 0)
+        await end(subscription, T1, ABORT)
         await topic.settled()
         assert sink.take() == [0, 1, 2, 3]
 
@@ -233,10 +241,10 @@ def test_a_committed_cumulative_acknowledgement_moves_the_cursor() -> None:
         positions = await topic.publish(4)
         await acknowledge(subscription, T1, positions[2], cumulative=True)
         await acknowledge(subscription, T2, positions[3])
-        await subscription.end_transaction(T1, COMMIT, 0)
+        await end(subscription, T1, COMMIT)
         sink.take()
         subscription.redeliver(consumer, None)
-        await subscription.end_transaction(T2, ABORT, 0)
+        await end(subscription, T2, ABORT)
         await topic.settled()
         assert sink.take() == [3]
 
@@ -257,7 +265,7 @@ def test_hidden_entries_below_a_withheld_position_stay_hidden_after_the_abort() 
         subscription.cursor.reset(positions[0])
         _, sink = await topic.consumer(subscription, EXCLUSIVE, 100)
         assert sink.take() == [4]
-        await subscription.end_transaction(T1, ABORT, 0)
+        await end(subscription, T1, ABORT)
         await topic.settled()
         assert sink.take() == [0, 3, 4]
 

@@ -207,7 +207,7 @@ def test_a_stop_gives_up_what_never_ends_without_a_complaint() -> None:
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(lambda _, context: unhandled.append(context))
             (session,) = running.server.sessions
-            session.tasks.start(asyncio.Event().wait(), "something endless")
+            session.requests.start(asyncio.Event().wait(), "something endless")
             await running.server.stop(answer_timeout_s=0.01)
             gc.collect()
             loop.set_exception_handler(None)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pybroker.config import BrokerConfig
-from pybroker.server import session as session_module
+from pybroker.server import requests as requests_module
 from pybroker.server.frame_budget import FrameBudget
 from pybroker.server.outbox import Outboxes
 from pybroker.server.publish_budget import PublishBudget
@@ -228,7 +228,7 @@ def question(number: int) -> bytes:
 def test_it_stops_reading_while_too_many_requests_are_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(session_module, "_MAX_TASKS", 10)
+    monkeypatch.setattr(requests_module, "MAX_AT_HAND", 10)
 
     async def scenario() -> None:
         topics = StuckTopics()
@@ -239,7 +239,7 @@ def test_it_stops_reading_while_too_many_requests_are_open(
         connection.receives(question(9))
         assert not connection.transport.reading
         topics.release.set()
-        await connection.session.tasks.ended()
+        await connection.session.requests.ended()
         assert connection.transport.reading
         answers = (await written(connection)).count(_T.PARTITIONED_METADATA_RESPONSE)
         assert answers == 10

@@ -132,8 +132,10 @@ async def test_a_failed_append_does_not_pin_the_topic(world: World) -> None:
 async def test_ending_twice_writes_one_marker(world: World) -> None:
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     await world.send(txn_id, "a")
-    await asyncio.gather(buffer.end(txn_id, COMMIT, -1), buffer.end(txn_id, COMMIT, -1))
-    await buffer.end(txn_id, COMMIT, -1)
+    ending = buffer.end(txn_id, COMMIT, -1)
+    assert ending is not None and buffer.end(txn_id, COMMIT, -1) is ending
+    await ending
+    assert buffer.end(txn_id, COMMIT, -1) is None
     assert (await world.ledger(ORDERS)).last_confirmed.entry_id == 1
 
 

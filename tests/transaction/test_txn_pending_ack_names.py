@@ -65,10 +65,13 @@ async def old_directory() -> tuple[World, dict[str, list[Position]]]:
     return world, at
 
 
+async def nothing() -> None:
+    """There is nothing elsewhere."""
+
+
 async def write_old(world: World, *records: Record) -> None:
     old = await PendingAckStore.open_log(world.factory, SHARED)
-    for record in records:
-        await old.append(record)
+    await old.replace_past([[record] for record in records], nothing)
 
 
 async def records_of(world: World, topic: str, name: str) -> list[Record]:

@@ -201,14 +201,14 @@ class World:
     ) -> None:
         await self.before_end(topic)
         if self.factory.exists(TopicName.parse(topic).ledger_name):
-            await (await self.buffer(topic)).end(txn_id, action, low_watermark)
+            await ended((await self.buffer(topic)).end(txn_id, action, low_watermark))
 
     async def end_on_subscription(
         self, txn_id: TxnId, topic: str, subscription: str, action: TxnAction, low_watermark: int
     ) -> None:
         await self.before_end(f"{topic}/{subscription}")
         if self.factory.exists(pending_ack_log(TopicName.parse(topic), subscription)):
-            await (await self.acks(subscription, topic)).end(txn_id, action)
+            await ended((await self.acks(subscription, topic)).end(txn_id, action))
 
     # what clients do
 
@@ -276,6 +276,12 @@ class World:
 
 async def nothing(participant: str) -> None:
     """The participant is well."""
+
+
+async def ended(ending: "asyncio.Future[None] | None") -> None:
+    """What `end` of a participant gives is there for all who ask; None: it has ended."""
+    if ending is not None:
+        await asyncio.shield(ending)
 
 
 async def soon() -> None:

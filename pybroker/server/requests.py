@@ -1,0 +1,115 @@
+"""What a connection asked for and was not told yet: tasks, and futures, which cost less."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from pybroker.errors import PulsarError, ServiceNotReady
+from pybroker.runtime import Tasks
+
+MAX_AT_HAND: Final = 1000
+_MAX_BYTES_AT_HAND: Final = 2 * 1024 * 1024  # of the commands themselves
+
+T = TypeVar("T")
+Refuse = Callable[[PulsarError], None]
+
+log = logging.getLogger("pybroker.session")
+
+
+class Requests:
+    """`busy` is called when there is so much that no more should be read, `idle` when half of it is
+    answered. A request's `size_bytes` are what its command holds in memory until then.
+    """
+
+    def __init__(self, busy: Callable[[], None], idle: Callable[[], None]) -> None:
+        self._tasks = Tasks("session")
+        self._begun: dict[asyncio.Future[Any], None] = {}
+        self._busy = busy
+        self._idle = idle
+        self._is_busy = False
+        self._size_bytes = 0
+
+    def start(
+        self, work: Coroutine[Any, Any, None], name: str, size_bytes: int = 0
+    ) -> asyncio.Task[None]:
+        """A handler's work, or the rest of an immediate one's; it answers its own errors."""
+        task = self._tasks.start(work, name)
+        self._began(size_bytes)
+        task.add_done_callback(lambda _: self._ended(size_bytes))
+        return task
+
+    def answer_later(
+        self,
+        work: Awaitable[T],
+        answer: Callable[[T], None],
+        refuse: Refuse,
+        size_bytes: int = 0,
+    ) -> None:
+        """With the result of `work`, which is this request's alone."""
+        if not isinstance(work, asyncio.Future):
+            self.start(_answered(work, answer, refuse), "answer later", size_bytes)
+            return
+        self._begun[work] = None
+        self._began(size_bytes)
+        work.add_done_callback(partial(self._answer, answer, refuse, size_bytes))
+
+    def _answer(
+        self,
+        answer: Callable[[T], None],
+        refuse: Refuse,
+        size_bytes: int,
+        work: "asyncio.Future[T]",
+    ) -> None:
+        del self._begun[work]
+        if not work.cancelled():
+            error = work.exception()
+            if error is None:
+                answer(work.result())
+            else:
+                refuse(as_answer(error))
+        self._ended(size_bytes)
+
+    def _began(self, size_bytes: int) -> None:
+        self._size_bytes += size_bytes
+        at_hand = len(self._tasks) + len(self._begun)
+        if at_hand >= MAX_AT_HAND or self._size_bytes > _MAX_BYTES_AT_HAND:
+            self._is_busy = True
+            self._busy()
+
+    def _ended(self, size_bytes: int) -> None:
+        self._size_bytes -= size_bytes
+        at_hand = len(self._tasks) + len(self._begun)
+        is_less = at_hand <= MAX_AT_HAND // 2 and self._size_bytes <= _MAX_BYTES_AT_HAND
+        if self._is_busy and is_less:
+            self._is_busy = False
+            self._idle()
+
+    async def close(self) -> None:
+        """Nobody is there to be told any more."""
+        await self._tasks.close()
+
+    async def ended(self) -> None:
+        """Returns when all are answered."""
+        while len(self._tasks) or self._begun:
+            await self._tasks.ended()
+            if self._begun:
+                await asyncio.wait(self._begun)
+
+
+async def _answered(work: Awaitable[T], answer: Callable[[T], None], refuse: Refuse) -> None:
+    try:
+        result = await work
+    except Exception as error:
+        refuse(as_answer(error))
+    else:
+        answer(result)
+
+
+def as_answer(error: BaseException) -> PulsarError:
+    """What a client is told; what nobody foresaw is logged, too."""
+    if isinstance(error, PulsarError):
+        return error
+    log.error("a request failed", exc_info=error)
+    return ServiceNotReady(f"The broker failed to handle it: {error!r}; try again")
