@@ -114,8 +114,9 @@ class Client:
     ) -> Producer:
         """`options` are the fields of ProducerOptions, as in the official client."""
         partitions = await self._partitions(topic)
+        growing = [topic] if _are_parts(topic, partitions) else []
         producer = Producer(
-            self._cluster, topic, partitions, ProducerOptions(producer_name, **options)
+            self._cluster, topic, partitions, ProducerOptions(producer_name, **options), growing
         )
         await producer.open()
         return producer
@@ -164,17 +165,23 @@ class Client:
         start = Start(start_message_id, start_message_id_inclusive)
         consumer = await self._consume([topic], SubscriptionSpec(name, options, start))
         if start_message_id_inclusive and start_message_id == MessageId.latest:
-            await consumer.seek_last_messages()
+            try:
+                await consumer.seek_last_messages()
+            except BaseException:
+                self._cluster.close_behind(consumer, topic)
+                raise
         return Reader(consumer)
 
     async def _consume(self, topics: Sequence[str], spec: SubscriptionSpec) -> Consumer:
-        partitions = [name for topic in topics for name in await self._partitions(topic)]
+        by_topic = {topic: await self._partitions(topic) for topic in topics}
+        partitions = [name for names in by_topic.values() for name in names]
+        growing = [topic for topic, names in by_topic.items() if _are_parts(topic, names)]
         if spec.start is not None and spec.start.left_out is not None and len(partitions) > 1:
             raise InvalidConfiguration(
                 f"{topics[0]} has {len(partitions)} partitions: a message id is a place in one of "
                 "them, so make a reader for that one"
             )
-        consumer = Consumer(self._cluster, ",".join(topics), partitions, spec)
+        consumer = Consumer(self._cluster, ",".join(topics), partitions, spec, growing)
         await consumer.open()
         return consumer
 
@@ -229,3 +236,8 @@ class Client:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _are_parts(topic: str, names: Sequence[str]) -> bool:
+    """Whether `names` are the partitions of `topic`, which may become more."""
+    return list(names) != [str(TopicName.parse(topic))]

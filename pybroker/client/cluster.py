@@ -5,17 +5,24 @@ needed and shared. A topic's broker is found by LOOKUP, following redirects.
 """
 
 import asyncio
+import contextlib
 import itertools
 import random
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from pybroker.client.auth import Authentication
 from pybroker.client.connection import Connection
-from pybroker.client.errors import AlreadyClosed, ConnectError, InvalidConfiguration, Timeout
+from pybroker.client.errors import (
+    AlreadyClosed,
+    ConnectError,
+    InvalidConfiguration,
+    PulsarException,
+    Timeout,
+)
 from pybroker.client.retry import passing, retrying
 from pybroker.errors import ServiceNotReady
 from pybroker.names import TopicName
@@ -64,6 +71,14 @@ class Closeable(Protocol):
     async def close(self) -> None: ...
 
 
+class Part(Closeable, Protocol):
+    """A producer or consumer of one topic or partition."""
+
+    topic: str
+
+    async def open(self) -> None: ...
+
+
 class Cluster:
     """What producers, consumers and transactions need of the client."""
 
@@ -97,6 +112,35 @@ class Cluster:
         for opened in await asyncio.gather(*openings, return_exceptions=True):
             if isinstance(opened, Connection):
                 opened.close()
+
+    # --- members ----------------------------------------------------------------------------
+
+    async def open_all(self, member: Closeable, parts: Sequence[Part]) -> None:
+        """All or nothing: what fails or is cancelled leaves nothing behind at the broker."""
+        self.members[member] = None
+        try:
+            async with asyncio.TaskGroup() as opening:
+                for part in parts:
+                    opening.create_task(part.open())
+        except BaseExceptionGroup as group:
+            await member.close()
+            raise group.exceptions[0] from None
+        except BaseException:
+            self.close_behind(member, "what was cancelled while it was opened")
+            raise
+
+    async def open_part(self, part: Part) -> None:
+        """Like `open_all`, for one more part of a member that is open."""
+        try:
+            await part.open()
+        except BaseException:
+            self.close_behind(part, part.topic)
+            raise
+
+    def close_behind(self, closeable: Closeable, name: str) -> None:
+        """Whoever was cancelled cannot wait for this."""
+        if not self._closed:
+            self.tasks.start(_quietly(closeable.close()), f"close {name}")
 
     # --- topics -----------------------------------------------------------------------------
 
@@ -193,6 +237,11 @@ class Cluster:
                 ) from error
             raise
         return connection
+
+
+async def _quietly(closing: Awaitable[None]) -> None:
+    with contextlib.suppress(PulsarException):
+        await closing
 
 
 def _is_spent(opening: "asyncio.Task[Connection]") -> bool:

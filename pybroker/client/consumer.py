@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import AlreadyClosed, InvalidConfiguration, Timeout
+from pybroker.client.growing import PartitionWatch
 from pybroker.client.messages import Message, MessageId, Place
 from pybroker.client.options import ConsumerBatchReceivePolicy
 from pybroker.client.receive_queue import ReceiveQueue
@@ -20,8 +21,14 @@ class Consumer:
     """Made by Client.subscribe."""
 
     def __init__(
-        self, cluster: Cluster, topic: str, partitions: list[str], spec: SubscriptionSpec
+        self,
+        cluster: Cluster,
+        topic: str,
+        partitions: list[str],
+        spec: SubscriptionSpec,
+        growing: Sequence[str] = (),
     ) -> None:
+        """`growing`: the topics whose partitions are consumed, also those still to be added."""
         options = spec.options
         if options.receiver_queue_size < 1:
             raise InvalidConfiguration("receiver_queue_size must be at least 1")
@@ -29,23 +36,34 @@ class Consumer:
         self._topic = topic
         self._spec = spec
         self._queue = ReceiveQueue()
-        total = options.max_total_receiver_queue_size_across_partitions
-        size = max(1, min(options.receiver_queue_size, total // len(partitions)))
+        size = self._queue_size(len(partitions))
         self._capacity = size * len(partitions)
         self._parts = {
             name: TopicConsumer(cluster, name, spec, self._queue, size) for name in partitions
         }
+        self._watch = PartitionWatch(
+            cluster, growing, options.partitions_watched_every_s, self._grow
+        )
         self._closed = False
 
+    def _queue_size(self, partitions: int) -> int:
+        options = self._spec.options
+        total = options.max_total_receiver_queue_size_across_partitions
+        return max(1, min(options.receiver_queue_size, total // partitions))
+
     async def open(self) -> None:
-        self._cluster.members[self] = None
-        try:
-            async with asyncio.TaskGroup() as opening:
-                for part in self._parts.values():
-                    opening.create_task(part.open())
-        except BaseExceptionGroup as group:
-            await self.close()
-            raise group.exceptions[0] from None
+        await self._cluster.open_all(self, list(self._parts.values()))
+        self._watch.start()
+
+    async def _grow(self, partitions: Sequence[str]) -> None:
+        spec = self._spec.of_new_partition
+        size = self._queue_size(len(partitions))
+        for name in partitions:
+            if name not in self._parts:
+                part = TopicConsumer(self._cluster, name, spec, self._queue, size)
+                await self._cluster.open_part(part)
+                self._parts = {**self._parts, name: part}  # Other threads may be looking.
+                self._capacity += size
 
     def topic(self) -> str:
         return self._topic
@@ -265,6 +283,7 @@ class Consumer:
         if self._closed:
             return
         self._closed = True
+        self._watch.stop()
         self._cluster.members.pop(self, None)
         self._queue.fail(AlreadyClosed(f"The consumer of {self._topic} is closed"))
         await asyncio.gather(

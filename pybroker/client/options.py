@@ -107,6 +107,13 @@ class ProducerOptions:
     chunking_enabled: bool = False
     encryption_key: str | tuple[str, ...] | None = None
     crypto_key_reader: "CryptoKeyReader | None" = None
+    auto_update_partitions: bool = True
+    auto_update_partitions_interval_s: float = 60.0
+
+    @property
+    def partitions_watched_every_s(self) -> float:
+        """0 for never."""
+        return self.auto_update_partitions_interval_s if self.auto_update_partitions else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +140,10 @@ class ConsumerOptions:
     expire_time_of_incomplete_chunked_message_ms: int = 60_000
     crypto_key_reader: "CryptoKeyReader | None" = None
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
+    auto_update_partitions: bool = True
+    auto_update_partitions_interval_s: float = 60.0
+
+    @property
+    def partitions_watched_every_s(self) -> float:
+        """0 for never."""
+        return self.auto_update_partitions_interval_s if self.auto_update_partitions else 0.0

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from pybroker.client.batching import EncodedBatch
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import InvalidConfiguration
+from pybroker.client.growing import PartitionWatch
 from pybroker.client.messages import Done, MessageId, Outgoing
 from pybroker.client.options import ProducerOptions, Result
 from pybroker.client.routing import Router
@@ -75,8 +76,14 @@ class Producer:
     """Made by Client.create_producer."""
 
     def __init__(
-        self, cluster: Cluster, topic: str, partitions: list[str], options: ProducerOptions
+        self,
+        cluster: Cluster,
+        topic: str,
+        partitions: list[str],
+        options: ProducerOptions,
+        growing: Sequence[str] = (),
     ) -> None:
+        """`growing`: the topic, if partitions that are added to it are to be used too."""
         if options.chunking_enabled and options.batching_enabled:
             raise InvalidConfiguration("chunking_enabled and batching_enabled exclude each other")
         self._topic = topic
@@ -84,24 +91,29 @@ class Producer:
         self._options = options
         # Who counts the messages on their way, if somebody does: the blocking front.
         self.room_freed: Callable[[int], None] = _ignore
-        self._parts = [
-            TopicProducer(cluster, name, options, lambda count: self.room_freed(count))
-            for name in partitions
-        ]
+        self._parts = [self._part(name) for name in partitions]
         self._router = Router(
             self._parts, options.message_routing_mode, options.hashing_scheme, cluster.rng
         )
+        self._watch = PartitionWatch(
+            cluster, growing, options.partitions_watched_every_s, self._grow
+        )
         self._closed = False
 
+    def _part(self, topic: str) -> TopicProducer:
+        return TopicProducer(
+            self._cluster, topic, self._options, lambda count: self.room_freed(count)
+        )
+
     async def open(self) -> None:
-        self._cluster.members[self] = None
-        try:
-            async with asyncio.TaskGroup() as opening:
-                for part in self._parts:
-                    opening.create_task(part.open())
-        except BaseExceptionGroup as group:
-            await self.close()
-            raise group.exceptions[0] from None
+        await self._cluster.open_all(self, self._parts)
+        self._watch.start()
+
+    async def _grow(self, partitions: Sequence[str]) -> None:
+        for name in partitions[len(self._parts) :]:
+            part = self._part(name)
+            await self._cluster.open_part(part)
+            self._parts.append(part)  # The router looks here.
 
     def topic(self) -> str:
         return self._topic
@@ -212,6 +224,7 @@ class Producer:
         if self._closed:
             return
         self._closed = True
+        self._watch.stop()
         self._cluster.members.pop(self, None)
         await asyncio.gather(*(part.close() for part in self._parts), return_exceptions=True)
 

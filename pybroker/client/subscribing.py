@@ -6,7 +6,7 @@ the first that arrives: whatever comes later was moved there by somebody else, a
 """
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pybroker.client.acks import all_bits, to_words
@@ -82,6 +82,13 @@ class SubscriptionSpec:
     name: str
     options: ConsumerOptions
     start: Start | None = None
+
+    @property
+    def of_new_partition(self) -> "SubscriptionSpec":
+        """From its first message on: a partition added later has none from before."""
+        options = replace(self.options, initial_position=InitialPosition.Earliest)
+        start = None if self.start is None else Start(MessageId.earliest)
+        return SubscriptionSpec(self.name, options, start)
 
 
 def subscribe_command(

@@ -1,0 +1,136 @@
+"""Partitions that are added later, and what a cancelled opening leaves behind: nothing."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from scripted_broker import Peer, ScriptedBroker, turns
+
+from pybroker.client import MessageId
+from pybroker.wire import pulsar_api_pb2 as pb
+
+
+class Growing:
+    """A topic whose partitions become more."""
+
+    def __init__(self, broker: ScriptedBroker) -> None:
+        self.count = 2
+        broker.answers["PartitionedTopicMetadata"] = lambda *_: (
+            pb.CommandPartitionedTopicMetadataResponse(request_id=0, partitions=self.count)
+        )
+
+
+@pytest.fixture
+def topic(broker: ScriptedBroker) -> Growing:
+    # A PING that is not answered would end the connection meanwhile.
+    broker.answers["Ping"] = lambda *_: pb.CommandPong()
+    return Growing(broker)
+
+
+def subscribed(broker: ScriptedBroker) -> dict[str, pb.CommandSubscribe]:
+    return {each.topic.rpartition("/")[2]: each for each in broker.asked_for(pb.CommandSubscribe)}
+
+
+def test_added_partitions_are_consumed_from_their_beginning(
+    broker: ScriptedBroker, client: Any, topic: Growing
+):
+    async def work() -> bytes:
+        consumer = await client.subscribe("g", "s")
+        topic.count = 3
+        await asyncio.sleep(61)
+        added = subscribed(broker)["g-partition-2"]
+        assert added.initialPosition == pb.CommandSubscribe.Earliest
+        broker.peer.deliver(added.consumer_id, 0, b"x")
+        message = await consumer.receive(1000)
+        await consumer.acknowledge(message)
+        await turns()
+        assert broker.asked_for(pb.CommandAck)[0].consumer_id == added.consumer_id
+        return bytes(message.data())
+
+    assert broker.run(work()) == b"x"
+    assert subscribed(broker)["g-partition-0"].initialPosition == pb.CommandSubscribe.Latest
+
+
+def test_a_reader_reads_added_partitions(broker: ScriptedBroker, client: Any, topic: Growing):
+    async def work() -> None:
+        await client.create_reader("g", MessageId.latest)
+        topic.count = 3
+        await asyncio.sleep(61)
+
+    broker.run(work())
+    added = subscribed(broker)["g-partition-2"]
+    assert added.start_message_id.entryId == 2**64 - 1
+    assert not added.durable
+
+
+def test_added_partitions_are_produced_to(broker: ScriptedBroker, client: Any, topic: Growing):
+    async def work() -> set[int]:
+        producer = await client.create_producer("g")
+        topic.count = 4
+        await asyncio.sleep(61)
+        return {(await producer.send(b"x")).partition() for _ in range(4)}
+
+    assert broker.run(work()) == {0, 1, 2, 3}
+
+
+def test_a_partition_that_cannot_be_opened_yet_is_tried_again(
+    broker: ScriptedBroker, client: Any, topic: Growing
+):
+    success = broker.answers["Subscribe"]
+    refused = pb.CommandError(request_id=0, error=pb.TopicNotFound, message="not yet")
+
+    async def work() -> None:
+        await client.subscribe("g", "s")
+        topic.count = 3
+        broker.answers["Subscribe"] = lambda *_: refused
+        await asyncio.sleep(61)
+        broker.answers["Subscribe"] = success
+        await asyncio.sleep(60)
+
+    broker.run(work())
+    asked = [each.topic for each in broker.asked_for(pb.CommandSubscribe)]
+    assert asked.count("persistent://public/default/g-partition-2") == 2
+
+
+def test_it_can_be_switched_off(broker: ScriptedBroker, client: Any, topic: Growing):
+    async def work() -> None:
+        consumer = await client.subscribe("g", "s", auto_update_partitions=False)
+        producer = await client.create_producer("g", auto_update_partitions_interval_s=5)
+        topic.count = 3
+        await asyncio.sleep(6)
+        await producer.close()
+        topic.count = 4
+        await asyncio.sleep(61)
+        assert consumer.is_connected()
+
+    broker.run(work())
+    assert len(broker.asked_for(pb.CommandSubscribe)) == 2
+    assert len(broker.asked_for(pb.CommandProducer)) == 3
+
+
+@pytest.mark.parametrize("kind", ["Subscribe", "Producer"])
+def test_a_cancelled_opening_closes_what_was_open(
+    broker: ScriptedBroker, client: Any, topic: Growing, kind: str
+):
+    answer = broker.answers[kind]
+
+    def only_the_first(peer: Peer, body: Any) -> Any:
+        return answer(peer, body) if body.topic.endswith("-0") else None
+
+    broker.answers[kind] = only_the_first
+
+    async def work() -> None:
+        opening = client.subscribe("g", "s") if kind == "Subscribe" else client.create_producer("g")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(opening, 1)
+        await turns()
+        assert not client._cluster.members
+
+    broker.run(work())
+    asked = broker.asked_for(pb.CommandSubscribe) + broker.asked_for(pb.CommandProducer)
+    closed = broker.asked_for(pb.CommandCloseConsumer) + broker.asked_for(pb.CommandCloseProducer)
+    opened = {each.consumer_id if kind == "Subscribe" else each.producer_id for each in asked}
+    assert len(opened) == 2
+    assert {each.consumer_id if kind == "Subscribe" else each.producer_id for each in closed} == (
+        opened
+    )
