@@ -29,5 +29,9 @@ class StorageFull(ManagedLedgerError):
     """The disk refused a write for lack of space; the write did not happen."""
 
 
+class NoDescriptors(StorageFull):
+    """A file could not be opened, for the process or the system has too many open."""
+
+
 class StorageFailed(ManagedLedgerError):
     """The disk failed a write or a sync; what it holds is known again only after a restart."""

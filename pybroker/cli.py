@@ -121,7 +121,17 @@ def _configuration(options: argparse.Namespace) -> BrokerConfig:
 
 async def _serve(config: BrokerConfig, data_dir: Path, http: bool) -> int:
     from pybroker.app import StartFailed, embedded_backend, standalone
+    from pybroker.descriptors import connections, raise_limit
 
+    limit = raise_limit()
+    allowed = connections(config.max_connections, limit)
+    if allowed < config.max_connections:
+        config = replace(config, max_connections=allowed)
+        log.warning(
+            "%d connections at most: this process may have %d files open; raise that (ulimit -n)",
+            allowed,
+            limit,
+        )
     stop = asyncio.Event()
     _stop_on_signals(stop)
     backend = embedded_backend(config, data_dir, _disk_failed)

@@ -6,9 +6,12 @@ transports run on virtual time in a simulated loop. `Clock` is the seam for what
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+_SAY_AGAIN_S: Final = 10.0
 
 log = logging.getLogger("pybroker")
 
@@ -43,6 +46,25 @@ class Pace:
         if self._left <= 0:
             self._left = self._steps_a_turn
             await asyncio.sleep(0)
+
+
+class Seldom:
+    """Says the same thing at most once in a while, and how often it went unsaid."""
+
+    def __init__(self, logger: logging.Logger, text: str, *args: object) -> None:
+        self._logger = logger
+        self._message = text % args
+        self._next_s = -math.inf
+        self._unsaid = 0
+
+    def say(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._next_s:
+            self._unsaid += 1
+            return
+        more = f" ({self._unsaid} times more since the last line)" if self._unsaid else ""
+        self._logger.warning("%s%s", self._message, more)
+        self._next_s, self._unsaid = now_s + _SAY_AGAIN_S, 0
 
 
 class Tasks:

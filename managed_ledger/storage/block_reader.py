@@ -10,7 +10,7 @@ from managed_ledger.errors import CorruptStorage, LedgerNotFound
 from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.block_cache import BlockCache
 from managed_ledger.storage.disk import Disk
-from managed_ledger.storage.disk_errors import failed
+from managed_ledger.storage.disk_errors import unreadable
 from managed_ledger.storage.engine_state import LedgerState
 from managed_ledger.storage.ledger_files import (
     BLOCK_BYTES,
@@ -85,7 +85,7 @@ class BlockReader:
                 raise CorruptStorage(
                     f"{name} is missing: restore the data directory from a backup"
                 ) from error
-            raise failed(error, name) from error
+            raise unreadable(error, name) from error
 
     def _read_ahead(self) -> int:
         """Many readers read less far ahead, or they would drive out what each other will want."""

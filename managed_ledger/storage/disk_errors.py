@@ -1,26 +1,41 @@
-"""What an OSError means to callers: the disk is full, or it failed."""
+"""What an OSError means to callers: the disk is full, descriptors are out, or the disk failed."""
 
 import errno
 from typing import Final
 
-from managed_ledger.errors import ManagedLedgerError, StorageFailed, StorageFull
+from managed_ledger.errors import ManagedLedgerError, NoDescriptors, StorageFailed, StorageFull
 
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 
 
 def is_full(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in NO_SPACE
 
 
+def is_out_of_descriptors(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in NO_DESCRIPTORS
+
+
 def translated(error: Exception, name: str) -> ManagedLedgerError:
-    """Of a write: one refused for lack of space did not happen."""
+    """Of a write: one refused for lack of space or of a descriptor did not happen."""
     if is_full(error):
         return StorageFull(f"no space left to write {name}; free some, nothing was lost ({error})")
+    return unreadable(error, name)
+
+
+def unreadable(error: Exception, name: str) -> ManagedLedgerError:
+    """Of a read, or of opening a file."""
+    if is_out_of_descriptors(error):
+        return NoDescriptors(
+            f"no file descriptor left to open {name}; close connections, or raise the limit of "
+            f"open files (ulimit -n); nothing was lost ({error})"
+        )
     return failed(error, name)
 
 
 def failed(error: Exception, name: str) -> StorageFailed:
-    """Of a sync or a read, whatever the reason: after a failed sync nothing is known."""
+    """Of a sync, whatever the reason: after a failed one nothing is known."""
     return StorageFailed(
         f"the disk failed on {name} ({error}): what it holds is known again only after a restart; "
         "check the disk, then start again"

@@ -24,8 +24,14 @@ def generations(disk: Disk) -> list[int]:
 
 
 def create_journal(disk: Disk, generation: int) -> DiskFile:
+    """Raises OSError with no such journal there, so that it can be tried again."""
     file = disk.create(journal_name(generation))
-    disk.sync_folder(FOLDER)
+    try:
+        disk.sync_folder(FOLDER)
+    except OSError:
+        file.close()
+        disk.unlink(journal_name(generation))
+        raise
     return file
 
 

@@ -2,11 +2,12 @@
 
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from managed_ledger.errors import DirectoryInUse
+from managed_ledger.storage.spare_descriptors import SpareDescriptors
 
 MAX_PARTS: Final = 1024  # of one pwritev
 LOCK_FILE: Final = "lock"
@@ -16,17 +17,22 @@ class OsDisk:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._lock: int | None = None
+        self._spare = SpareDescriptors()
 
     def create(self, name: str) -> "OsFile":
         self._make_folder((self.path / name).parent)
-        return OsFile(os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o640))
+        return self._opened(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
     def open(self, name: str) -> "OsFile":
-        return OsFile(os.open(self.path / name, os.O_RDWR))
+        return self._opened(name, os.O_RDWR)
+
+    def _opened(self, name: str, flags: int) -> "OsFile":
+        path = self.path / name
+        return OsFile(self._spare.opened(lambda: os.open(path, flags, 0o640)), self._spare.refill)
 
     def names(self, folder: str) -> list[str]:
         try:
-            found = os.scandir(self.path / folder)
+            found = self._spare.opened(lambda: os.scandir(self.path / folder))
         except FileNotFoundError:
             return []
         with found:
@@ -39,7 +45,8 @@ class OsDisk:
         (self.path / name).unlink(missing_ok=True)
 
     def sync_folder(self, folder: str) -> None:
-        sync_folder(self.path / folder)
+        self._spare.opened(lambda: sync_folder(self.path / folder))
+        self._spare.refill()
 
     def lock(self) -> None:
         self._make_folder(self.path)
@@ -53,11 +60,13 @@ class OsDisk:
                 "choose another directory"
             ) from None
         self._lock = lock
+        self._spare.refill()
 
     def unlock(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+        self._spare.close()
 
     def _make_folder(self, folder: Path) -> None:
         """A new folder's name has to last too, or the files in it would not."""
@@ -65,12 +74,17 @@ class OsDisk:
             return
         self._make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
+        try:
+            self._spare.opened(lambda: sync_folder(folder.parent))
+        except OSError:
+            folder.rmdir()
+            raise
 
 
 class OsFile:
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, closed: Callable[[], None]) -> None:
         self._descriptor = descriptor
+        self._closed = closed
 
     def pwritev(self, parts: Sequence[bytes], offset: int) -> None:
         views = [memoryview(part) for part in parts if part]
@@ -99,6 +113,7 @@ class OsFile:
 
     def close(self) -> None:
         os.close(self._descriptor)
+        self._closed()
 
 
 def drop_front(views: list[memoryview], size: int) -> list[memoryview]:

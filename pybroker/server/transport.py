@@ -11,6 +11,7 @@ import socket
 from collections import Counter
 from typing import Final
 
+from pybroker.runtime import Seldom
 from pybroker.server.services import Services
 from pybroker.server.session import Session
 
@@ -28,6 +29,15 @@ class BrokerServer:
         self._services = services
         self._sessions: dict[Session, str] = {}
         self._per_address: Counter[str] = Counter()
+        config = services.config
+        self._full = Seldom(
+            log, "refusing connections: %d are open (maxConnections)", config.max_connections
+        )
+        self._full_address = Seldom(
+            log,
+            "refusing connections of an address that has %d (maxConnectionsPerIp)",
+            config.max_connections_per_ip,
+        )
         self._server: asyncio.Server | None = None
         self._keep_alive: asyncio.Task[None] | None = None
 
@@ -52,10 +62,10 @@ class BrokerServer:
     def _admit(self, session: Session, address: str) -> bool:
         config = self._services.config
         if len(self._sessions) >= config.max_connections:
-            log.warning("refusing %s: %d connections are open", address, len(self._sessions))
+            self._full.say()
             return False
         if self._per_address[address] >= config.max_connections_per_ip > 0:
-            log.warning("refusing %s: it has %d connections", address, self._per_address[address])
+            self._full_address.say()
             return False
         self._sessions[session] = address
         self._per_address[address] += 1

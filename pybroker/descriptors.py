@@ -1,0 +1,30 @@
+"""File descriptors: as many as the system gives, and no more connections than leave some over.
+
+What they may not have is for the storage, the HTTP port, the sockets that listen, Python itself.
+"""
+
+import resource
+from typing import Final
+
+_RESERVED: Final = 96  # the storage's spare ones, its files and threads, whatever Python opens
+_HTTP: Final = 200  # connections of the HTTP port
+_ENOUGH: Final = 1_048_576  # where there is no limit
+
+
+def raise_limit() -> int:
+    """Take what the hard limit allows; returns how many descriptors there may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _ENOUGH if hard == resource.RLIM_INFINITY else hard
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return min(wanted, _ENOUGH)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):  # some systems refuse what they say they allow
+        return soft
+    return wanted
+
+
+def connections(max_connections: int, limit: int) -> int:
+    """How many of the binary protocol may be open; at least one."""
+    available = limit - _RESERVED
+    return max(1, min(max_connections, available - min(_HTTP, available // 4)))

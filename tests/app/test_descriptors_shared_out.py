@@ -1,0 +1,27 @@
+"""How many connections there may be goes by how many descriptors there are."""
+
+import resource
+
+from pybroker.descriptors import connections, raise_limit
+
+
+def test_few_descriptors_mean_few_connections() -> None:
+    assert 1 < connections(1000, limit=200) < 100
+
+
+def test_with_enough_descriptors_the_configuration_holds() -> None:
+    assert connections(1000, limit=100_000) == 1000
+
+
+def test_there_is_always_room_for_one_connection() -> None:
+    assert connections(1000, limit=10) == 1
+
+
+def test_the_limit_is_raised_as_far_as_the_system_allows() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(128, before[0] // 2), before[1]))
+        assert raise_limit() >= before[0]
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= before[0]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
