@@ -133,7 +133,7 @@ class Simulation:
             self._create_transformers(kind, output)
         for kind in scenario.plain_consumers:
             self._create_consumers(kind)
-        for topic in self._partitions_of(scenario.topics):
+        for topic in self.partitions_of(scenario.topics):
             self.readers.append(LiveReader(*common, f"reader-{topic}", topic=topic))
 
     def _create_consumers(self, kind: str) -> None:
@@ -168,7 +168,7 @@ class Simulation:
             *self.others,
         ]
 
-    def _partitions_of(self, topics: Any) -> list[str]:
+    def partitions_of(self, topics: Any) -> list[str]:
         """Full names; a partitioned topic's partitions."""
         names = []
         for topic in topics:
@@ -225,7 +225,7 @@ class Simulation:
             self._wait(lambda process=process: process.finished, process.name)
         self._wait(lambda: not self.broker.open_transactions(), "every transaction's end")
         self._on_a_fresh_node(self._settle_orphans())
-        inputs = self._read_all(self._partitions_of(self.scenario.topics))
+        inputs = self.read_all(self.partitions_of(self.scenario.topics))
         for transformer in self.transformers:
             self._wait(
                 lambda transformer=transformer: not self._unprocessed(transformer, inputs),
@@ -264,7 +264,7 @@ class Simulation:
             self.world.sleep(0.5)
 
     def _inputs_of(self, process: Any, logs: Logs) -> list[Read]:
-        return [read for topic in self._partitions_of([process.topic]) for read in logs[topic]]
+        return [read for topic in self.partitions_of([process.topic]) for read in logs[topic]]
 
     def _unprocessed(self, transformer: Transformer, inputs: Logs) -> list[Read]:
         """Inputs that no committed transaction acknowledged so far."""
@@ -283,13 +283,13 @@ class Simulation:
         }
 
     def _undelivered(self, consumer: PlainConsumer, inputs: Logs) -> list[str]:
-        topics = self._partitions_of([consumer.topic])
+        topics = self.partitions_of([consumer.topic])
         return never_consumed(self.history, consumer.subscription, [inputs[t] for t in topics])
 
     # --- 3. account
 
     def _account(self) -> list[str]:
-        logs = self._read_all(self._partitions_of([*self.scenario.topics, *self.outputs]))
+        logs = self.read_all(self.partitions_of([*self.scenario.topics, *self.outputs]))
         visible = {read.value for log in logs.values() for read in log}
         found = violations(self.history, logs)
         for transformer in {t.subscription: t for t in self.transformers}.values():
@@ -303,14 +303,14 @@ class Simulation:
     ) -> list[str]:
         committed = self._acknowledged(transformer, lambda txn: was_committed(txn, visible))
         inputs = self._inputs_of(transformer, logs)
-        left = self._on_a_fresh_node(self._left_on_subscription(transformer))
+        left = self.left_on_subscription(transformer)
         name = transformer.subscription
         return [
             *(f"UNPROCESSED: {read} by {name}" for read in inputs if read not in committed),
             *(f"REDELIVERED AFTER COMMIT: {read} to {name}" for read in left if read in committed),
         ]
 
-    def _read_all(self, topics: list[str]) -> Logs:
+    def read_all(self, topics: list[str]) -> Logs:
         return self._on_a_fresh_node(self._read_topics(topics))
 
     def _on_a_fresh_node(self, work: Any) -> Any:
@@ -356,9 +356,13 @@ class Simulation:
             await _patiently(txn.commit)
         await client.close()
 
-    async def _left_on_subscription(self, transformer: Transformer) -> list[Read]:
+    def left_on_subscription(self, worker: Any) -> list[Read]:
+        """What a fresh consumer is handed where `worker` has left."""
+        return self._on_a_fresh_node(self._read_what_is_left(worker))
+
+    async def _read_what_is_left(self, worker: Any) -> list[Read]:
         client = self._auditor()
-        consumer = await self._take_over(client, transformer)
+        consumer = await self._take_over(client, worker)
         left = []
         while True:
             try:
@@ -367,14 +371,12 @@ class Simulation:
                 await client.close()
                 return left
 
-    async def _take_over(self, client: Any, transformer: Transformer) -> Any:
+    async def _take_over(self, client: Any, worker: Any) -> Any:
         """The broker may not have noticed yet that the last consumer's connection is dead."""
-        kind = getattr(aio.ConsumerType, transformer.kind)
+        kind = getattr(aio.ConsumerType, worker.kind)
         while True:
             try:
-                return await client.subscribe(
-                    transformer.topic, transformer.subscription, consumer_type=kind
-                )
+                return await client.subscribe(worker.topic, worker.subscription, consumer_type=kind)
             except errors.ConsumerBusy:
                 await asyncio.sleep(1.0)
 

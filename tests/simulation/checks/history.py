@@ -66,6 +66,7 @@ class Read:
     topic: str
     message_id: tuple[int, int, int]
     value: str
+    published_ms: int = field(default=0, compare=False)
 
 
 @dataclass(slots=True, eq=False)

@@ -101,7 +101,8 @@ def value_of(message: Any) -> str:
 
 
 def read_of(message: Any) -> Read:
-    return Read(message.topic_name(), message.order_key, value_of(message))
+    published_ms = message.publish_timestamp()
+    return Read(message.topic_name(), message.order_key, value_of(message), published_ms)
 
 
 class PlainProducer(Process):

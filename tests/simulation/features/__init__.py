@@ -5,11 +5,13 @@ testing". A module per subject, a class per feature.
 import random
 from typing import Final
 
-from features import environment
+from features import copying, environment, hostility, navigation, rebirth
 from features.feature import Feature
 
 ALL: Final[dict[str, type[Feature]]] = {
-    feature.name: feature for module in (environment,) for feature in module.FEATURES
+    feature.name: feature
+    for module in (copying, environment, hostility, navigation, rebirth)
+    for feature in module.FEATURES
 }
 # The broker is known not to withstand these yet: drawn by no seed, enabled by name only.
 NOT_YET: Final[tuple[str, ...]] = ("descriptors",)

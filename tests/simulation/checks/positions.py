@@ -1,0 +1,74 @@
+"""Holds what one consumer alone on its subscription was handed against where it had moved to."""
+
+from collections.abc import Iterator
+
+from clients.navigator import Epoch, Navigator
+
+from checks.history import Read
+
+Log = list[Read]
+
+
+def position_violations(navigator: Navigator, log: Log, left: list[Read]) -> list[str]:
+    """`left`: what a fresh consumer is handed in the end."""
+    found: list[str] = []
+    for number, epoch in enumerate(navigator.epochs):
+        found += _not_in_order(epoch, number, log)
+    found += _wrongly_left(navigator.epoch, log, left)
+    return found
+
+
+def _starts(epoch: Epoch, log: Log) -> range:
+    """Where in the log the epoch may have begun."""
+    if epoch.loose:
+        return range(len(log) + 1)
+    if epoch.behind is not None:
+        start = next((i for i, r in enumerate(log) if r.message_id > epoch.behind), len(log))
+        return range(start, start + 1)
+    assert epoch.since_ms is not None
+    # Clocks of producers do not agree, so messages are not quite in the order of their times.
+    later = [index for index, read in enumerate(log) if read.published_ms >= epoch.since_ms]
+    earlier = [index for index, read in enumerate(log) if read.published_ms < epoch.since_ms]
+    first = later[0] if later else len(log)
+    last = earlier[-1] + 1 if earlier else 0
+    return range(min(first, last), max(first, last) + 1)
+
+
+def _not_in_order(epoch: Epoch, number: int, log: Log) -> Iterator[str]:
+    """For the first time each is handed over in the order of the log, without a gap."""
+    if epoch.loose or not epoch.reads:
+        return
+    seen = [read for read in epoch.seen if not _left_out(read, epoch.behind)]
+    starts = _starts(epoch, log)
+    if any(log[start : start + len(seen)] == seen for start in starts):
+        return
+    expected = log[starts[0] : starts[0] + len(seen)]
+    pairs = zip(seen, expected + [None] * len(seen), strict=False)
+    index, got, wanted = next((i, g, w) for i, (g, w) in enumerate(pairs) if g != w)
+    yield f"MOVED WRONGLY: epoch {number} was handed {got} as number {index}, expected {wanted}"
+
+
+def _left_out(read: Read, behind: tuple[int, int, int] | None) -> bool:
+    """Brokers seek to an entry; the client acknowledges what it was not to get, and a crash may
+    forget that acknowledgement like any other.
+    """
+    return behind is not None and read.message_id[:2] == behind[:2] and read.message_id <= behind
+
+
+def _wrongly_left(epoch: Epoch, log: Log, left: list[Read]) -> Iterator[str]:
+    committed: dict[Read, None] = {}
+    perhaps = dict(epoch.acknowledged)
+    for txn, reads in epoch.txns:
+        if txn.committed:
+            committed.update(dict.fromkeys(reads))
+        if not txn.surely_aborted:
+            perhaps.update(dict.fromkeys(reads))
+    for read in left:
+        if read in epoch.surely or (read in committed and not epoch.loose):
+            yield f"ACKNOWLEDGEMENT LOST: {read} is delivered again"
+    if epoch.loose:
+        return
+    handed = dict.fromkeys(left)
+    for read in log[max(_starts(epoch, log)) :]:
+        if read not in perhaps and read not in handed:
+            yield f"CURSOR AHEAD: {read} was acknowledged by nobody and is not delivered"

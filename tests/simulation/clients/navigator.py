@@ -1,0 +1,196 @@
+"""A consumer alone on its subscription that moves about: seeks, unsubscribes, comes again.
+
+What it is handed between two such moves is an epoch: checks.positions says what may be in it. A
+move whose answer did not come leaves it open where the next epoch begins.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from checks.history import Read, Txn
+
+from clients.plain import read_of, subscribe
+from clients.transacting import FAILURES, Transacting
+from pybroker.client import aio
+from pybroker.client.errors import Timeout
+
+SUBSCRIPTION: Final = "navigator"
+UNTIL_WRITTEN_S: Final = 6.0  # lazy acknowledgements are on disk by then, stalls and all
+OrderKey = tuple[int, int, int]
+
+
+@dataclass(slots=True)
+class Epoch:
+    """What was asked of the subscription, and handed out, since it was last moved."""
+
+    behind: OrderKey | None = None  # the last message that is left out
+    since_ms: int | None = None  # or: the publish time to begin with
+    loose: bool = False  # nobody knows where it began, or what an open transaction withholds
+    reads: list[Read] = field(default_factory=list)
+    acknowledged: dict[Read, None] = field(default_factory=dict)  # perhaps
+    surely: dict[Read, None] = field(default_factory=dict)  # and these for certain
+    txns: list[tuple[Txn, list[Read]]] = field(default_factory=list)
+
+    @property
+    def seen(self) -> list[Read]:
+        return list(dict.fromkeys(self.reads))
+
+
+class Navigator(Transacting):
+    """`epochs`: the last one is under way."""
+
+    def __init__(self, *args: Any, topic: str) -> None:
+        super().__init__(*args)
+        self.topic = topic
+        self.subscription = SUBSCRIPTION
+        self.kind = "Exclusive"
+        self.epochs = [Epoch(behind=(-1, -1, -1))]
+        self.moving = False  # a move was asked for, and its answer has not come
+        self.received: list[Any] = []  # messages of this session
+
+    @property
+    def epoch(self) -> Epoch:
+        return self.epochs[-1]
+
+    async def work(self, client: Any) -> None:
+        if self.moving:  # in an earlier life
+            self._begin_epoch(Epoch(loose=True))
+        self.received = []
+        consumer = await self._subscribe(client)
+        moves = (
+            self._receive, self._receive, self._receive, self._receive, self._acknowledge,
+            self._acknowledge_cumulatively, self._acknowledge_in_transaction, self._deliver_again,
+            self._seek, self._seek_to_time, self._unsubscribe,
+        )  # fmt: skip
+        weights = (9, 9, 9, 9, 9, 4, 9, 3, 5, 3, 2)
+        while not self.stopping:
+            (move,) = self.rng.choices(moves, weights)
+            consumer = await move(client, consumer) or consumer
+            await self.pause(0.4)
+        await self._finish(client, consumer)
+
+    async def _subscribe(self, client: Any) -> Any:
+        return await subscribe(self, client, self.topic, self.subscription, self.kind)
+
+    def _begin_epoch(self, epoch: Epoch) -> None:
+        epoch.loose = epoch.loose or self._holds_open()
+        self.epochs.append(epoch)
+        self.received = []
+        self.moving = False
+
+    def _holds_open(self) -> bool:
+        """A transaction of before may still withhold something, or acknowledge it."""
+        return any(not txn.ended for epoch in self.epochs for txn, _ in epoch.txns)
+
+    # -- what it does
+
+    async def _receive(self, client: Any, consumer: Any) -> None:
+        for _ in range(self.rng.randint(1, 6)):
+            try:
+                message = await consumer.receive(timeout_millis=200)
+            except Timeout:
+                return
+            self.received.append(message)
+            self.epoch.reads.append(read_of(message))
+
+    async def _acknowledge(self, client: Any, consumer: Any) -> None:
+        for message in self._some():
+            self.epoch.acknowledged[read_of(message)] = None
+            await consumer.acknowledge(message)
+
+    async def _acknowledge_cumulatively(self, client: Any, consumer: Any) -> None:
+        for message in self._some()[:1]:
+            self._note_all_up_to(message, self.epoch.acknowledged)
+            await consumer.acknowledge_cumulative(message)
+
+    def _note_all_up_to(self, message: Any, acknowledged: dict[Read, None]) -> None:
+        for read in self.epoch.reads:
+            if read.message_id <= message.order_key:
+                acknowledged[read] = None
+
+    async def _acknowledge_in_transaction(self, client: Any, consumer: Any) -> None:
+        messages = self._some()
+        if not messages:
+            return
+        txn, record = await self.begin(client)
+        held: dict[Read, None] = {}
+        self.epoch.txns.append((record, []))
+        try:
+            if self.rng.random() < 0.3:
+                self._note_all_up_to(messages[0], held)
+                self.epoch.txns[-1] = (record, list(held))
+                await consumer.acknowledge_cumulative(messages[0], txn=txn)
+            else:
+                self.epoch.txns[-1] = (record, [read_of(message) for message in messages])
+                for message in messages:
+                    await consumer.acknowledge(message, txn=txn)
+        except FAILURES as error:
+            self.note(f"{record.name} failed: {error!r}")
+            await self.abort(txn, record)
+        else:
+            if self.rng.random() < 0.3:
+                await self._receive(client, consumer)
+            await self.end(client, txn, record)
+
+    async def _deliver_again(self, client: Any, consumer: Any) -> None:
+        if self.rng.random() < 0.5:
+            consumer.redeliver_unacknowledged_messages()
+        else:
+            for message in self._some()[:1]:
+                consumer.negative_acknowledge(message)
+
+    async def _seek(self, client: Any, consumer: Any) -> None:
+        known = [message.message_id() for message in self.received]
+        target = self.rng.choice([aio.MessageId.earliest, *known[-8:], *known[-8:]])
+        self.note(f"seeks to {target}")
+        await self._move(consumer.seek(target), "seeks by id")
+        self._begin_epoch(Epoch(behind=target.order_key))
+
+    async def _seek_to_time(self, client: Any, consumer: Any) -> None:
+        if not self.received:
+            return
+        since_ms = self.rng.choice(self.received).publish_timestamp() + self.rng.randint(-2, 2)
+        self.note(f"seeks to the time {since_ms}")
+        await self._move(consumer.seek(since_ms), "seeks by time")
+        self._begin_epoch(Epoch(since_ms=since_ms))
+
+    async def _unsubscribe(self, client: Any, consumer: Any) -> Any:
+        self.note("unsubscribes")
+        await self._move(consumer.unsubscribe(), "subscriptions deleted and made again")
+        self._begin_epoch(Epoch(behind=(-1, -1, -1)))
+        return await self._subscribe(client)
+
+    async def _move(self, asking: Any, what: str) -> None:
+        """While its answer is out, nothing is known; that stays so if none comes."""
+        self.moving = True
+        self.history.counts[what] += 1
+        await asking
+
+    def _some(self) -> list[Any]:
+        """Of what was received last, in order."""
+        recent = self.received[-12:]
+        count = min(len(recent), self.rng.randint(1, 4))
+        chosen = sorted(self.rng.sample(range(len(recent)), count))
+        return [recent[index] for index in chosen]
+
+    # -- the end: some acknowledgements that are certain
+
+    async def _finish(self, client: Any, consumer: Any) -> None:
+        if self.last is not None:
+            await self.settle_the_last(client)
+        withheld = {read for epoch in self.epochs for txn, reads in epoch.txns for read in reads}
+        chosen = [message for message in self._some() if read_of(message) not in withheld]
+        sessions = {message.entry.session for message in chosen}
+        for message in chosen:
+            self.epoch.acknowledged[read_of(message)] = None
+            await consumer.acknowledge(message)
+        await consumer.get_last_message_id()
+        again = await consumer.receive(timeout_millis=1) if consumer.queued else None
+        if again is not None:
+            sessions.add(again.entry.session)
+        await asyncio.sleep(UNTIL_WRITTEN_S)
+        if len(sessions) == 1 and consumer.is_connected():
+            self.note(f"acknowledged {len(chosen)} for certain")
+            self.epoch.surely.update((read_of(message), None) for message in chosen)
+        await consumer.close()

@@ -1,0 +1,21 @@
+"""Clients that lie, beside all the others: nobody else may notice."""
+
+from typing import Final
+
+from clients.hostile import Hostile
+
+from features.feature import Feature
+
+
+class Hostility(Feature):
+    name = "hostility"
+
+    def begin(self) -> None:
+        topics = self.simulation.partitions_of(self.simulation.scenario.topics)
+        deeds = self.rng.choice((5, 15, 30))
+        self.simulation.producers.append(
+            Hostile(self.world, self.history, "hostile", topics=topics, deeds=deeds)
+        )
+
+
+FEATURES: Final = (Hostility,)
