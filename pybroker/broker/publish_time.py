@@ -22,20 +22,30 @@ async def first_published_at(ledger: ManagedLedger, timestamp_ms: int) -> Positi
         at = bisect_right(stops, index)
         return Position(infos[at].ledger_id, index - stops[at] + infos[at].entries)
 
+    async def before(index: int) -> tuple[bool, int]:
+        """Whether the first entry from `index` on that tells was published before; where it is."""
+        for told in range(index, high):
+            time_ms = await _published_at(ledger, position_of(told))
+            if time_ms is not None:
+                return time_ms < timestamp_ms, told
+        return False, high
+
     while low < high:
         middle = (low + high) // 2
-        if await _published_before(ledger, position_of(middle), timestamp_ms):
-            low = middle + 1
+        is_before, told = await before(middle)
+        if is_before:
+            low = told + 1
         else:
             high = middle
     return ledger.next_position(ledger.last_confirmed) if low == stops[-1] else position_of(low)
 
 
-async def _published_before(ledger: ManagedLedger, position: Position, timestamp_ms: int) -> bool:
+async def _published_at(ledger: ManagedLedger, position: Position) -> int | None:
+    """None where nobody knows: a marker has the broker's time, which tells nothing of messages."""
     run = await ledger.read(position, position, 1, 1)
     if run is None:
-        return True  # trimmed meanwhile
+        return -1  # trimmed meanwhile
     try:
-        return parse_metadata(run.entries[0]).publish_time < timestamp_ms
+        return parse_metadata(run.entries[0]).publish_time if run.message_counts[0] else None
     except BadEntry:
-        return False  # nobody knows when; rather once too often than never
+        return None

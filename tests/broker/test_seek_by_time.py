@@ -1,11 +1,14 @@
 """Finding the first message published at or after a time."""
 
+import asyncio
+
 from dispatch_fakes import EXCLUSIVE, FakeTopic, with_topic
 
 from managed_ledger.position import Position
 from pybroker.broker.publish_time import first_published_at
+from pybroker.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.message_metadata import build_entry
+from pybroker.wire.message_metadata import MARKER_TXN_COMMIT, build_entry, marker_entry
 
 
 async def publish_at(topic: FakeTopic, *times_ms: int) -> list[Position]:
@@ -29,6 +32,28 @@ def test_the_first_message_of_a_time_is_found_across_ledgers() -> None:
         assert await first_published_at(topic.ledger, 41) == positions[-1].after
 
     with_topic(scenario)
+
+
+def test_the_broker_s_clock_does_not_lead_astray() -> None:
+    """It was set: the markers of transactions tell times of another year."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        positions = []
+        for time_ms, marked_ms in (10, 0), (20, 10**6), (30, 0), (40, 0), (50, 10**6):
+            positions += await publish_at(topic, time_ms)
+            entry = marker_entry(TxnId(0, 1), MARKER_TXN_COMMIT, marked_ms)
+            await append(topic, [entry], [0])
+        for index, time_ms in enumerate((10, 20, 30, 40, 50)):
+            found = await first_published_at(topic.ledger, time_ms)
+            assert found in (positions[index], positions[index].before)
+
+    with_topic(scenario)
+
+
+async def append(topic: FakeTopic, entries: list[bytes], message_counts: list[int]) -> None:
+    appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    topic.ledger.append(entries, message_counts, lambda *_: appended.set_result(None))
+    await appended
 
 
 def test_an_empty_topic_is_read_from_its_beginning() -> None:
