@@ -13,7 +13,7 @@ from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
 from pybroker.config import BrokerConfig
-from pybroker.errors import PersistenceError
+from pybroker.errors import PersistenceError, ServiceNotReady
 from pybroker.names import TopicName, pending_ack_log
 from pybroker.runtime import Tasks
 from pybroker.transaction.pending_ack import PendingAcks
@@ -35,6 +35,7 @@ class TransactionalTopic(Protocol):
 
 class TransactionalAcks:
     __slots__ = (
+        "_closed",
         "_cursor",
         "_opening",
         "_restored",
@@ -55,6 +56,7 @@ class TransactionalAcks:
         self._cursor = cursor
         self._restored = restored
         self._opening: asyncio.Task[PendingAcks] | None = None
+        self._closed = False
         self.exist = cursor.durable and topic.factory.exists(self._log_name)
 
     @property
@@ -72,10 +74,25 @@ class TransactionalAcks:
         return await self.open() if self.exist else None
 
     async def open(self) -> PendingAcks:
-        """All callers share one opening; when it fails, the next caller tries again."""
+        """All callers share one opening; when it fails, the next caller tries again.
+
+        Raises PersistenceError, ServiceNotReady.
+        """
         if self.opened is not None:
             return self.opened
-        return await asyncio.shield(self._opening or self._start_opening())
+        if self._closed:
+            raise self._unloaded()
+        opening = self._opening or self._start_opening()
+        await asyncio.wait([opening])  # an unload cancels the opening, and nobody who waits for it
+        if opening.cancelled():
+            raise self._unloaded()
+        return opening.result()
+
+    def _unloaded(self) -> ServiceNotReady:
+        return ServiceNotReady(
+            f"{self._topic.name} is being unloaded: try again with the pending acknowledgements of "
+            f"subscription {self._cursor.name}"
+        )
 
     def _start_opening(self) -> asyncio.Task[PendingAcks]:
         self.exist = True
@@ -135,6 +152,7 @@ class TransactionalAcks:
     # -- life
 
     async def close(self) -> None:
+        self._closed = True
         if self.opened is not None:
             await self.opened.close()
 

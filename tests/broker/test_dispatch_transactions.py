@@ -18,7 +18,7 @@ from managed_ledger.errors import StorageFull
 from managed_ledger.position import Position
 from pybroker.broker.consumer import SubscriptionType
 from pybroker.broker.subscription import Subscription
-from pybroker.errors import NotAllowed, PersistenceError, TransactionConflict
+from pybroker.errors import NotAllowed, PersistenceError, ServiceNotReady, TransactionConflict
 from pybroker.names import TxnId
 from pybroker.transaction.pending_ack import PendingAck
 from pybroker.transaction.snapshot_log import Done
@@ -121,6 +121,30 @@ def test_pending_messages_are_withheld_after_a_restart() -> None:
         again.acknowledge(consumer, positions)
         await end(again, T1, COMMIT)
         assert again.backlog == 0
+
+    with_topic(scenario)
+
+
+def test_an_unload_during_the_replay_leaves_the_transaction_s_end_to_be_asked_again() -> None:
+    """A cancelled replay took the coordinator's task along: COMMITTING for ever."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        first = await topic.subscribe()
+        await topic.consumer(first, EXCLUSIVE, 100)
+        positions = await topic.publish(2)
+        await acknowledge(first, T1, positions[0])
+        await first.close()
+        replaying = await topic.subscribe()
+        ending = asyncio.ensure_future(end(replaying, T1, COMMIT))
+        await asyncio.sleep(0)
+        await replaying.close()
+        await topic.tasks.close()
+        for refused in (ending, end(replaying, T1, COMMIT)):
+            with pytest.raises(ServiceNotReady):
+                await refused
+        again = await topic.subscribe()
+        await end(again, T1, COMMIT)
+        assert again.backlog == 1
 
     with_topic(scenario)
 
