@@ -22,6 +22,7 @@ from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import LedgerInfo
 from managed_ledger.list_record import ListRecord
 from managed_ledger.position import Position
+from managed_ledger.recovery import CREATED_AT_MS
 from managed_ledger.storage.backend import Backend, EntryRun
 from managed_ledger.trim import releasable
 
@@ -105,6 +106,11 @@ class ManagedLedger:
     def properties(self) -> Mapping[str, str]:
         """The durable ones."""
         return self._record.durable.properties
+
+    @property
+    def created_at_ms(self) -> int:
+        """0 for those that were made before this was written down."""
+        return int(self.properties.get(CREATED_AT_MS, "0"))
 
     def ledgers(self) -> list[LedgerInfo]:
         return self._index.infos()

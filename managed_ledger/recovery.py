@@ -18,6 +18,8 @@ from managed_ledger.storage.backend import Backend
 
 log = logging.getLogger(__name__)
 
+CREATED_AT_MS = "managed-ledger.created-at-ms"  # a property
+
 
 async def recover_list(name: str, backend: Backend, clock: Clock) -> tuple[LedgerIndex, ListRecord]:
     record = ListRecord(backend.metadata, ledgers_key(name))
@@ -31,6 +33,9 @@ async def recover_list(name: str, backend: Backend, clock: Clock) -> tuple[Ledge
     deleting = (*found.deleting, *dropped)
     current_id = await backend.create_ledger()
     current = LedgerInfo(current_id, 0, 0, None)
+    if not found.ledgers:  # it is made now
+        properties = {**found.properties, CREATED_AT_MS: str(clock.now_ms())}
+        found = replace(found, properties=properties)
     await record.write(replace(found, ledgers=(*kept, current), deleting=deleting))
     await asyncio.gather(*map(backend.delete_ledger, deleting))
     if deleting:

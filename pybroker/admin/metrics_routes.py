@@ -10,7 +10,7 @@ from starlette.routing import Route
 from pybroker.admin.rates import Rates
 from pybroker.admin.routing import route
 from pybroker.admin.services import AdminServices
-from pybroker.admin.topic_stats import PARTS_A_TURN, Stats, topic_stats
+from pybroker.admin.topic_stats import PARTS_A_TURN, Stats, Wanted, topic_stats
 from pybroker.broker.topic import Topic
 from pybroker.metrics import CONTENT_TYPE, Exposition, Kind
 from pybroker.runtime import Pace
@@ -37,6 +37,7 @@ _SUBSCRIPTION_METRICS: Final = (
     ("pulsar_subscription_unacked_messages", "unackedMessages"),
     ("pulsar_subscription_blocked_on_unacked_messages", "blockedSubscriptionOnUnackedMsgs"),
 )
+_WANTED: Final = Wanted(hash_ranges=False)
 _BROKER_SUMS: Final = (
     ("pulsar_broker_rate_in", "msgRateIn"),
     ("pulsar_broker_rate_out", "msgRateOut"),
@@ -62,7 +63,9 @@ class MetricsRoutes:
         now_ms = services.clock.now_ms()
         loaded = services.topics.loaded()
         pace = Pace(PARTS_A_TURN)
-        stats = {topic: await topic_stats(topic, self._rates, now_ms, pace) for topic in loaded}
+        stats = {
+            topic: await topic_stats(topic, self._rates, now_ms, pace, _WANTED) for topic in loaded
+        }
         add_broker(exposition, stats.values())
         for topic, topic_fields in stats.items():
             add_topic(exposition, topic, topic_fields)

@@ -95,8 +95,8 @@ def partitioned_metadata(partitions: int, properties: dict[str, str]) -> dict[st
     return metadata | ({"properties": properties} if properties else {})
 
 
-def flag(request: Request, name: str) -> bool:
-    return request.query_params.get(name, "false").lower() == "true"
+def flag(request: Request, name: str, default: bool = False) -> bool:
+    return request.query_params.get(name, str(default)).lower() == "true"
 
 
 def tenant_of(request: Request) -> str:

@@ -11,6 +11,7 @@ from pybroker.admin.services import AdminServices
 from pybroker.admin.topic_stats import (
     PARTS_A_TURN,
     Stats,
+    Wanted,
     internal_stats,
     merged_stats,
     topic_stats,
@@ -25,6 +26,7 @@ class StatsRoutes:
     def __init__(self, services: AdminServices) -> None:
         self._topics = services.topics
         self._clock = services.clock
+        self._broker_id = services.broker_id
         self._rates = Rates(services.clock)
 
     def routes(self) -> list[Route]:
@@ -36,7 +38,8 @@ class StatsRoutes:
         ]
 
     async def stats(self, request: Request) -> dict[str, Any]:
-        return await self._stats(await self._topic(topic_of(request)), Pace(PARTS_A_TURN))
+        topic = await self._topic(topic_of(request))
+        return await self._stats(topic, Pace(PARTS_A_TURN), _wanted(request))
 
     async def internal(self, request: Request) -> dict[str, Any]:
         return internal_stats(await self._topic(topic_of(request)))
@@ -48,11 +51,10 @@ class StatsRoutes:
         by_partition: dict[str, Stats] = {}
         answer: Stats = {}
         for topic in await self._partitions(name):
-            stats = by_partition[str(topic.name)] = await self._stats(topic, pace)
+            stats = by_partition[str(topic.name)] = await self._stats(topic, pace, _wanted(request))
             answer = merged_stats([answer, stats])
         answer["metadata"] = self._metadata(name)
-        wanted = "perPartition" not in request.query_params or flag(request, "perPartition")
-        answer["partitions"] = by_partition if wanted else {}
+        answer["partitions"] = by_partition if flag(request, "perPartition", default=True) else {}
         return answer
 
     async def partitioned_internal(self, request: Request) -> dict[str, Any]:
@@ -68,8 +70,9 @@ class StatsRoutes:
         tenants = self._topics.tenants
         return partitioned_metadata(tenants.partitions(name), tenants.partitioned_properties(name))
 
-    async def _stats(self, topic: Topic, pace: Pace) -> Stats:
-        return await topic_stats(topic, self._rates, self._clock.now_ms(), pace)
+    async def _stats(self, topic: Topic, pace: Pace, wanted: Wanted) -> Stats:
+        stats = await topic_stats(topic, self._rates, self._clock.now_ms(), pace, wanted)
+        return stats | {"ownerBroker": self._broker_id}
 
     async def _topic(self, name: TopicName) -> Topic:
         topic = await self._topics.get(name)
@@ -85,3 +88,13 @@ class StatsRoutes:
         if not count:
             raise TopicNotFound(f"{name} is not a partitioned topic")
         return [await self._topic(name.partition_at(index)) for index in range(count)]
+
+
+def _wanted(request: Request) -> Wanted:
+    """A backlog is always precise here, whatever getPreciseBacklog says."""
+    return Wanted(
+        publishers=not flag(request, "excludePublishers"),
+        consumers=not flag(request, "excludeConsumers"),
+        backlog_size=flag(request, "subscriptionBacklogSize", default=True),
+        earliest_time=flag(request, "getEarliestTimeInBacklog"),
+    )

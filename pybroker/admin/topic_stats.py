@@ -3,8 +3,10 @@
 `lastStablePosition` and `oldestOpenTransaction` are ours: which transaction holds readers back.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Any, Final
 
 from pybroker.admin.rates import Rates
@@ -13,6 +15,7 @@ from pybroker.broker.producers import Producer
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.runtime import Pace
+from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
 Stats = dict[str, Any]
 PARTS_A_TURN: Final = 50  # topics, subscriptions, consumers, producers
@@ -31,71 +34,192 @@ _OUT_FIELDS: Final = (
     "bytesOutCounter",
     "msgRateRedeliver",
 )
+_DRAINING: Final = ("drainingHashesCount", "drainingHashesUnackedMessages")
+# What this broker has none of: quotas, offloading, compaction, expiry, filters, delays, throttling.
+_TOPIC_WITHOUT: Final = {
+    "systemTopicBytesInCounter": 0,
+    "bytesOutInternalCounter": 0,
+    "backlogQuotaLimitSize": -1,
+    "backlogQuotaLimitTime": -1,
+    "publishRateLimitedTimes": 0,
+    "offloadedStorageSize": 0,
+    "lastOffloadLedgerId": 0,
+    "lastOffloadSuccessTimeStamp": 0,
+    "lastOffloadFailureTimeStamp": 0,
+    "delayedMessageIndexSizeInBytes": 0,
+    "compaction": {
+        "lastCompactionRemovedEventCount": 0,
+        "lastCompactionSucceedTimestamp": 0,
+        "lastCompactionFailedTimestamp": 0,
+        "lastCompactionDurationTimeInMills": 0,
+    },
+    "replication": {},
+}
+_LIMITS: Final = ("BySubscriptionLimit", "ByTopicLimit", "ByBrokerLimit")
+_SUBSCRIPTION_WITHOUT: Final = {
+    "msgDelayed": 0,
+    "msgRateExpired": 0.0,
+    "msgExpired": 0,
+    "totalMsgExpired": 0,
+    "lastExpireTimestamp": 0,
+    "delayedMessageIndexSizeInBytes": 0,
+    "isReplicated": False,
+    "replicated": False,
+    # Apache Pulsar 4 fills it for the old Key_Shared dispatcher only; slots drain here as there.
+    "consumersAfterMarkDeletePosition": {},
+    **{f"filter{how}MsgCount": 0 for how in ("Processed", "Accepted", "Rejected", "Rescheduled")},
+    **{f"dispatchThrottled{what}Events{by}": 0 for what in ("Msg", "Bytes") for by in _LIMITS},
+}
+# Where the stats of partitions are not simply added.
+_MERGED_BY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "lastPublishTimeStamp": max,
+    "topicCreationTimeStamp": min,
+    "lastConsumedFlowTimestamp": max,
+    "lastConsumedTimestamp": max,
+    "lastAckedTimestamp": max,
+    "lastMarkDeleteAdvancedTimestamp": max,
+    "earliestMsgPublishTimeInBacklog": lambda left, right: _earlier(left, right),
+    "earliestMsgPublishTimeInBacklogs": lambda left, right: _earlier(left, right),
+    "backlogQuotaLimitSize": max,
+    "backlogQuotaLimitTime": max,
+    "topicEpoch": lambda left, _: left,
+}
 _NO_LEDGER: Final = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False}
 
 
-async def topic_stats(topic: Topic, rates: Rates, now_ms: int, pace: Pace) -> Stats:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the caller wants to see: the query parameters of Apache Pulsar's stats."""
+
+    publishers: bool = True
+    consumers: bool = True
+    backlog_size: bool = True
+    earliest_time: bool = False
+    hash_ranges: bool = True
+
+
+async def topic_stats(
+    topic: Topic, rates: Rates, now_ms: int, pace: Pace, wanted: Wanted = Wanted()
+) -> Stats:
     subscriptions = {
-        name: await subscription_stats(subscription, topic, rates, pace)
+        name: await subscription_stats(subscription, topic, rates, pace, wanted)
         for name, subscription in list(topic.subscriptions.items())
     }
     publishers: list[Stats] = []
-    for producer in topic.producers.all():
+    for producer in topic.producers.all() if wanted.publishers else ():
         publishers.append(producer_stats(producer, topic, rates))
         await pace.step()
     await pace.step()
+    times = [s["earliestMsgPublishTimeInBacklog"] for s in subscriptions.values()]
     return {
+        **_TOPIC_WITHOUT,
         **_traffic_in((str(topic.name),), topic, rates),
         **{field: _total(subscriptions.values(), field) for field in _OUT_FIELDS},
         "storageSize": topic.ledger.total_size_bytes,
         "backlogSize": max((s["backlogSize"] for s in subscriptions.values()), default=0),
-        "offloadedStorageSize": 0,
+        "earliestMsgPublishTimeInBacklogs": reduce(_earlier, times, 0),
+        "msgChunkPublished": topic.chunked,
+        "committedTxnCount": topic.committed,
+        "abortedTxnCount": topic.aborted,
+        "waitingPublishers": topic.producers.waiting,
+        "nonContiguousDeletedMessagesRanges": _total(
+            subscriptions.values(), "nonContiguousDeletedMessagesRanges"
+        ),
+        "topicCreationTimeStamp": topic.ledger.created_at_ms,
+        "lastPublishTimeStamp": topic.published_at_ms,
         "topicEpoch": topic.producers.epoch,
         "deduplicationStatus": "Enabled" if topic.deduplication else "Disabled",
         "publishers": publishers,
         "subscriptions": subscriptions,
-        "replication": {},
         **_transactions(topic, now_ms),
     }
 
 
 async def subscription_stats(
-    subscription: Subscription, topic: Topic, rates: Rates, pace: Pace
+    subscription: Subscription, topic: Topic, rates: Rates, pace: Pace, wanted: Wanted
 ) -> Stats:
     names = (str(topic.name), subscription.name)
     consumers: list[Stats] = []
     for consumer in list(subscription.consumers):
-        consumers.append(consumer_stats(consumer, names, rates))
+        stats = consumer_stats(consumer, names, rates)
+        consumers.append(stats | _key_shared_consumer(subscription, consumer, wanted))
         await pace.step()
     await pace.step()
     cursor, kind = subscription.cursor, subscription.kind
     backlog, active = subscription.backlog, subscription.active_consumer
+    times = subscription.times
     return {
+        **_SUBSCRIPTION_WITHOUT,
         **{field: _total(consumers, field) for field in _OUT_FIELDS},
         "msgBacklog": backlog,
         "msgBacklogNoDelayed": backlog,
-        "backlogSize": _size_of(backlog, topic),
-        "msgDelayed": 0,
+        "backlogSize": _size_of(backlog, topic) if wanted.backlog_size else -1,
+        "earliestMsgPublishTimeInBacklog": (
+            await _earliest_publish_time(subscription) if wanted.earliest_time else 0
+        ),
         "unackedMessages": subscription.unacked_messages,
         "blockedSubscriptionOnUnackedMsgs": any(
             c["blockedConsumerOnUnackedMsgs"] for c in consumers
         ),
         "type": "None" if kind is None else _TYPE_NAMES[kind],
         "activeConsumerName": active.name if active else "",
-        "consumers": consumers,
+        "consumers": consumers if wanted.consumers else [],
         "isDurable": cursor.durable,
-        "isReplicated": False,
         "durable": cursor.durable,
-        "replicated": False,
-        "msgRateExpired": 0.0,
+        "lastConsumedFlowTimestamp": times.flow_ms,
+        "lastConsumedTimestamp": times.sent_ms,
+        "lastAckedTimestamp": times.acknowledged_ms,
+        "lastMarkDeleteAdvancedTimestamp": times.mark_delete_moved_ms,
+        **_key_shared(subscription, consumers),
         "nonContiguousDeletedMessagesRanges": cursor.unacked_ranges_count,
         "subscriptionProperties": dict(cursor.properties),
     }
 
 
+def _key_shared(subscription: Subscription, consumers: list[Stats]) -> Stats:
+    dispatcher = subscription.key_shared
+    if dispatcher is None:
+        return {"allowOutOfOrderDelivery": False}
+    policy = dispatcher.policy
+    return {
+        "allowOutOfOrderDelivery": policy.allow_out_of_order,
+        "keySharedMode": policy.mode.name,
+        **{field: _total(consumers, field) for field in _DRAINING},
+    }
+
+
+def _key_shared_consumer(subscription: Subscription, consumer: Consumer, wanted: Wanted) -> Stats:
+    dispatcher = subscription.key_shared
+    if dispatcher is None:
+        return {}
+    draining = dispatcher.draining(consumer)
+    ranges = dispatcher.hash_ranges(consumer) if wanted.hash_ranges else []
+    return {
+        "drainingHashesCount": len(draining),
+        "drainingHashesUnackedMessages": sum(draining.values()),
+        "keyHashRanges": [f"[{start}, {end}]" for start, end in ranges],
+        "keyHashRangeArrays": [[start, end] for start, end in ranges],
+    }
+
+
+async def _earliest_publish_time(subscription: Subscription) -> int:
+    """-1 if nothing waits."""
+    first = await subscription.peek(1)
+    try:
+        return -1 if first is None else parse_metadata(first[1]).publish_time
+    except BadEntry:
+        return -1
+
+
+def _earlier(left: int, right: int) -> int:
+    """Of two times; those that are not known do not count."""
+    return min(left, right) if left > 0 and right > 0 else max(left, right)
+
+
 def consumer_stats(consumer: Consumer, subscription: tuple[str, str], rates: Rates) -> Stats:
     # Names, not the consumer: rates must keep nobody alive.
     counter = (*subscription, consumer.name, consumer.address, str(consumer.consumer_id))
+    times = consumer.times
     return {
         "msgRateOut": rates.of((*counter, "messages out"), consumer.messages_out),
         "msgThroughputOut": rates.of((*counter, "bytes out"), consumer.bytes_out),
@@ -105,9 +229,18 @@ def consumer_stats(consumer: Consumer, subscription: tuple[str, str], rates: Rat
         "consumerName": consumer.name,
         "availablePermits": consumer.permits,
         "unackedMessages": consumer.unacked.messages,
+        "avgMessagesPerEntry": round(consumer.messages_out / max(consumer.entries_out, 1)),
         "blockedConsumerOnUnackedMsgs": consumer.blocked,
         "address": consumer.address,
         "connectedSince": iso_time(consumer.connected_since_ms),
+        "clientVersion": consumer.client_version,
+        "lastAckedTimestamp": times.acknowledged_ms,
+        "lastConsumedTimestamp": times.sent_ms,
+        "firstMessagesSentTimestamp": times.first_sent_ms,
+        "lastConsumedFlowTimestamp": times.flow_ms,
+        "firstConsumedFlowTimestamp": times.first_flow_ms,
+        "lastAckedTime": iso_time(times.acknowledged_ms) if times.acknowledged_ms else None,
+        "lastConsumedTime": iso_time(times.sent_ms) if times.sent_ms else None,
         "metadata": dict(consumer.properties),
     }
 
@@ -159,7 +292,8 @@ def merged_stats(partitions: Iterable[Stats]) -> Stats:
     merged: Stats = {}
     for stats in partitions:
         for field, value in stats.items():
-            merged[field] = _merged(merged[field], value) if field in merged else value
+            by = _MERGED_BY.get(field, _merged)
+            merged[field] = by(merged[field], value) if field in merged else value
     return merged
 
 

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from managed_ledger.position import Position
 from pybroker.broker.delivery import Delivery
+from pybroker.broker.last_times import LastTimes
 
 MAX_PERMITS: Final = 2**31 - 1
 
@@ -141,6 +142,7 @@ class Consumer:
         "connected_since_ms",
         "connection",
         "consumer_id",
+        "entries_out",
         "key_shared",
         "messages_out",
         "messages_redelivered",
@@ -151,6 +153,7 @@ class Consumer:
         "read_compacted",
         "sink",
         "takes_any_schema",
+        "times",
         "unacked",
     )
 
@@ -186,6 +189,8 @@ class Consumer:
         self.unacked = UnackedEntries()
         self.at_end = False  # of its topic, and told so
         self.blocked = False  # too many unacknowledged messages
+        self.times = LastTimes()
+        self.entries_out = 0
         self.messages_out = 0
         self.bytes_out = 0
         self.messages_redelivered = 0
@@ -208,6 +213,7 @@ class Consumer:
         messages = sum(delivery.message_counts)
         size = sum(map(len, delivery.entries))
         self.permits -= messages
+        self.entries_out += len(delivery.entries)
         self.messages_out += messages
         self.bytes_out += size
         if redelivery_counts is not None:

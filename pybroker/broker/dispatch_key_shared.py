@@ -50,6 +50,22 @@ class KeySharedDispatcher(SharedDispatcher):
         self._waiting: defaultdict[Consumer | None, WaitingEntries] = defaultdict(WaitingEntries)
         self._draining: defaultdict[int, list[Position]] = defaultdict(list)
 
+    # -- what the admin API tells
+
+    @property
+    def policy(self) -> KeySharedPolicy:
+        return self._policy
+
+    def hash_ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
+        return self._ring.ranges(consumer)
+
+    def draining(self, consumer: Consumer) -> dict[int, int]:
+        """Slots of which the consumer holds entries though they have another owner by now, with
+        how many.
+        """
+        held = self._in_flight.held_by(consumer)
+        return {s: n for s, n in held.items() if self._ring.owner(s) is not consumer}
+
     # -- consumers
 
     def add(self, consumer: Consumer) -> None:

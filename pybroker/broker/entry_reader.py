@@ -201,7 +201,7 @@ class EntryReader:
 
     def reread(self, ledger_id: int, first: int, last: int, max_bytes: int) -> Delivery | None:
         """Those of the entries that still want delivery; None while they are being read."""
-        ranges = _between(first, last, self._cursor.deleted_within(ledger_id, first, last))
+        ranges = between(first, last, self._cursor.deleted_within(ledger_id, first, last))
         if not ranges:
             return nothing(ledger_id)
         position, up_to = Position(ledger_id, ranges[0][0]), Position(ledger_id, ranges[-1][1])
@@ -236,7 +236,7 @@ class EntryReader:
             if ledger_id == limit.ledger_id:
                 last = min(last, limit.entry_id)
             self._settle_hidden(ledger_id, first, last)
-            ranges = _between(first, last, self._cursor.deleted_within(ledger_id, first, last))
+            ranges = between(first, last, self._cursor.deleted_within(ledger_id, first, last))
             if ranges and ranges[0][0] == first:
                 self.position = position
                 return position, ranges
@@ -329,9 +329,7 @@ class EntryReader:
         return sum(
             stop - start + 1
             for low, high in self._topic.hidden.ranges_within(ledger_id, first, last)
-            for start, stop in _between(
-                low, high, self._cursor.deleted_within(ledger_id, low, high)
-            )
+            for start, stop in between(low, high, self._cursor.deleted_within(ledger_id, low, high))
         )
 
 
@@ -344,7 +342,7 @@ def _end_of(ranges: list[Range], wanted: int) -> int:
     return ranges[-1][1]
 
 
-def _between(first: int, last: int, holes: list[Range]) -> list[Range]:
+def between(first: int, last: int, holes: list[Range]) -> list[Range]:
     """What `holes` (closed, in order) leave of the closed range `first` to `last`."""
     if not holes:
         return [(first, last)]

@@ -72,6 +72,19 @@ class HashRing:
             return None
         return self._owners[bisect_left(self._points, slot) % len(self._points)]
 
+    def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
+        """Closed ranges of slots, in order. A point ends the range of slots that its owner has."""
+        if not self._points:
+            return []
+        starts = [0, *(point + 1 for point in self._points)]
+        ends = [*self._points, RING_SIZE - 1]
+        owners = [*self._owners, self._owners[0]]
+        return [
+            (start, end)
+            for start, end, owner in zip(starts, ends, owners, strict=True)
+            if owner is consumer and start <= end
+        ]
+
     def _place(self) -> None:
         """A point belongs to the first consumer that has it, by rank."""
         owners: dict[int, Consumer] = {}
@@ -131,6 +144,9 @@ class StickyRanges:
 
     def remove(self, consumer: Consumer) -> None:
         self._own([item for item in self._owned if item[2] is not consumer])
+
+    def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
+        return [(start, end) for start, end, owner in self._owned if owner is consumer]
 
     def owner(self, slot: int) -> Consumer | None:
         at = bisect_right(self._starts, slot) - 1

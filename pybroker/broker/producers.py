@@ -94,6 +94,10 @@ class Producers:
     def __len__(self) -> int:
         return len(self._connected)
 
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     def all(self) -> list[Producer]:
         return list(self._connected.values())
 

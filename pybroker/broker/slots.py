@@ -40,6 +40,10 @@ class SlotsInFlight:
     def holder(self, slot: int) -> Consumer | None:
         return self._holders.get(slot)
 
+    def held_by(self, consumer: Consumer) -> dict[int, int]:
+        """Entries by slot."""
+        return {s: self._counts[s] for s, holder in self._holders.items() if holder is consumer}
+
     def clear(self) -> None:
         self._slots.clear()
         self._holders.clear()

@@ -20,9 +20,11 @@ from pybroker.broker.dispatch_key_shared import KeySharedDispatcher
 from pybroker.broker.dispatch_shared import SharedDispatcher, UnackedLimits
 from pybroker.broker.dispatch_single import SingleActiveDispatcher
 from pybroker.broker.entry_reader import EntryReader, ReadableTopic
+from pybroker.broker.last_times import LastTimes
 from pybroker.broker.publish_time import first_published_at
 from pybroker.broker.redelivery import RedeliveryCounts
 from pybroker.broker.transactional_acks import TransactionalAcks, TransactionalTopic
+from pybroker.broker.waiting_entries import nth_waiting
 from pybroker.errors import ConsumerBusy, NotAllowed, ServiceNotReady
 from pybroker.names import TxnId
 from pybroker.transaction.pending_ack import PendingAck, PendingAcks
@@ -56,6 +58,7 @@ class Subscription:
         "cursor",
         "kind",
         "name",
+        "times",
     )
 
     def __init__(self, topic: SubscribedTopic, cursor: ManagedCursor) -> None:
@@ -70,6 +73,7 @@ class Subscription:
         self._transactional = TransactionalAcks(topic, cursor, self._restore)
         self._notified = False
         self._last_message_is_there = topic.terminated
+        self.times = LastTimes()
         self._closed: str | None = None
 
     @classmethod
@@ -411,6 +415,21 @@ class Subscription:
         """The one that is served, on Exclusive and Failover."""
         dispatcher = self._dispatcher
         return dispatcher.active if isinstance(dispatcher, SingleActiveDispatcher) else None
+
+    @property
+    def key_shared(self) -> KeySharedDispatcher | None:
+        """What serves the consumers, on Key_Shared."""
+        dispatcher = self._dispatcher
+        return dispatcher if isinstance(dispatcher, KeySharedDispatcher) else None
+
+    async def peek(self, number: int) -> tuple[Position, bytes] | None:
+        """The entry that waits for acknowledgement as number `number`, counted from 1."""
+        ledger = self._topic.ledger
+        position = nth_waiting(ledger, self.cursor, self._topic.hidden, number)
+        run = None if position is None else await ledger.read(position, position, 1, 1)
+        if position is None or run is None:
+            return None
+        return position, run.entries[0]
 
     @property
     def read_position(self) -> Position:

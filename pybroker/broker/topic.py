@@ -64,9 +64,12 @@ class Topic:
         "_publishing",
         "_subscribing",
         "_terminating",
+        "aborted",
         "buffer",
         "bytes_in",
+        "chunked",
         "clock",
+        "committed",
         "config",
         "deduplication",
         "deletions",
@@ -77,6 +80,7 @@ class Topic:
         "name",
         "outcomes",
         "producers",
+        "published_at_ms",
         "subscriptions",
         "tasks",
     )
@@ -104,6 +108,9 @@ class Topic:
         self.subscriptions: dict[str, Subscription] = {}
         self.deduplication: Deduplication | None = None
         self.messages_in = 0
+        self.published_at_ms = 0  # the last one since the topic was loaded
+        self.chunked = False  # there was a message in chunks since then
+        self.committed = self.aborted = 0  # transactions that wrote here, since then
         self.bytes_in = 0
         epoch = ledger.properties.get(_EPOCH)
         self.producers = Producers(
@@ -162,6 +169,7 @@ class Topic:
             published(None, refusal)
             return
         self.messages_in += len(run.entries)
+        self.published_at_ms = self.clock.now_ms()
         if run.txn_id is None:
             self.ledger.append(run.entries, run.message_counts, self._notifying(published))
         else:
@@ -361,6 +369,10 @@ class Topic:
         return self.buffer.end(txn_id, action, low_watermark)
 
     def _transaction_ended(self, txn_id: TxnId, action: TxnAction) -> None:
+        if action is TxnAction.COMMIT:
+            self.committed += 1
+        else:
+            self.aborted += 1
         if self.deduplication is not None:
             self.deduplication.ended(txn_id, action is TxnAction.ABORT)
 

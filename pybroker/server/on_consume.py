@@ -142,6 +142,9 @@ def position_of(message_id: pb.MessageIdData) -> Position:
 def flow(session: "Session", command: pb.CommandFlow) -> None:
     slot = session.consumers.get(command.consumer_id)
     if slot is not None and 0 < command.messagePermits <= _MAX_PERMITS:
+        now_ms = session.services.clock.now_ms()
+        slot.consumer.times.flow(now_ms)
+        slot.subscription.times.flow(now_ms)
         slot.subscription.flow(slot.consumer, command.messagePermits)
 
 
@@ -159,12 +162,22 @@ def ack(session: "Session", command: pb.CommandAck) -> Rest | None:
         return None
     if command.ack_type == pb.CommandAck.Cumulative and len(command.message_id) != 1:
         raise NotAllowed("A cumulative acknowledgement names exactly one message")
+    mark = slot.subscription.cursor.mark_delete_position
     done = _acknowledge(slot, command, 0)
+    _note_acknowledged(session, slot, mark)
     if done < len(command.message_id):
         return _acknowledge_rest(session, slot, command, done)
     if command.HasField("request_id"):
         _answer_ack(session, command, None)
     return None
+
+
+def _note_acknowledged(session: "Session", slot: "ConsumerSlot", mark: Position) -> None:
+    """`mark` is the mark-delete position before."""
+    now_ms = session.services.clock.now_ms()
+    slot.consumer.times.acknowledged_ms = slot.subscription.times.acknowledged_ms = now_ms
+    if slot.subscription.cursor.mark_delete_position != mark:
+        slot.subscription.times.mark_delete_moved_ms = now_ms
 
 
 def _acknowledge(slot: "ConsumerSlot", command: pb.CommandAck, start: int) -> int:

@@ -171,6 +171,7 @@ def _publish(session: "Session", slot: "ProducerSlot", run: SendRun, taken: Take
     producer.messages_in += len(run.entries)
     producer.bytes_in += size_bytes
     topic.bytes_in += size_bytes
+    topic.chunked = topic.chunked or run.chunked
     behind = slot.behind = []
 
     def published(first: Position | None, error: Exception | None) -> None:

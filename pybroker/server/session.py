@@ -346,6 +346,9 @@ class Session(asyncio.BufferedProtocol):
                     ledger_id, entry_ids, entries, redelivery_counts, unacked_indexes
                 )
             )
+        now_ms = self.services.clock.now_ms()
+        consumer.times.sent(now_ms)
+        slot.subscription.times.sent(now_ms)
 
     def active_consumer_changed(self, consumer: Consumer, is_active: bool) -> None:
         if self.protocol_version >= 12:

@@ -1,6 +1,8 @@
 """What the admin REST says of topics with messages and transactions in them."""
 
 from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
 
 import httpx
 import pytest
@@ -8,6 +10,7 @@ from raw_client import RawClient
 
 from pybroker.client import Client, InitialPosition
 from pybroker.testing import RunningBroker
+from pybroker.wire import pulsar_api_pb2 as pb
 
 P = "/admin/v2/persistent"
 T = "/admin/v3/transactions"
@@ -56,6 +59,93 @@ def test_stats_show_what_a_producer_says_of_itself(
         (publisher,) = admin.get(f"{P}/{topic}/stats").json()["publishers"]
     assert publisher["metadata"] == {"team": "billing"}
     assert publisher["clientVersion"] == "Pulsar-X-v1"
+
+
+def consume(raw: RawClient, topic: str, count: int, **fields: Any) -> list[Any]:
+    raw.subscribe(f"persistent://{topic}", subscription="audit", **fields)
+    raw.flow(100)
+    return [message.message_id for message in raw.messages(count)]
+
+
+def test_stats_tell_when_things_happened(
+    admin: httpx.Client, admin_broker: RunningBroker, client: Client, topic: str
+) -> None:
+    created = admin.get(f"{P}/{topic}/stats").json()
+    assert created["topicCreationTimeStamp"] > 1_600_000_000_000
+    assert created["lastPublishTimeStamp"] == 0
+    publish(client, topic, 2)
+    with RawClient(admin_broker.service_url, client_version="Pulsar-X-v1") as raw:
+        first, _ = consume(raw, topic, 2)
+        before = admin.get(f"{P}/{topic}/stats").json()["subscriptions"]["audit"]
+        ack = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=[first])
+        raw.request(pb.BaseCommand.ACK, "ack", ack)
+        stats = admin.get(f"{P}/{topic}/stats").json()
+    assert stats["topicCreationTimeStamp"] <= stats["lastPublishTimeStamp"]
+    audit = stats["subscriptions"]["audit"]
+    (consumer,) = audit["consumers"]
+    assert consumer["clientVersion"] == "Pulsar-X-v1"
+    assert consumer["avgMessagesPerEntry"] == 1
+    assert before["lastAckedTimestamp"] == before["lastMarkDeleteAdvancedTimestamp"] == 0
+    assert audit["lastMarkDeleteAdvancedTimestamp"] == audit["lastAckedTimestamp"]
+    for field in ("lastConsumedFlowTimestamp", "lastConsumedTimestamp", "lastAckedTimestamp"):
+        assert stats["topicCreationTimeStamp"] <= consumer[field] == audit[field], field
+    assert consumer["firstMessagesSentTimestamp"] == before["lastConsumedTimestamp"]
+    assert audit["consumersAfterMarkDeletePosition"] == {}
+    assert stats["ownerBroker"] == admin.get("/admin/v2/brokers").json()[0]
+
+
+def test_stats_leave_out_what_is_not_wanted(
+    admin: httpx.Client, admin_broker: RunningBroker, namespace: str
+) -> None:
+    name = f"{namespace}/parts"
+    admin.put(f"{P}/{name}/partitions", json=1)
+    unwanted = {
+        "excludePublishers": "true",
+        "excludeConsumers": "true",
+        "subscriptionBacklogSize": "false",
+    }
+    with RawClient(admin_broker.service_url) as raw:
+        raw.create_producer(f"persistent://{name}-partition-0")
+        raw.publish(b"x", 0, publish_time=1234)
+        consume(raw, f"{name}-partition-0", 1)
+        for path in (f"{P}/{name}-partition-0/stats", f"{P}/{name}/partitioned-stats"):
+            everything = admin.get(path).json()
+            assert len(everything["publishers"]) == 1
+            assert len(everything["subscriptions"]["audit"]["consumers"]) == 1
+            less = admin.get(path, params=unwanted).json()
+            audit = less["subscriptions"]["audit"]
+            assert (less["publishers"], audit["consumers"], audit["backlogSize"]) == ([], [], -1)
+            assert audit["msgOutCounter"] == 1
+            more = admin.get(path, params={"getEarliestTimeInBacklog": "true"}).json()
+            assert more["subscriptions"]["audit"]["earliestMsgPublishTimeInBacklog"] == 1234
+            assert more["earliestMsgPublishTimeInBacklogs"] == 1234
+
+
+def test_times_and_limits_of_partitions_are_not_added_up(
+    admin: httpx.Client, namespace: str
+) -> None:
+    name = f"{namespace}/parts"
+    admin.put(f"{P}/{name}/partitions", json=2)
+    stats = admin.get(f"{P}/{name}/partitioned-stats").json()
+    parts = stats["partitions"].values()
+    assert stats["topicCreationTimeStamp"] == min(p["topicCreationTimeStamp"] for p in parts)
+    assert stats["backlogQuotaLimitSize"] == -1
+
+
+def test_stats_of_key_shared_consumers_cover_the_ring(
+    admin: httpx.Client, admin_broker: RunningBroker, topic: str
+) -> None:
+    with RawClient(admin_broker.service_url) as raw:
+        for number in (1, 2):
+            raw.subscribe(f"persistent://{topic}", number, subType=pb.CommandSubscribe.Key_Shared)
+        stats = admin.get(f"{P}/{topic}/stats").json()["subscriptions"]["raw"]
+    assert (stats["keySharedMode"], stats["drainingHashesCount"]) == ("AUTO_SPLIT", 0)
+    ranges = sorted(r for c in stats["consumers"] for r in c["keyHashRangeArrays"])
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == 65535
+    assert all(end + 1 == start for (_, end), (start, _) in pairwise(ranges))
+    first = stats["consumers"][0]
+    assert first["keyHashRanges"][0] == "[{}, {}]".format(*first["keyHashRangeArrays"][0])
 
 
 def test_partitioned_stats_are_sums(admin: httpx.Client, client: Client, namespace: str) -> None:
