@@ -15,7 +15,7 @@ pybroker.client.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -43,6 +43,7 @@ from pybroker.client.options import (
 )
 from pybroker.client.producer import Producer
 from pybroker.client.reader import Reader
+from pybroker.client.receive_queue import ReceiveQueue
 from pybroker.client.subscribing import Start, SubscriptionSpec
 from pybroker.client.transaction import Transaction, TxnState
 from pybroker.names import TopicName, TxnId
@@ -108,6 +109,10 @@ class Client:
         )
         self._coordinators = Coordinators(self._cluster) if enable_transaction else None
         self._closed = False
+
+    def keep_messages_in(self, new_queue: Callable[[], ReceiveQueue]) -> None:
+        """For a front whose callers are other threads; before anything is made."""
+        self._cluster.new_queue = new_queue
 
     async def create_producer(
         self, topic: str, producer_name: str | None = None, **options: Any

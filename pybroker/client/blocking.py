@@ -18,6 +18,7 @@ from pybroker.client.errors import PulsarException
 from pybroker.client.loop_thread import LoopThread
 from pybroker.client.messages import MessageId
 from pybroker.client.options import ConsumerType
+from pybroker.client.thread_queue import ThreadQueue
 from pybroker.names import TxnId
 from pybroker.runtime import Clock, SystemClock
 
@@ -36,6 +37,7 @@ class Client:
         except BaseException:
             self._thread.stop()
             raise
+        self._core.keep_messages_in(ThreadQueue)
         self._thread.on_abandonment(self._core.close)
 
     def create_producer(

@@ -1,20 +1,63 @@
 """A consumer and a reader for threads. Messages that are here already cost no trip to the loop."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from pybroker.client import consumer, reader
 from pybroker.client.blocking_transaction import Transaction
 from pybroker.client.consumer import Acknowledgeable
+from pybroker.client.errors import ClientError
+from pybroker.client.handover import Handover
 from pybroker.client.loop_thread import LoopThread
 from pybroker.client.messages import Message, MessageId
 
+T = TypeVar("T")
 
-class Consumer:
-    """Made by Client.subscribe."""
+
+class _Receiving:
+    """What consumers and readers have in common."""
 
     def __init__(self, thread: LoopThread, core: consumer.Consumer) -> None:
         self._thread = thread
+        self._handover = Handover(core)
+        self._queue = self._handover.queue
+        thread.ends(self._queue)
+        self._is_prompt = core.is_prompt
+        self._half_queue = core.half_queue
+
+    def _receive(self, timeout_millis: int | None) -> Message:
+        queue = self._queue
+        message = queue.take()
+        if message is None:
+            self._thread.refuse_to_wait()
+            message = queue.take_within(None if timeout_millis is None else timeout_millis / 1000)
+        if len(queue.taken) == self._half_queue:
+            self._thread.post(self._handover.settle)
+        elif self._is_prompt:
+            self._tell()
+        return message
+
+    def _tell(self) -> None:
+        handover = self._handover
+        if not handover.watched:
+            handover.watched = True
+            self._thread.post(handover.watch)
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Behind everything that was taken and acknowledged before."""
+        try:
+            self._thread.post(self._handover.settle)
+        except ClientError:
+            work.close()
+            raise
+        return self._thread.call(work)
+
+
+class Consumer(_Receiving):
+    """Made by Client.subscribe."""
+
+    def __init__(self, thread: LoopThread, core: consumer.Consumer) -> None:
+        super().__init__(thread, core)
         self._core = core
 
     def topic(self) -> str:
@@ -31,15 +74,11 @@ class Consumer:
 
     def receive(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for it. Raises Timeout."""
-        message = self._core.poll()
-        if message is None:
-            return self._thread.call(self._core.receive(timeout_millis))
-        self._thread.post(self._core.taken, message)
-        return message
+        return self._receive(timeout_millis)
 
     def batch_receive(self) -> list[Message]:
         """Up to what the batch_receive_policy allows; empty if nothing came in its time."""
-        return self._thread.call(self._core.batch_receive())
+        return self._call(self._core.batch_receive())
 
     def acknowledge(
         self,
@@ -52,9 +91,21 @@ class Consumer:
         TransactionConflict if another transaction, or nobody's, acknowledged the message before.
         """
         if txn is None:
-            self._post(self._core.acknowledge_now, message)
+            self._acknowledge(message)
         else:
-            self._thread.call(self._core.acknowledge(message, txn.core))
+            self._call(self._core.acknowledge(message, txn.core))
+
+    def _acknowledge(self, message: Acknowledgeable | Sequence[Acknowledgeable]) -> None:
+        if self._queue.failure is not None:
+            raise self._queue.failure
+        if type(message) is Message:
+            self._handover.acknowledged.append(message)
+        else:
+            messages = (message,) if isinstance(message, Message | MessageId) else message
+            for each in messages:
+                self._core.refuse_unknown(each)
+            self._handover.acknowledged.extend(messages)
+        self._tell()
 
     def acknowledge_cumulative(
         self, message: Acknowledgeable, txn: Transaction | None = None
@@ -63,7 +114,7 @@ class Consumer:
         if txn is None:
             self._post(self._core.acknowledge_cumulative_now, message)
         else:
-            self._thread.call(self._core.acknowledge_cumulative(message, txn.core))
+            self._call(self._core.acknowledge_cumulative(message, txn.core))
 
     def negative_acknowledge(self, message: Acknowledgeable) -> None:
         """Delivered again after negative_ack_redelivery_delay_ms."""
@@ -71,33 +122,34 @@ class Consumer:
 
     def _post(self, function: Callable[[Any], None], message: Any) -> None:
         self._core.refuse_if_ended()
+        self._thread.post(self._handover.settle)
         self._thread.post(function, message)
 
     def redeliver_unacknowledged_messages(self) -> None:
-        self._thread.call(_soon(self._core.redeliver_unacknowledged_messages))
+        self._call(_soon(self._core.redeliver_unacknowledged_messages))
 
     def seek(self, messageid: MessageId | int) -> None:
         """To behind a message (one topic or partition), or every one to a publish time in ms."""
-        self._thread.call(self._core.seek(messageid))
+        self._call(self._core.seek(messageid))
 
     def get_last_message_id(self) -> MessageId:
         """Of a single topic: several have no order between them."""
-        return self._thread.call(self._core.get_last_message_id())
+        return self._call(self._core.get_last_message_id())
 
     def get_last_message_ids(self) -> list[MessageId]:
         """One for each topic or partition; entry id -1 where there is no message."""
-        return self._thread.call(self._core.get_last_message_ids())
+        return self._call(self._core.get_last_message_ids())
 
     def get_mark_delete_position(self) -> MessageId:
         """Up to and with this entry all is acknowledged. Of a single topic."""
-        return self._thread.call(self._core.get_mark_delete_position())
+        return self._call(self._core.get_mark_delete_position())
 
     def unsubscribe(self) -> None:
         """Deletes the subscription and closes the consumer."""
-        self._thread.call(self._core.unsubscribe())
+        self._call(self._core.unsubscribe())
 
     def close(self) -> None:
-        self._thread.call(self._core.close())
+        self._call(self._core.close())
 
     def __enter__(self) -> "Consumer":
         return self
@@ -110,11 +162,11 @@ async def _soon(function: Any) -> None:
     function()
 
 
-class Reader:
+class Reader(_Receiving):
     """Made by Client.create_reader."""
 
     def __init__(self, thread: LoopThread, core: reader.Reader) -> None:
-        self._thread = thread
+        super().__init__(thread, core.consumer)
         self._core = core
 
     def topic(self) -> str:
@@ -125,25 +177,21 @@ class Reader:
 
     def read_next(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for it. Raises Timeout."""
-        message = self._core.consumer.poll()
-        if message is None:
-            return self._thread.call(self._core.read_next(timeout_millis))
-        self._thread.post(self._core.taken, message)
-        return message
+        return self._receive(timeout_millis)
 
     def batch_read(self, max_messages: int, timeout_millis: int | None = None) -> list[Message]:
         """Waits for a message, then takes all that are here; empty if none came in time."""
-        return self._thread.call(self._core.batch_read(max_messages, timeout_millis))
+        return self._call(self._core.batch_read(max_messages, timeout_millis))
 
     def has_message_available(self) -> bool:
         """False at the last message that can be delivered now."""
-        return self._thread.call(self._core.has_message_available())
+        return self._call(self._core.has_message_available())
 
     def seek(self, messageid: MessageId | int) -> None:
-        self._thread.call(self._core.seek(messageid))
+        self._call(self._core.seek(messageid))
 
     def close(self) -> None:
-        self._thread.call(self._core.close())
+        self._call(self._core.close())
 
     def __enter__(self) -> "Reader":
         return self

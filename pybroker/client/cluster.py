@@ -23,6 +23,7 @@ from pybroker.client.errors import (
     PulsarException,
     Timeout,
 )
+from pybroker.client.receive_queue import ReceiveQueue
 from pybroker.client.retry import passing, retrying
 from pybroker.errors import ServiceNotReady
 from pybroker.names import TopicName
@@ -91,6 +92,8 @@ class Cluster:
         self.tasks = Tasks("pybroker client")
         # Producer and consumer ids: unique within any one connection.
         self.ids = itertools.count(1)
+        # What consumers keep their messages in; a front for threads has one of its own.
+        self.new_queue: Callable[[], ReceiveQueue] = ReceiveQueue
         # Open producers and consumers, to be closed with the client.
         self.members: dict[Closeable, None] = {}
         self._service_addresses = service_addresses(service_url)

@@ -1,14 +1,14 @@
 """The consumer an application holds: one TopicConsumer per topic or partition, and one queue."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import AlreadyClosed, InvalidConfiguration, Timeout
 from pybroker.client.growing import PartitionWatch
 from pybroker.client.messages import Message, MessageId, Place
 from pybroker.client.options import ConsumerBatchReceivePolicy
-from pybroker.client.receive_queue import ReceiveQueue
+from pybroker.client.receive_queue import tell_taken
 from pybroker.client.subscribing import SubscriptionSpec
 from pybroker.client.topic_consumer import TopicConsumer
 from pybroker.client.transaction import Transaction
@@ -35,11 +35,13 @@ class Consumer:
         self._cluster = cluster
         self._topic = topic
         self._spec = spec
-        self._queue = ReceiveQueue()
+        self.queue = cluster.new_queue()
+        # What must be done with what threads took and acknowledged, before anything else.
+        self.settle: Callable[[], None] = self.queue.settle
         size = self._queue_size(len(partitions))
         self._capacity = size * len(partitions)
         self._parts = {
-            name: TopicConsumer(cluster, name, spec, self._queue, size) for name in partitions
+            name: TopicConsumer(cluster, name, spec, self.queue, size) for name in partitions
         }
         self._watch = PartitionWatch(
             cluster, growing, options.partitions_watched_every_s, self._grow
@@ -60,7 +62,7 @@ class Consumer:
         size = self._queue_size(len(partitions))
         for name in partitions:
             if name not in self._parts:
-                part = TopicConsumer(self._cluster, name, spec, self._queue, size)
+                part = TopicConsumer(self._cluster, name, spec, self.queue, size)
                 await self._cluster.open_part(part)
                 self._parts = {**self._parts, name: part}  # Other threads may be looking.
                 self._capacity += size
@@ -81,8 +83,8 @@ class Consumer:
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for it. Raises Timeout."""
-        message = await self._queue.get(None if timeout_millis is None else timeout_millis / 1000)
-        self.taken(message)
+        message = await self.queue.get(None if timeout_millis is None else timeout_millis / 1000)
+        tell_taken([message])
         return message
 
     async def batch_receive(self) -> list[Message]:
@@ -97,10 +99,9 @@ class Consumer:
             pass
         except BaseException:
             # Nobody will get them now: whoever receives next shall.
-            self._queue.put_back([each for each in messages if each.entry.receiver.holds(each)])
+            self.queue.put_back([each for each in messages if each.entry.receiver.holds(each)])
             raise
-        for message in messages:
-            self.taken(message)
+        tell_taken(messages)
         return messages
 
     async def _collect(self, messages: list[Message], policy: ConsumerBatchReceivePolicy) -> None:
@@ -110,7 +111,7 @@ class Consumer:
             limit = min(limit, policy.max_num_message)
         size_bytes = 0
         while len(messages) < limit and not 0 < policy.max_num_bytes <= size_bytes:
-            messages.append(await self._queue.get(None))
+            messages.append(await self.queue.get(None))
             size_bytes += len(messages[-1].data())
 
     async def take(self, max_messages: int, timeout_millis: int | None) -> list[Message]:
@@ -119,21 +120,25 @@ class Consumer:
             messages = [await self.receive(timeout_millis)]
         except Timeout:
             return []
-        while len(messages) < max_messages and (message := self.poll()) is not None:
-            self.taken(message)
-            messages.append(message)
-        return messages
+        more: list[Message] = []
+        while len(more) < max_messages - 1 and (message := self.queue.poll()) is not None:
+            more.append(message)
+        tell_taken(more)
+        return messages + more
 
-    def poll(self) -> Message | None:
-        """A message that is here already; `taken` must follow. May be called from any thread."""
-        return self._queue.poll()
+    @property
+    def half_queue(self) -> int:
+        """So many messages taken are worth telling: the broker may send as many more."""
+        return max(1, self._queue_size(len(self._parts)) // 2)
 
-    def taken(self, message: Message) -> None:
-        message.entry.receiver.taken(message)
+    @property
+    def is_prompt(self) -> bool:
+        """Whether each message taken starts something: its timeout, a reader's place."""
+        return self._spec.start is not None or bool(self._spec.options.unacked_messages_timeout_ms)
 
     @property
     def queued(self) -> int:
-        return len(self._queue)
+        return len(self.queue)
 
     # --- acknowledging ----------------------------------------------------------------------
 
@@ -167,13 +172,17 @@ class Consumer:
 
     def refuse_if_ended(self) -> None:
         """Raises AlreadyClosed, or what ended the consumer."""
-        if self._queue.failure is not None:
-            raise self._queue.failure
+        if self.queue.failure is not None:
+            raise self.queue.failure
 
     def acknowledge_now(self, messages: Acknowledgeable | Sequence[Acknowledgeable]) -> None:
         """`acknowledge` outside of transactions, for callers that are not coroutines."""
         for part, places in self._by_part(messages):
             part.acknowledge(places)
+
+    def refuse_unknown(self, message: Acknowledgeable) -> None:
+        """From any thread. Raises InvalidConfiguration for an id that is of none of the topics."""
+        self._receiver_of(message)
 
     def acknowledge_cumulative_now(self, message: Acknowledgeable) -> None:
         for part, places in self._by_part(message):
@@ -283,9 +292,10 @@ class Consumer:
         if self._closed:
             return
         self._closed = True
+        self.settle()
         self._watch.stop()
         self._cluster.members.pop(self, None)
-        self._queue.fail(AlreadyClosed(f"The consumer of {self._topic} is closed"))
+        self.queue.fail(AlreadyClosed(f"The consumer of {self._topic} is closed"))
         await asyncio.gather(
             *(part.close() for part in self._parts.values()), return_exceptions=True
         )

@@ -6,7 +6,7 @@ be read) gives its permits back here; what it does get gives them back when it i
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from pybroker.client.acknowledger import Acknowledger
@@ -38,6 +38,7 @@ class Receiver(Protocol):
     partition: int
 
     def owe_permits(self, count: int) -> None: ...
+    def on_taken(self, messages: Sequence[Message]) -> None: ...
     def give_up(self, message: pb.CommandMessage, corruption: CorruptEntry) -> None: ...
     def not_delivered(self, keys: Iterable[EntryKey]) -> None: ...
 

@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pybroker.client.errors import AlreadyClosed, ClientError
 
@@ -63,6 +63,10 @@ class Space:
             self._changed.notify_all()
 
 
+class WaitedOn(Protocol):
+    def close(self) -> None: ...
+
+
 class _Running:
     """The thread's own part."""
 
@@ -72,8 +76,8 @@ class _Running:
         self.ending = False
         self.posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self.woken = False
-        # They have to be told when nobody frees room any more.
-        self.spaces: weakref.WeakSet[Space] = weakref.WeakSet()
+        # What threads wait for without a call into this one: they have to be told.
+        self.waited_on: weakref.WeakSet[WaitedOn] = weakref.WeakSet()
 
     def run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -86,8 +90,8 @@ class _Running:
     def _wind_up(self) -> None:
         with self.lock:
             self.ending = True
-        for space in list(self.spaces):
-            space.close()
+        for waited_on in list(self.waited_on):
+            waited_on.close()
         self.run_posted()
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
@@ -173,8 +177,12 @@ class LoopThread:
     def space(self, limit: int) -> Space:
         """Room that ends with this thread."""
         space = Space(limit)
-        self._running.spaces.add(space)
+        self.ends(space)
         return space
+
+    def ends(self, waited_on: WaitedOn) -> None:
+        """It is closed when this thread ends."""
+        self._running.waited_on.add(waited_on)
 
     @property
     def is_current(self) -> bool:
@@ -188,6 +196,11 @@ class LoopThread:
             )
         if self._running.ending:
             raise AlreadyClosed("The client is closed")
+
+    def refuse_to_wait(self) -> None:
+        """For a wait that needs this thread, but not a call into it."""
+        self.refuse_on_own_thread()
+        self._refuse_if_gone()
 
     def refuse_on_own_thread(self) -> None:
         if self.is_current:

@@ -18,27 +18,13 @@ class Reader:
 
     async def read_next(self, timeout_millis: int | None = None) -> Message:
         """The next message; waits for it. Raises Timeout."""
-        message = await self.consumer.receive(timeout_millis)
-        self._passed(message)
-        return message
+        return await self.consumer.receive(timeout_millis)
 
     async def batch_read(
         self, max_messages: int, timeout_millis: int | None = None
     ) -> list[Message]:
         """Waits for a message, then takes all that are here; empty if none came in time."""
-        messages = await self.consumer.take(max_messages, timeout_millis)
-        if messages:
-            self._passed(messages[-1])
-        return messages
-
-    def taken(self, message: Message) -> None:
-        """What must follow `consumer.poll`."""
-        self.consumer.taken(message)
-        self._passed(message)
-
-    def _passed(self, message: Message) -> None:
-        """The broker's cursor follows, so that its statistics say what is unread."""
-        self.consumer.acknowledge_cumulative_now(message)
+        return await self.consumer.take(max_messages, timeout_millis)
 
     async def has_message_available(self) -> bool:
         """False at the last message that can be delivered now."""

@@ -1,11 +1,8 @@
-"""Messages received and not yet taken; shared by all topics of one consumer.
-
-`poll` may be called from any thread: taking from the left of a deque is atomic.
-"""
+"""Messages received and not yet handed out; shared by all topics of one consumer."""
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from pybroker.client.errors import Timeout
 from pybroker.client.messages import Message
@@ -24,23 +21,22 @@ class ReceiveQueue:
     def failure(self) -> Exception | None:
         return self._failure
 
-    def put(self, messages: Iterable[Message]) -> None:
+    def put(self, messages: Sequence[Message]) -> None:
         self._messages.extend(messages)
-        self._wake(len(self._messages))
+        if self._waiters:
+            self._wake(len(self._messages))
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """What somebody took and cannot use after all, in its order."""
+        """What somebody polled and cannot use after all, in its order."""
         self._messages.extendleft(reversed(messages))
         self._wake(len(messages))
 
     def poll(self) -> Message | None:
-        try:
-            return self._messages.popleft()
-        except IndexError:
-            return None
+        """A message that is here already; its TopicConsumer is still to be told."""
+        return self._messages.popleft() if self._messages else None
 
     async def get(self, timeout_s: float | None) -> Message:
-        """Raises Timeout, or what ended the consumer."""
+        """Like `poll`, but waits. Raises Timeout, or what ended the consumer."""
         if (message := self.poll()) is not None:
             return message
         try:
@@ -65,23 +61,15 @@ class ReceiveQueue:
             if (message := self.poll()) is not None:
                 return message
 
+    def settle(self) -> None:
+        """Tells what was taken without telling, where that is possible: see ThreadQueue."""
+
     def discard(self, receiver: object) -> int:
         """Drops what came through one TopicConsumer; how many messages that were."""
-        # Element by element: another thread may be polling, and nothing may be seen twice.
-        old, self._messages = self._messages, deque()
-        kept: list[Message] = []
-        dropped = 0
-        while old:
-            try:
-                message = old.popleft()
-            except IndexError:
-                break
-            if message.entry.receiver is receiver:
-                dropped += 1
-            else:
-                kept.append(message)
-        self._messages.extend(kept)
-        return dropped
+        before = len(self._messages)
+        kept = [each for each in self._messages if each.entry.receiver is not receiver]
+        self._messages = deque(kept)
+        return before - len(kept)
 
     def fail(self, error: Exception) -> None:
         self._failure = self._failure or error
@@ -93,3 +81,16 @@ class ReceiveQueue:
             if not waiter.done():
                 waiter.set_result(None)
                 count -= 1
+
+
+def tell_taken(messages: Sequence[Message]) -> None:
+    """Each TopicConsumer learns which of its messages the application has."""
+    by_receiver: dict[object, list[Message]] = {}
+    for message in messages:
+        receiver = message.entry.receiver
+        if receiver in by_receiver:
+            by_receiver[receiver].append(message)
+        else:
+            by_receiver[receiver] = [message]
+    for group in by_receiver.values():
+        group[0].entry.receiver.on_taken(group)

@@ -173,15 +173,20 @@ class TopicConsumer:
         """False for what will be delivered again, because it came in an earlier session."""
         return message.entry.session == self._intake.session
 
-    def taken(self, message: Message) -> None:
-        """The application has the message now."""
-        if not self.holds(message):
+    def on_taken(self, messages: Sequence[Message]) -> None:
+        """The application has these now. A reader's cursor follows, so that its statistics say
+        what is unread."""
+        session = self._intake.session
+        current = [message for message in messages if message.entry.session == session]
+        if not current:
             return
-        self.owe_permits(1)
+        self.owe_permits(len(current))
         if self._start is not None:
-            self._start = Start(message.message_id())
+            self._start = Start(current[-1].message_id())
+            self._acks.add_cumulative(current[-1].place)
         if self._unacked is not None:
-            self._unacked.add((message.entry.ledger_id, message.entry.entry_id))
+            for message in current:
+                self._unacked.add(message.entry.key)
 
     def owe_permits(self, count: int) -> None:
         self._permits_owed += count

@@ -16,6 +16,7 @@ from pybroker.client import (
     ClientError,
     ConnectError,
     InitialPosition,
+    InvalidConfiguration,
     MessageId,
     Result,
     Timeout,
@@ -132,6 +133,59 @@ def test_seeking_back_delivers_again(client: Client):
     consumer.seek(MessageId.earliest)
     assert consumer.receive(5000).data() == b"0"
     assert consumer.get_last_message_id() == ids[2]
+
+
+@pytest.mark.parametrize("queue_size", [1, 2, 3, 1000])
+def test_permits_come_back_however_small_the_queue(client: Client, queue_size: int):
+    topic = f"queue-{queue_size}"
+    producer = client.create_producer(topic, max_pending_messages=2000)
+    consumer = earliest(client, topic, receiver_queue_size=queue_size)
+    for number in range(1500):
+        producer.send_async(b"%d" % number)
+    received = [consumer.receive(5000).data() for _ in range(1500)]
+    assert received == [b"%d" % number for number in range(1500)]
+
+
+@pytest.mark.parametrize("end", ["client", "consumer"])
+def test_what_was_acknowledged_leaves_before_the_end(service: Any, client: Client, end: str):
+    topic = f"acknowledged-{end}"
+    client.create_producer(topic).send_batch(encode_batch([b"%d" % i for i in range(100)]))
+    other = Client(service.service_url)
+    consumer = earliest(other, topic)
+    for _ in range(99):
+        consumer.acknowledge(consumer.receive(5000))
+    (consumer if end == "consumer" else other).close()
+    assert earliest(client, topic).receive(5000).data() == b"99"
+    other.close()
+
+
+def test_acknowledgements_come_before_what_is_asked_next(client: Client):
+    ids = [client.create_producer("ordered").send(b"%d" % i) for i in range(3)]
+    consumer = earliest(client, "ordered")
+    for _ in range(3):
+        consumer.acknowledge(consumer.receive(5000))
+    assert consumer.get_mark_delete_position() == ids[2]
+    consumer.seek(MessageId.earliest)
+    assert consumer.receive(5000).data() == b"0"
+
+
+def test_many_messages_are_acknowledged_in_one_call(client: Client):
+    ids = [client.create_producer("listed").send(b"%d" % i) for i in range(3)]
+    consumer = earliest(client, "listed")
+    consumer.acknowledge([consumer.receive(5000), *ids[1:]])
+    assert consumer.get_mark_delete_position() == ids[2]
+
+
+def test_an_id_of_no_known_topic_is_refused_where_it_is_acknowledged(client: Client):
+    consumer = client.subscribe(["known-1", "known-2"], "s")
+    with pytest.raises(InvalidConfiguration, match="pass the Message"):
+        consumer.acknowledge(MessageId(-1, 1, 5))
+
+
+def test_not_acknowledged_in_time_is_delivered_again(client: Client):
+    client.create_producer("late").send(b"x")
+    consumer = earliest(client, "late", unacked_messages_timeout_ms=200)
+    assert consumer.receive(5000).message_id() == consumer.receive(5000).message_id()
 
 
 def test_calls_on_a_closed_client_are_refused(service: Any):

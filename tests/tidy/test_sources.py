@@ -32,9 +32,13 @@ SIMULATED = (
     "pybroker/app.py",
     "pybroker/client",
 )
-# The blocking client's thread: what is simulated is the asyncio client inside. Keys and nonces must
-# come from the system's generator: a seed would give them away.
-NOT_SIMULATED = ("pybroker/client/loop_thread.py", "pybroker/client/encryption.py")
+# The client's front for threads: what is simulated is the asyncio client inside. Keys and nonces
+# must come from the system's generator: a seed would give them away.
+NOT_SIMULATED = (
+    "pybroker/client/loop_thread.py",
+    "pybroker/client/thread_queue.py",
+    "pybroker/client/encryption.py",
+)
 NONDETERMINISTIC = {
     "time.time",
     "time.time_ns",
