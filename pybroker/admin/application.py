@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 from pybroker.admin.cluster_routes import ClusterRoutes
 from pybroker.admin.guard import Guard
 from pybroker.admin.lookup_routes import LookupRoutes
+from pybroker.admin.message_routes import MessageRoutes
 from pybroker.admin.metrics_routes import MetricsRoutes
 from pybroker.admin.namespace_routes import NamespaceRoutes
 from pybroker.admin.schema_routes import SchemaRoutes
@@ -30,6 +31,7 @@ _AREAS = (
     SubscriptionRoutes,
     SchemaRoutes,
     LookupRoutes,
+    MessageRoutes,
     TransactionRoutes,
     MetricsRoutes,
 )

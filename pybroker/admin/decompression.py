@@ -1,0 +1,46 @@
+"""Payloads as their producers made them. zlib is always there; the others if their library is."""
+
+import importlib
+import zlib
+from typing import Any, Final
+
+_NONE, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)  # of the wire's CompressionType
+_PACKAGES: Final = {_LZ4: "lz4", _ZSTD: "zstandard", _SNAPPY: "python-snappy"}
+MAX_BYTES: Final = 64 * 1024 * 1024
+
+
+class CannotDecompress(ValueError):
+    """The message says why, and what would help."""
+
+
+def decompressed(compression: int, payload: bytes, size: int) -> bytes:
+    """`size` is what the metadata says of the result. Raises CannotDecompress."""
+    if compression == _NONE:
+        return payload
+    if size > MAX_BYTES:
+        raise CannotDecompress(f"it claims {size} bytes; at most {MAX_BYTES} are shown")
+    try:
+        return _decompressed(compression, payload, size)
+    except ImportError:
+        package = _PACKAGES[compression]
+        raise CannotDecompress(
+            f"the broker needs {package} for it: pip install {package}"
+        ) from None
+    except Exception as error:  # each library has errors of its own
+        raise CannotDecompress(f"it does not decompress: {error}") from error
+
+
+def _decompressed(compression: int, payload: bytes, size: int) -> bytes:
+    if compression == _ZLIB:
+        return zlib.decompressobj().decompress(payload, max(size, 1))
+    found: Any
+    if compression == _LZ4:
+        found = importlib.import_module("lz4.block")
+        return bytes(found.decompress(payload, uncompressed_size=size))
+    if compression == _ZSTD:
+        found = importlib.import_module("zstandard")
+        return bytes(found.ZstdDecompressor().decompress(payload, max_output_size=size))
+    if compression == _SNAPPY:
+        found = importlib.import_module("snappy")
+        return bytes(found.decompress(payload))
+    raise CannotDecompress(f"compression {compression} is not known")

@@ -1,0 +1,161 @@
+"""Single messages: the n-th that waits on a subscription, and the one at a position.
+
+The body is the payload as the producer made it, decompressed; a batch is a sequence of
+[metadata size u32][SingleMessageMetadata][payload], and says so by X-Pulsar-num-batch-message.
+Everything else stands in headers, under Apache Pulsar's names.
+"""
+
+import asyncio
+import base64
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from managed_ledger.position import Position
+from pybroker.admin.decompression import CannotDecompress, decompressed
+from pybroker.admin.routing import TOPIC, route, topic_of
+from pybroker.admin.services import AdminServices
+from pybroker.admin.topic_stats import iso_time
+from pybroker.broker.topic import Topic
+from pybroker.errors import NotAllowed, SubscriptionNotFound, TopicNotFound
+from pybroker.wire.message_metadata import BadEntry, parse_metadata, payload_of
+
+_NUMBER: Final = "{number:int}"
+# Fields of MessageMetadata that are shown as they are, by their names in the header.
+_PLAIN: Final = {
+    "producer_name": "producer-name",
+    "sequence_id": "sequence-id",
+    "highest_sequence_id": "highest-sequence-id",
+    "replicated_from": "replicated-from",
+    "partition_key": "partition-key",
+    "partition_key_b64_encoded": "partition-key-b64-encoded",
+    "null_partition_key": "null-partition-key",
+    "null_value": "null-value",
+    "uncompressed_size": "uncompressed-size",
+    "encryption_algo": "encryption-algo",
+    "marker_type": "marker-type",
+    "txnid_least_bits": "txnid-least-bits",
+    "txnid_most_bits": "txnid-most-bits",
+    "uuid": "uuid",
+    "num_chunks_from_msg": "num-chunks-from-msg",
+    "total_chunk_msg_size": "total-chunk-msg-size",
+    "chunk_id": "chunk-id",
+    "num_messages_in_batch": "num-batch-message",
+}
+_TIMES: Final = {
+    "publish_time": "publish-time",
+    "event_time": "event-time",
+    "deliver_at_time": "deliver-at-time",
+}
+_BYTES: Final = {
+    "ordering_key": "Base64-ordering-key",
+    "encryption_param": "Base64-encryption-param",
+    "schema_version": "Base64-schema-version-b64encoded",
+}
+_COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
+_UNFIT: Final = re.compile(rb"[^!#$%&'*+.^_`|~0-9A-Za-z-]")  # for a header's name
+_CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
+
+
+class MessageRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._topics = services.topics
+
+    def routes(self) -> list[Route]:
+        subscription = f"{TOPIC}/subscription/{{subscription:segment}}"
+        return [
+            route("GET", f"{subscription}/position/{_NUMBER}", self.peek),
+            route("GET", f"{TOPIC}/ledger/{{ledger:int}}/entry/{_NUMBER}", self.by_id),
+        ]
+
+    async def peek(self, request: Request) -> Response:
+        """Counted from 1: the first that is not acknowledged."""
+        topic, number = await self._topic(request), request.path_params["number"]
+        name = request.path_params["subscription"]
+        subscription = topic.subscriptions.get(name)
+        if subscription is None:
+            raise SubscriptionNotFound(f"{topic.name} has no subscription {name}")
+        if number < 1:
+            raise HTTPException(412, "Positions are counted from 1")
+        found = await subscription.peek(number)
+        if found is None:
+            raise HTTPException(404, f"Message not found: {number} messages do not wait on {name}")
+        return await _answer(*found)
+
+    async def by_id(self, request: Request) -> Response:
+        topic = await self._topic(request)
+        position = Position(request.path_params["ledger"], request.path_params["number"])
+        run = None
+        if topic.ledger.has_entry(position):
+            run = await topic.ledger.read(position, position, 1, 1)
+        if run is None:
+            raise HTTPException(404, f"Message not found: {topic.name} holds no entry {position}")
+        return await _answer(position, run.entries[0])
+
+    async def _topic(self, request: Request) -> Topic:
+        name = topic_of(request)
+        if self._topics.tenants.partitions(name):
+            raise NotAllowed(f"{name} is partitioned: look at one of its partitions")
+        topic = await self._topics.get(name)
+        if topic is None:
+            raise TopicNotFound(f"{name} does not exist")
+        return topic
+
+
+async def _answer(position: Position, entry: bytes) -> Response:
+    try:
+        metadata, payload = parse_metadata(entry), payload_of(entry)
+    except BadEntry as error:
+        raise HTTPException(500, f"The message at {position} cannot be shown: {error}") from None
+    if not metadata.encryption_keys:
+        loop = asyncio.get_running_loop()
+        try:
+            payload = await loop.run_in_executor(
+                None, decompressed, metadata.compression, payload, metadata.uncompressed_size
+            )
+        except CannotDecompress as error:
+            raise HTTPException(501, f"The message at {position} is compressed: {error}") from None
+    response = Response(payload, media_type="application/octet-stream")
+    fields = [("Message-ID", f"{position.ledger_id}:{position.entry_id}"), *_described(metadata)]
+    response.raw_headers += [(_header(name), _value(value)) for name, value in fields]
+    return response
+
+
+def _described(metadata: Any) -> Iterator[tuple[str, object]]:
+    for field, name in _PLAIN.items():
+        if metadata.HasField(field):
+            yield name, getattr(metadata, field)
+    for field, name in _TIMES.items():
+        if metadata.HasField(field):
+            yield name, _time(getattr(metadata, field))
+    for field, name in _BYTES.items():
+        if metadata.HasField(field):
+            yield name, base64.b64encode(getattr(metadata, field)).decode()
+    if metadata.HasField("compression") and metadata.compression < len(_COMPRESSIONS):
+        yield "compression", _COMPRESSIONS[metadata.compression]
+    yield "Is-Encrypted", bool(metadata.encryption_keys)
+    for cluster in metadata.replicate_to:
+        yield "replicated-to", cluster
+    for pair in metadata.properties:
+        yield f"PROPERTY-{pair.key}", pair.value
+
+
+def _time(at_ms: int) -> str:
+    try:
+        return iso_time(at_ms)
+    except (ValueError, OverflowError, OSError):
+        return str(at_ms)  # no time that a calendar has
+
+
+def _header(name: str) -> bytes:
+    return _UNFIT.sub(b"_", f"X-Pulsar-{name}".encode()).lower()
+
+
+def _value(value: object) -> bytes:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return _CONTROL.sub(b" ", text.encode()).strip()
