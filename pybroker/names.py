@@ -1,6 +1,7 @@
 """Names that users type: topics, namespaces, transaction ids; parsed once, at the edge."""
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -43,33 +44,7 @@ class TopicName(NamedTuple):
 
         Raises InvalidTopicName.
         """
-        domain, separator, rest = text.partition("://")
-        if not separator:
-            domain, rest = "persistent", text
-            if rest.count("/") == 0:
-                rest = f"public/default/{rest}"
-        parts = rest.split("/", 2)
-        if domain not in _DOMAINS:
-            raise InvalidTopicName(
-                f"Topic {text[:200]!r}: the domain must be persistent or non-persistent"
-            )
-        # Of the local part alone: a short form must not become too long by being written out.
-        if len(parts) != 3 or len(parts[2]) > MAX_NAME_CHARS:
-            raise InvalidTopicName(
-                f"Topic {text[:200]!r} is not of the form persistent://tenant/namespace/topic "
-                f"with at most {MAX_NAME_CHARS} characters behind the namespace"
-            )
-        tenant, namespace, local = parts
-        for part in (tenant, namespace):
-            if not _PROPERTY.fullmatch(part) or part in (".", ".."):
-                raise InvalidTopicName(
-                    f"Topic {text[:200]!r}: tenant and namespace may hold letters, digits and -=:._"
-                )
-        if not _LOCAL.fullmatch(local) or local in (".", ".."):
-            raise InvalidTopicName(
-                f"Topic {text[:200]!r}: the topic part is empty or holds control characters"
-            )
-        return cls(domain, tenant, namespace, local)
+        return _parsed(text)
 
     @classmethod
     def of_ledger(cls, name: str) -> "TopicName":
@@ -114,6 +89,37 @@ class TopicName(NamedTuple):
     def ledger_name(self) -> str:
         """The managed ledger's name, as Apache Pulsar names it: tenant/ns/persistent/topic."""
         return f"{self.tenant}/{self.namespace}/{self.domain}/{self.local}"
+
+
+@lru_cache(maxsize=1000)  # the same few come again and again, with every transaction
+def _parsed(text: str) -> TopicName:
+    domain, separator, rest = text.partition("://")
+    if not separator:
+        domain, rest = "persistent", text
+        if rest.count("/") == 0:
+            rest = f"public/default/{rest}"
+    parts = rest.split("/", 2)
+    if domain not in _DOMAINS:
+        raise InvalidTopicName(
+            f"Topic {text[:200]!r}: the domain must be persistent or non-persistent"
+        )
+    # Of the local part alone: a short form must not become too long by being written out.
+    if len(parts) != 3 or len(parts[2]) > MAX_NAME_CHARS:
+        raise InvalidTopicName(
+            f"Topic {text[:200]!r} is not of the form persistent://tenant/namespace/topic "
+            f"with at most {MAX_NAME_CHARS} characters behind the namespace"
+        )
+    tenant, namespace, local = parts
+    for part in (tenant, namespace):
+        if not _PROPERTY.fullmatch(part) or part in (".", ".."):
+            raise InvalidTopicName(
+                f"Topic {text[:200]!r}: tenant and namespace may hold letters, digits and -=:._"
+            )
+    if not _LOCAL.fullmatch(local) or local in (".", ".."):
+        raise InvalidTopicName(
+            f"Topic {text[:200]!r}: the topic part is empty or holds control characters"
+        )
+    return TopicName(domain, tenant, namespace, local)
 
 
 def check_subscription_name(name: str) -> None:

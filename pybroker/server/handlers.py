@@ -109,7 +109,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     _T.TC_CLIENT_CONNECT_REQUEST: Handler(
         "tcClientConnectRequest",
         begun=on_transaction.tc_client_connect,
-        answer=on_transaction.done,
+        answer=on_transaction.connected,
         answer_error=on_transaction.failed,
     ),
     _T.NEW_TXN: Handler(

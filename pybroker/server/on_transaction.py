@@ -14,6 +14,7 @@ from pybroker.names import TopicName, TxnId
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinators import Coordinators
 from pybroker.transaction.txn_status import TxnAction, require_decided
+from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
@@ -47,24 +48,26 @@ _RESPONSES: Final[dict[type, tuple[Any, str]]] = {
 }
 
 
-def _answer(
-    session: "Session", command: Any, txn_id: TxnId | None, error: PulsarError | None = None
-) -> None:
+_NUMBERS: Final = {
+    command: (kind, int(_TYPE.DESCRIPTOR.fields_by_name[field].number))
+    for command, (kind, field) in _RESPONSES.items()
+}
+
+
+def done(session: "Session", command: Any, txn_id: TxnId) -> None:
+    kind, number = _NUMBERS[type(command)]
+    session.write(commands.transaction_done(kind, number, command.request_id, *txn_id))
+
+
+def failed(session: "Session", command: Any, error: PulsarError) -> None:
     kind, field = _RESPONSES[type(command)]
     envelope = pb.BaseCommand(type=kind)
     response = getattr(envelope, field)
     response.request_id = command.request_id
-    if txn_id is not None:
-        # Explicitly, even when 0: the Go client dereferences both.
-        response.txnid_most_bits, response.txnid_least_bits = txn_id
-    if error is not None:
-        response.error, response.message = error.code, str(error)
+    if hasattr(command, "txnid_most_bits"):
+        response.txnid_most_bits, response.txnid_least_bits = _txn_id(command)
+    response.error, response.message = error.code, str(error)
     session.send_command(envelope)
-
-
-def failed(session: "Session", command: Any, error: PulsarError) -> None:
-    has_id = hasattr(command, "txnid_most_bits")
-    _answer(session, command, _txn_id(command) if has_id else None, error)
 
 
 def _txn_id(command: Any) -> TxnId:
@@ -100,10 +103,6 @@ async def _opened(
     return await work(await coordinators.get(tc_id))
 
 
-def done(session: "Session", command: Any, txn_id: TxnId | None) -> None:
-    _answer(session, command, txn_id)
-
-
 # -- from clients
 
 
@@ -115,6 +114,13 @@ def tc_client_connect(
 
 async def _nothing_more(coordinator: TransactionCoordinator) -> None:
     """That it is served is all that was asked."""
+
+
+def connected(session: "Session", command: pb.CommandTcClientConnectRequest, _: None) -> None:
+    kind, field = _RESPONSES[type(command)]
+    envelope = pb.BaseCommand(type=kind)
+    getattr(envelope, field).request_id = command.request_id
+    session.send_command(envelope)
 
 
 def new_txn(session: "Session", command: pb.CommandNewTxn) -> Awaitable[TxnId]:
@@ -179,7 +185,7 @@ async def end_on_partition(session: "Session", command: pb.CommandEndTxnOnPartit
     )
     if ending is not None:
         await asyncio.shield(ending)
-    _answer(session, command, txn_id)
+    done(session, command, txn_id)
 
 
 async def end_on_subscription(session: "Session", command: pb.CommandEndTxnOnSubscription) -> None:
@@ -199,4 +205,4 @@ async def end_on_subscription(session: "Session", command: pb.CommandEndTxnOnSub
     )
     if ending is not None:
         await asyncio.shield(ending)
-    _answer(session, command, txn_id)
+    done(session, command, txn_id)

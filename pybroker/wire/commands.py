@@ -42,6 +42,18 @@ def has_invalid_text(message: Message) -> bool:
     return False
 
 
+# -- transactions: request_id, txnid_least_bits, txnid_most_bits are fields 1 to 3 of each response
+
+
+def transaction_done(kind: int, field: int, request_id: int, most: int, least: int) -> bytes:
+    """A response without an error, of type `kind`, in the field of that number of BaseCommand."""
+    body = b"\x08" + varint.encode(request_id)
+    # Explicitly, even when 0: the Go client dereferences both.
+    body += b"\x10" + varint.encode(least) + b"\x18" + varint.encode(most)
+    start = b"\x08" + varint.encode(kind) + varint.encode(field << 3 | 2)
+    return _head(start + varint.encode(len(body)), len(body)) + body
+
+
 # -- SEND_RECEIPT --------------------------------------------------------------------------------
 
 

@@ -41,6 +41,7 @@ ROWS: Mapping[str, Row] = {
     "connections": startup.idle_connections,
     "catch-up": startup.catch_up_1kb,
     "transactions": transactions.transactions,
+    "txn-small": transactions.small_transactions,
     "txn-publish": transactions.transactional_publish,
     "scaling": scaling.scaling,
 }

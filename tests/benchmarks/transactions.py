@@ -16,6 +16,7 @@ from pybroker.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 
 OPEN_AT_ONCE = 256
+FEW_AT_ONCE, COORDINATORS = 50, 16
 MESSAGES_PER_TXN = 1000
 WINDOW = 10_000
 
@@ -44,23 +45,40 @@ def transactions(bench: Bench) -> list[Figure]:
     ]
 
 
-def _transform(broker: MeasuredBroker, count: int, window: int) -> Transform:
+def small_transactions(bench: Bench) -> list[Figure]:
+    """As Apache Pulsar's own load tool does it: fewer at once, spread over all coordinators."""
+    count = bench.scaled(5_000)
+    spent: list[Spent] = []
+    with bench.broker("txn-small") as broker:
+        for _ in range(bench.runs):
+            spent.append(measure(broker, [_transform(broker, count, FEW_AT_ONCE, COORDINATORS)]))
+    name = f"transactions, one message, one acknowledgement, {FEW_AT_ONCE} open"
+    return [
+        Figure(f"{name}: rate", "txn/s", [s.rate(count) for s in spent]),
+        Figure(f"{name}: broker CPU", "µs/txn", [s.cpu_us(count) for s in spent], Target(450)),
+    ]
+
+
+def _transform(broker: MeasuredBroker, count: int, window: int, coordinators: int = 1) -> Transform:
     source_topic, output = new_topic(), new_topic()
     publish(broker, source_topic, Load(count, 1, 100, window=10_000))
-    connection = connect_coordinator(broker)
+    connection = connect_coordinator(broker, coordinators)
     connection.create_producer(output, in_txn=True)
     connection.subscribe(source_topic, SUBSCRIPTION, pb.CommandSubscribe.Shared)
     source = Source(source_topic, last_position(connection)[0])
-    return Transform(connection, output, source, count, window)
+    return Transform(connection, output, source, count, window, coordinators)
 
 
-def connect_coordinator(broker: MeasuredBroker) -> RawConnection:
+def connect_coordinator(broker: MeasuredBroker, coordinators: int = 1) -> RawConnection:
     connection = RawConnection(broker.port)
-    request = pb.CommandTcClientConnectRequest(request_id=connection.next_request_id(), tc_id=0)
-    connection.send(
-        pb.BaseCommand(type=Type.TC_CLIENT_CONNECT_REQUEST, tcClientConnectRequest=request)
-    )
-    connection.wait_for(Type.TC_CLIENT_CONNECT_RESPONSE)
+    for tc_id in range(coordinators):
+        request = pb.CommandTcClientConnectRequest(
+            request_id=connection.next_request_id(), tc_id=tc_id
+        )
+        connection.send(
+            pb.BaseCommand(type=Type.TC_CLIENT_CONNECT_REQUEST, tcClientConnectRequest=request)
+        )
+        connection.wait_for(Type.TC_CLIENT_CONNECT_RESPONSE)
     return connection
 
 

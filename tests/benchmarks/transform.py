@@ -23,10 +23,18 @@ class BrokenTransaction(Exception):
 
 
 class Transform:
-    """A pump that runs `count` transactions, `open_at_once` of them at any time."""
+    """A pump that runs `count` transactions, `window` of them at any time, over `coordinators` by
+    turns.
+    """
 
     def __init__(
-        self, connection: RawConnection, output: str, source: "Source", count: int, window: int
+        self,
+        connection: RawConnection,
+        output: str,
+        source: "Source",
+        count: int,
+        window: int,
+        coordinators: int = 1,
     ) -> None:
         self.connection = connection
         self.done = False
@@ -36,6 +44,7 @@ class Transform:
         self._source = source
         self._count = count
         self._window = window
+        self._coordinators = coordinators
         self._started = 0
         self._missing: dict[int, int] = {}  # answers that a transaction's present step lacks
         self._txn_ids: dict[int, TxnId] = {}
@@ -68,7 +77,8 @@ class Transform:
     def _begin(self) -> None:
         number = self._started
         self._started += 1
-        new = pb.CommandNewTxn(request_id=number, txn_ttl_millis=TIMEOUT_MS, tc_id=0)
+        tc_id = number % self._coordinators
+        new = pb.CommandNewTxn(request_id=number, txn_ttl_millis=TIMEOUT_MS, tc_id=tc_id)
         self._await(number, 1, self._add_participants)
         self._write(pb.BaseCommand(type=Type.NEW_TXN, newTxn=new))
 

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from pybroker.errors import NotAllowed
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import varint
-from pybroker.wire.commands import MessageFrames, ack_set_bits, ack_set_words, receipts
+from pybroker.wire.commands import (
+    MessageFrames,
+    ack_set_bits,
+    ack_set_words,
+    receipts,
+    transaction_done,
+)
 from pybroker.wire.frames import FrameDecoder, SendRun, encode_frame
 from pybroker.wire.message_metadata import build_entry
 
@@ -153,3 +159,26 @@ def test_a_padded_entry_id_is_a_varint_of_fixed_width(entry_id: int) -> None:
     assert len(padded) == varint.ENTRY_WIDTH
     assert varint.decode(padded) == entry_id
     assert pb.MessageIdData.FromString(b"\x08\x00\x10" + padded).entryId == entry_id
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        (Type.NEW_TXN_RESPONSE, "newTxnResponse"),
+        (Type.ADD_PARTITION_TO_TXN_RESPONSE, "addPartitionToTxnResponse"),
+        (Type.ADD_SUBSCRIPTION_TO_TXN_RESPONSE, "addSubscriptionToTxnResponse"),
+        (Type.END_TXN_RESPONSE, "endTxnResponse"),
+        (Type.END_TXN_ON_PARTITION_RESPONSE, "endTxnOnPartitionResponse"),
+        (Type.END_TXN_ON_SUBSCRIPTION_RESPONSE, "endTxnOnSubscriptionResponse"),
+    ],
+)
+@given(request_id=U64, most=U64, least=U64)
+def test_a_transactions_answer_is_what_protobuf_would_write(
+    kind: int, field: str, request_id: int, most: int, least: int
+) -> None:
+    number = Type.DESCRIPTOR.fields_by_name[field].number
+    wanted = pb.BaseCommand(type=kind)  # type: ignore[arg-type]
+    response = getattr(wanted, field)
+    response.request_id = request_id
+    response.txnid_most_bits, response.txnid_least_bits = most, least
+    assert transaction_done(kind, number, request_id, most, least) == encode_frame(wanted)
