@@ -102,6 +102,8 @@ class TransactionCoordinator:
         self._timer_due_s = 0.0
         self._tasks = Tasks(f"transaction coordinator {coordinator_id}")
         self._participants = ParticipantEnds(participants, self._tasks)
+        self._served_from_ms = store.outcomes.latest_ms or clock.now_ms()
+        self._served_since_s = clock.monotonic_s()
         self._snapshotting = False
         self._closed = False
         self._opened = self._timed_out = 0
@@ -169,6 +171,7 @@ class TransactionCoordinator:
         """
         self._check_open()
         local_id = txn_id.least
+        self._store.forget_old_outcomes(self._served_ms())
         try:
             decision = self._store.decide_end(local_id, action, principal, self._clock.now_ms())
         except InvalidTxnStatus as refusal:
@@ -215,6 +218,11 @@ class TransactionCoordinator:
         elif not durable.done():  # else whoever waited was cancelled
             durable.set_result(TxnId(self.coordinator_id, local_id))
 
+    def _served_ms(self) -> int:
+        """The time by which outcomes age: it goes on while this coordinator is served."""
+        passed_s = self._clock.monotonic_s() - self._served_since_s
+        return self._served_from_ms + int(1000 * passed_s)
+
     # The end of a transaction
 
     def _start_end(self, local_id: int, action: TxnAction, decision: ChangeStatus) -> None:
@@ -241,9 +249,7 @@ class TransactionCoordinator:
         """The decision and all that followed from it are durable: nobody has to wait for the record
         that closes the books. Lost in a crash, it is written again by the recovered end.
         """
-        self._log_then(
-            self._store.decide_ended(local_id, action, self._clock.now_ms()), _close_books
-        )
+        self._log_then(self._store.decide_ended(local_id, action, self._served_ms()), _close_books)
         self._ended[action] += 1
         txn_id = TxnId(self.coordinator_id, local_id)
         for followed in self._ends.pop(local_id).followed:

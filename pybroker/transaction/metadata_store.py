@@ -116,6 +116,10 @@ class TransactionMetadataStore:
             self._lowest_live += 1
         return self._lowest_live - 1
 
+    def forget_old_outcomes(self, now_ms: int) -> None:
+        """In the time of `OutcomeWindow`; applying an end does so, too."""
+        self.outcomes.passed(now_ms, self.low_watermark)
+
     # Decisions
 
     @property

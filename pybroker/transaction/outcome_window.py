@@ -2,8 +2,12 @@
 
 A coordinator's ids are dense, so a chunk is a plain bytearray. Only chunks that changed are written
 at a snapshot. Expiry is coarse and needs no timestamp per transaction: every so often a mark notes
-"up to this id all had ended by now"; once the mark is older than the retention, the chunks that lie
-wholly below it go.
+"up to this id all had ended by now"; once the mark is older than the retention, what lies below it
+goes.
+
+Time is the coordinator's own (`latest_ms`): it goes on only while it is served, from where it was.
+So a wall clock that is set, whether back or forward, forgets nothing too early and keeps nothing
+for ever; nor is anything forgotten while nobody could have asked.
 """
 
 import zlib
@@ -34,6 +38,7 @@ class OutcomeWindow:
         self._expired: dict[int, None] = {}
         self._first_chunk = 0
         self._marks: deque[OutcomeMark] = deque()
+        self.latest_ms = 0  # the latest time that was told
 
     def get(self, local_id: int) -> TxnStatus | None:
         chunk = self._chunks.get(local_id // CHUNK_IDS)
@@ -42,6 +47,8 @@ class OutcomeWindow:
         return TxnStatus(outcome)
 
     def record(self, local_id: int, outcome: TxnStatus) -> None:
+        if not self._retention_ms:
+            return
         number = local_id // CHUNK_IDS
         chunk = self._chunks.get(number)
         if chunk is None:
@@ -51,13 +58,20 @@ class OutcomeWindow:
 
     def passed(self, at_ms: int, watermark: int) -> None:
         """Time is `at_ms` and all ids up to `watermark` have ended: mark it, expire old chunks."""
+        self.latest_ms = max(self.latest_ms, at_ms)
         interval_ms = self._retention_ms // _MARKS_PER_RETENTION
         if not self._marks or at_ms - self._marks[-1].at_ms >= interval_ms:
             self.restore_mark(OutcomeMark(at_ms, watermark))
-        while self._marks[0].at_ms + self._retention_ms < at_ms:
+        while self._marks and self._marks[0].at_ms + self._retention_ms < self.latest_ms:
             self._expire(self._marks.popleft().watermark)
 
     def _expire(self, watermark: int) -> None:
+        """All up to `watermark`: whole chunks go, of the next one the beginning does."""
+        number, below = divmod(watermark + 1, CHUNK_IDS)
+        chunk = self._chunks.get(number)
+        if chunk is not None and any(chunk[:below]):
+            chunk[:below] = bytes(below)
+            self._changed[number] = None
         for number in range(self._first_chunk, (watermark + 1) // CHUNK_IDS):
             if self._chunks.pop(number, None) is not None:
                 self._expired[number] = None
@@ -68,10 +82,14 @@ class OutcomeWindow:
         return list(self._marks)
 
     def restore_mark(self, mark: OutcomeMark) -> None:
+        self.latest_ms = max(self.latest_ms, mark.at_ms)
         if not self._marks or mark.at_ms > self._marks[-1].at_ms:
             self._marks.append(mark)
 
     def restore_chunk(self, number: int, packed: bytes) -> None:
+        if not self._retention_ms:
+            self._expired[number] = None
+            return
         self._chunks[number] = bytearray(zlib.decompress(packed))
         self._first_chunk = min(self._chunks)
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 import pytest
-from txn_world import ABORT, COMMIT, COPIES, ORDERS, World, in_world, in_world_with, soon
+from txn_world import ABORT, COMMIT, COPIES, ORDERS, World, in_world, in_world_with, run, soon
 
 from pybroker.errors import (
     InvalidTxnStatus,
@@ -14,6 +14,7 @@ from pybroker.errors import (
     TransactionNotFound,
 )
 from pybroker.names import TxnId
+from pybroker.transaction import outcome_window
 from pybroker.transaction.transaction_log import log_name
 from pybroker.transaction.txn_status import TxnStatus
 
@@ -399,3 +400,48 @@ async def test_coordinators_that_were_never_used_have_no_log(world: World) -> No
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
+
+
+DAY_MS = 86_400_000
+
+
+async def ended_one(world: World) -> TxnId:
+    txn_id = await world.begin()
+    await world.end(txn_id, COMMIT)
+    return txn_id
+
+
+@pytest.mark.parametrize("jump_ms", [DAY_MS, -DAY_MS])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_clock_that_is_set_forgets_no_outcome_too_early_and_keeps_none_for_ever(
+    monkeypatch: pytest.MonkeyPatch, jump_ms: int, restarted: bool
+) -> None:
+    monkeypatch.setattr(outcome_window, "CHUNK_IDS", 2)
+
+    async def scenario() -> None:
+        world = await World(transaction_outcome_retention_ms=60_000).start()
+        early = await ended_one(world)
+        offset_ms = world.clock.wall_offset_ms + jump_ms
+        if restarted:
+            world = await world.restarted()
+        world.clock.wall_offset_ms = offset_ms
+        for _ in range(10):
+            await ended_one(world)
+            await asyncio.sleep(5)
+        assert world.coordinators.status(early) is TxnStatus.COMMITTED
+        for _ in range(30):
+            await ended_one(world)
+            await asyncio.sleep(5)
+        assert world.coordinators.status(early) is None
+        coordinator = await world.coordinators.get(0)
+        assert len(coordinator._store.outcomes._chunks) < 15
+
+    run(scenario())
+
+
+@in_world_with(transaction_outcome_retention_ms=0)
+async def test_without_retention_an_end_is_forgotten_at_once(world: World) -> None:
+    txn_id = await ended_one(world)
+    assert world.coordinators.status(txn_id) is None
+    with pytest.raises(TransactionNotFound):
+        await world.end(txn_id, COMMIT)

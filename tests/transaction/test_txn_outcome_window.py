@@ -50,6 +50,29 @@ def test_expired_chunks_are_named_for_deletion() -> None:
     assert window.take_changes() == ({}, [0])
 
 
+def test_without_retention_nothing_is_remembered() -> None:
+    window = OutcomeWindow(0)
+    window.record(1, TxnStatus.COMMITTED)
+    window.passed(5, 1)
+    assert window.get(1) is None
+    kept_before = OutcomeWindow(HOUR_MS)
+    kept_before.record(1, TxnStatus.COMMITTED)
+    window.restore_chunk(0, kept_before.take_changes()[0][0])
+    assert window.get(1) is None
+    assert window.take_changes() == ({}, [0])
+
+
+def test_of_a_chunk_in_use_the_beginning_is_forgotten() -> None:
+    window = OutcomeWindow(HOUR_MS)
+    window.record(1, TxnStatus.COMMITTED)
+    window.passed(0, 1)
+    window.record(2, TxnStatus.ABORTED)
+    window.passed(HOUR_MS + 1, 2)
+    assert window.get(1) is None
+    assert window.get(2) is TxnStatus.ABORTED
+    assert sorted(window.take_changes()[0]) == [0]
+
+
 def test_deadlines_come_in_order_and_once() -> None:
     tracker = TimeoutTracker()
     tracker.add(1, 20.0)
