@@ -30,6 +30,11 @@ class BrokerConfig:
     allow_auto_topic_creation_type: str = "non-partitioned"
     default_num_partitions: int = 1
     max_num_partitions_per_partitioned_topic: int = 100_000
+    broker_delete_inactive_topics_enabled: bool = True
+    broker_delete_inactive_topics_mode: str = "delete_when_no_subscriptions"
+    broker_delete_inactive_topics_frequency_seconds: int = 60
+    broker_delete_inactive_topics_max_inactive_duration_seconds: int = 0  # 0: as the frequency
+    broker_delete_inactive_partitioned_topic_metadata_enabled: bool = False
     allow_auto_subscription_creation: bool = True
     broker_deduplication_enabled: bool = False
     broker_deduplication_max_number_of_producers: int = 10_000

@@ -18,11 +18,19 @@ Value = str | int | float | bool
 
 _FIELDS: Final = {field.name.replace("_", ""): field for field in fields(BrokerConfig)}
 _BOOLEANS: Final = {"true": True, "false": False}
-_CHOICES: Final = {"allow_auto_topic_creation_type": ("non-partitioned", "partitioned")}
+_CHOICES: Final = {
+    "allow_auto_topic_creation_type": ("non-partitioned", "partitioned"),
+    "broker_delete_inactive_topics_mode": (
+        "delete_when_no_subscriptions",
+        "delete_when_subscriptions_caught_up",
+    ),
+}
+_MAY_BE_EMPTY: Final = {"broker_delete_inactive_topics_max_inactive_duration_seconds": 0}
 _MINIMUM: Final = {  # of every other number: 0
     "default_retention_time_in_minutes": -1,  # -1: for ever
     "default_retention_size_in_mb": -1,
     "broker_deduplication_snapshot_interval_seconds": 1,
+    "broker_delete_inactive_topics_frequency_seconds": 1,
     "default_num_partitions": 1,
     "keep_alive_interval_seconds": 1,
     "managed_ledger_max_entries_per_ledger": 1,
@@ -95,6 +103,8 @@ def _convert(name: str, kind: type, text: str, key: str) -> Value:
         return _BOOLEANS[text.lower()]
     if kind is str:
         return _chosen(name, text, key)
+    if not text and name in _MAY_BE_EMPTY:
+        return _MAY_BE_EMPTY[name]
     return _number(name, kind, text, key)
 
 

@@ -69,6 +69,10 @@ class Producer:
         return self.access_mode is not AccessMode.SHARED
 
 
+def nobody_cares() -> None:
+    pass
+
+
 class Producers:
     """`store_epoch` makes a new topic epoch durable before its owner hears of it."""
 
@@ -79,6 +83,7 @@ class Producers:
         "_topic",
         "_waiting",
         "epoch",
+        "on_deserted",
     )
 
     def __init__(
@@ -89,6 +94,7 @@ class Producers:
         self._connected: dict[str, Producer] = {}
         self._waiting: list[Producer] = []  # few, and nearly always none
         self._closed: PulsarError | None = None
+        self.on_deserted: Callable[[], None] = nobody_cares  # the last one has gone
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -157,6 +163,8 @@ class Producers:
     def _forget(self, producer: Producer) -> None:
         if self._connected.get(producer.name) is producer:
             del self._connected[producer.name]
+            if not self._connected:
+                self.on_deserted()
         if self._waiting:
             self._waiting = [waiter for waiter in self._waiting if waiter is not producer]
 

@@ -42,6 +42,7 @@ class SubscribedTopic(ReadableTopic, TransactionalTopic, Protocol):
 
     @property
     def subscriptions(self) -> "dict[str, Subscription]": ...
+    def deserted(self) -> None: ...
 
 
 class Subscription:
@@ -115,6 +116,7 @@ class Subscription:
             return
         self._closed = "its last consumer has gone"
         self._topic.subscriptions.pop(self.name, None)
+        self._topic.deserted()
         self._topic.tasks.start(self.delete(), f"end of reader {self.name}")
 
     def _remove(self, consumer: Consumer) -> None:

@@ -56,35 +56,11 @@ class PublishRun(Protocol):
     def message_counts(self) -> list[int]: ...
 
 
-class Topic:
-    __slots__ = (
-        "_all_published",
-        "_closed",
-        "_notified",
-        "_publishing",
-        "_subscribing",
-        "_terminating",
-        "aborted",
-        "buffer",
-        "bytes_in",
-        "chunked",
-        "clock",
-        "committed",
-        "config",
-        "deduplication",
-        "deletions",
-        "factory",
-        "ledger",
-        "messages_in",
-        "metadata",
-        "name",
-        "outcomes",
-        "producers",
-        "published_at_ms",
-        "subscriptions",
-        "tasks",
-    )
+def nobody_watches(topic: "Topic") -> None:
+    pass
 
+
+class Topic:
     def __init__(
         self,
         name: TopicName,
@@ -116,7 +92,10 @@ class Topic:
         self.producers = Producers(
             str(name), None if epoch is None else int(epoch), self._store_epoch
         )
+        self.producers.on_deserted = self.deserted
         self.buffer: TransactionBuffer
+        self.on_deserted: Callable[[Topic], None] = nobody_watches
+        self.deserted_at_s = 0.0  # by the loop's time
         self._subscribing = asyncio.Lock()
         self._closed: str | None = None
         self._terminating = False
@@ -355,10 +334,12 @@ class Topic:
                 await self.deletions.delete(doomed, partial(self._discard, subscription))
             else:
                 self.subscriptions.pop(name)
+                self.deserted()
                 await subscription.delete()
 
     async def _discard(self, subscription: Subscription) -> None:
         self.subscriptions.pop(subscription.name)
+        self.deserted()
         await subscription.discard()
 
     def end_transaction(
@@ -410,6 +391,28 @@ class Topic:
         consumers = (c for s in self.subscriptions.values() for c in s.consumers)
         used = len(self.producers) > 0 or self.ledger.total_size_bytes > 0
         return not used and all(consumer.takes_any_schema for consumer in consumers)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed is not None
+
+    @property
+    def busy(self) -> bool:
+        """Though nobody is connected: an open transaction has written to it, somebody is about to
+        subscribe, or a message is on its way to the disk.
+        """
+        return self._publishing > 0 or self._subscribing.locked() or self.buffer.has_open
+
+    def deserted(self) -> None:
+        """Its last producer, or a subscription, has gone: perhaps nobody uses it any more."""
+        self.deserted_at_s = asyncio.get_running_loop().time()
+        if self._closed is None:
+            self.on_deserted(self)
+
+    def retire(self, reason: str) -> None:
+        """Nobody uses it, and from now on nobody can: who comes is told to try again."""
+        self._closed = reason
+        self.producers.disconnect_all(self._unloading())
 
     @property
     def in_use(self) -> bool:

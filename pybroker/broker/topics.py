@@ -5,14 +5,17 @@ partition of a partitioned topic exists with it and comes into being at first us
 """
 
 import asyncio
+import logging
 from collections.abc import Collection, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
 from managed_ledger.deletion import all_done
+from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.deletions import Deletions, Doomed
+from pybroker.broker.inactive_topics import InactiveTopics
 from pybroker.broker.schemas import Schemas
 from pybroker.broker.tenants import Conflict, Tenants
 from pybroker.broker.topic import Topic
@@ -22,6 +25,8 @@ from pybroker.errors import NotAllowed, TopicNotFound
 from pybroker.names import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TopicName
 from pybroker.runtime import Clock
 from pybroker.transaction.txn_status import TransactionOutcomes
+
+log = logging.getLogger(__name__)
 
 _CLOSED_AT_ONCE: Final = 64  # in one commit; what was sent to the others is still written
 
@@ -45,6 +50,7 @@ class Topics:
         self._outcomes = outcomes
         self._clock = clock
         self._config = config
+        self._inactive = InactiveTopics(config, factory.housekeeper, self._delete_inactive)
         self._loaded: dict[TopicName, Topic] = {}
         self._loading: dict[TopicName, asyncio.Future[Topic]] = {}
         # Being unloaded, or made partitioned; who wants one of them waits, and looks again.
@@ -116,6 +122,7 @@ class Topics:
             del self._loading[name]
             if not loading.cancelled() and loading.exception() is None:
                 self._loaded[name] = loading.result()
+                self._inactive.loaded(loading.result())
 
         loading.add_done_callback(ended)
 
@@ -253,6 +260,28 @@ class Topics:
             )
         await self.deletions.delete(doomed, partial(self._vacate, names))
 
+    async def _delete_inactive(self, topic: Topic) -> None:
+        """It is inactive at this moment."""
+        name = topic.name
+        if name in self._changing or self.deletions.concerns(name):
+            return
+        topic.retire("nobody used it, and it is being deleted")
+        try:
+            await self.deletions.delete(Doomed(name), partial(self._vacate, {name}))
+        except ManagedLedgerError as error:
+            log.warning("%s could not be deleted, and is unloaded: %s", name, error)
+            await self._change(name, self._close(name))
+            return
+        if self._config.broker_delete_inactive_partitioned_topic_metadata_enabled:
+            await self._delete_empty_partitioned(name.partitioned_name)
+
+    async def _delete_empty_partitioned(self, name: TopicName) -> None:
+        """A partitioned topic of which no partition is left."""
+        partitions = [name.partition_at(i) for i in range(self.tenants.partitions(name))]
+        there = (p in self._loading or self._factory.exists(p.ledger_name) for p in partitions)
+        if partitions and not any(there) and not self.deletions.concerns(name):
+            await self._delete(Doomed(name, len(partitions)), force=False)
+
     async def _vacate(self, names: Collection[TopicName]) -> None:
         """Nothing new is loaded: `_settled` keeps it from that."""
         for name in names:
@@ -294,6 +323,7 @@ class Topics:
 
     async def close(self) -> None:
         """Nobody may ask for a topic any more."""
+        await self._inactive.close()
         await self.deletions.close()
         working: list[asyncio.Future[Any]] = [*self._loading.values(), *self._changing.values()]
         if working:

@@ -313,6 +313,10 @@ class TransactionBuffer:
             position = Position(position.ledger_id, 0)
         return position
 
+    @property
+    def has_open(self) -> bool:
+        return bool(self._open)
+
     def ongoing(self) -> list[OngoingTransaction]:
         """Oldest first entry first."""
         return [

@@ -155,6 +155,9 @@ class FakeTopic:
     def max_read_position(self) -> Position:
         return self.limit if self.limit is not None else self.ledger.last_confirmed
 
+    def deserted(self) -> None:
+        pass
+
     # -- what tests do
 
     async def publish(self, count: int = 1, *, key: str = "", batch: int = 1) -> list[Position]:

@@ -82,6 +82,8 @@ class Scenario:
 
     def broker_config(self) -> BrokerConfig:
         return BrokerConfig(
+            # A scenario rests for hours, and then looks for what it published before.
+            broker_delete_inactive_topics_enabled=False,
             broker_deduplication_enabled=self.deduplication,
             broker_deduplication_entries_interval=5,
             transaction_coordinators=self.coordinators,

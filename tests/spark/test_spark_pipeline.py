@@ -36,7 +36,10 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as broker:
+    folder = tmp_path_factory.mktemp("broker")
+    config = folder / "broker.conf"  # what is published is read when all is over
+    config.write_text("brokerDeleteInactiveTopicsEnabled=false\n")
+    with BrokerProcess(folder / "data", ["--config", str(config)]) as broker:
         yield broker
 
 

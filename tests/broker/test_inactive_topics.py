@@ -1,0 +1,323 @@
+"""Which topics go because nobody uses them, and when; under a clock that nobody waits for."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from dispatch_fakes import FakeOutcomes
+from virtual_loop import LoopClock, run_virtually
+
+from managed_ledger.errors import StorageFull
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.position import EARLIEST
+from managed_ledger.storage.memory import MemoryBackend
+from pybroker.app import _ledger_factory
+from pybroker.broker.consumer import Consumer, SubscriptionType
+from pybroker.broker.producers import Producer
+from pybroker.broker.tenants import Tenants
+from pybroker.broker.topic import Topic
+from pybroker.broker.topics import Topics
+from pybroker.config import BrokerConfig
+from pybroker.errors import ServiceNotReady
+from pybroker.names import TopicName, TxnId
+from pybroker.transaction.txn_status import TxnAction
+from pybroker.wire.frames import SendRun
+
+ORDERS = TopicName.parse("orders")
+LOG = TopicName.parse("persistent://pulsar/system/log")
+CAUGHT_UP = "delete_when_subscriptions_caught_up"
+
+
+class Owner:
+    """Of producers and consumers that nobody writes to."""
+
+    writable = True
+
+    def close_producer(self, producer: Producer, reason: str) -> None:
+        pass
+
+    def active_consumer_changed(self, consumer: Consumer, is_active: bool) -> None:
+        pass
+
+    def close_consumer(self, consumer: Consumer, reason: str) -> None:
+        pass
+
+
+class World:
+    def __init__(self, backend: MemoryBackend, config: BrokerConfig) -> None:
+        clock = LoopClock()
+        self.factory: ManagedLedgerFactory = _ledger_factory(backend, clock, config)
+        self.backend = backend
+        self.tenants = Tenants(backend.metadata, config)
+        outcomes: Any = FakeOutcomes()
+        self.topics = Topics(self.factory, backend.metadata, self.tenants, outcomes, clock, config)
+
+    async def topic(self, name: TopicName = ORDERS) -> Topic:
+        topic = await self.topics.get(name, create=True)
+        assert topic is not None
+        return topic
+
+    async def producer(self, topic: Topic) -> Producer:
+        producer = Producer(1, "p", Owner())
+        await topic.add_producer(producer, lambda error: None)
+        return producer
+
+    async def publish(self, topic: Topic, producer: Producer, txn_id: TxnId | None = None) -> None:
+        stored: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        run = SendRun(1, txn_id)
+        run.entries.append(b"x" * 20)
+        run.message_counts.append(1)
+        topic.publish(producer, run, lambda position, error: stored.set_result(error))
+        assert await stored is None
+
+    def exists(self, name: TopicName = ORDERS) -> bool:
+        return self.factory.exists(name.ledger_name)
+
+
+def run(scenario: Callable[[World], Coroutine[Any, Any, None]], **config: Any) -> None:
+    async def go() -> None:
+        backend = MemoryBackend()
+        await backend.open()
+        world = World(backend, BrokerConfig(**config))
+        await scenario(world)
+        await world.topics.close()
+        await world.factory.close()
+        await backend.close()
+
+    run_virtually(go())
+
+
+def test_a_topic_that_nobody_uses_goes_after_a_minute() -> None:
+    async def scenario(world: World) -> None:
+        await world.topics.create(ORDERS)
+        await asyncio.sleep(59)
+        assert world.exists()
+        await asyncio.sleep(2)
+        assert not world.exists()
+        assert world.topics.loaded() == []
+        await world.topic()
+        assert world.exists(), "the next use creates it anew"
+
+    run(scenario)
+
+
+def test_the_minute_begins_when_the_last_producer_has_gone() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        await asyncio.sleep(50)
+        producer = await world.producer(topic)
+        await asyncio.sleep(1000)
+        assert world.exists()
+        await topic.producers.remove(producer)
+        await asyncio.sleep(59)
+        assert world.exists()
+        await asyncio.sleep(2)
+        assert not world.exists()
+
+    run(scenario)
+
+
+def test_who_comes_and_goes_begins_it_anew() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        for _ in range(10):
+            await asyncio.sleep(50)
+            await topic.producers.remove(await world.producer(topic))
+        assert world.exists()
+        await asyncio.sleep(61)
+        assert not world.exists()
+
+    run(scenario)
+
+
+def test_a_durable_subscription_keeps_its_topic_and_nothing_visits_it() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        await topic.subscription("sub", None, {}, create=True)
+        await asyncio.sleep(10_000)
+        assert world.exists()
+        assert len(world.factory.housekeeper) == 0
+        await topic.delete_subscription("sub")
+        await asyncio.sleep(61)
+        assert not world.exists()
+
+    run(scenario)
+
+
+def test_a_reader_keeps_its_topic_while_it_is_connected() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        reader = await topic.reader_subscription("reader", None)
+        consumer = Consumer(1, "c", Owner())
+        await reader.add_consumer(consumer, SubscriptionType.EXCLUSIVE)
+        await asyncio.sleep(1000)
+        assert world.exists()
+        reader.remove_consumer(consumer)
+        await asyncio.sleep(61)
+        assert not world.exists()
+
+    run(scenario)
+
+
+def test_an_open_transaction_keeps_what_it_wrote() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        producer = await world.producer(topic)
+        await world.publish(topic, producer, TxnId(0, 1))
+        await topic.producers.remove(producer)
+        await asyncio.sleep(600)
+        assert world.exists()
+        await topic.end_transaction(TxnId(0, 1), TxnAction.COMMIT, 0)
+        await asyncio.sleep(121)
+        assert not world.exists()
+
+    run(scenario)
+
+
+def test_the_retention_time_keeps_a_topic_though_it_is_inactive() -> None:
+    async def scenario(world: World) -> None:
+        await world.topic()
+        await asyncio.sleep(590)
+        assert world.exists()
+        await asyncio.sleep(20)
+        assert not world.exists()
+
+    run(scenario, default_retention_time_in_minutes=10)
+
+
+def test_endless_retention_keeps_a_topic() -> None:
+    async def scenario(world: World) -> None:
+        await world.topic()
+        await asyncio.sleep(10_000)
+        assert world.exists()
+
+    run(scenario, default_retention_time_in_minutes=-1, default_retention_size_in_mb=-1)
+
+
+def test_the_maximum_inactive_duration_may_be_longer_than_the_frequency() -> None:
+    async def scenario(world: World) -> None:
+        await world.topic()
+        await asyncio.sleep(299)
+        assert world.exists()
+        await asyncio.sleep(2)
+        assert not world.exists()
+
+    run(scenario, broker_delete_inactive_topics_max_inactive_duration_seconds=300)
+
+
+def test_system_topics_stay_and_so_do_all_where_it_is_switched_off() -> None:
+    async def scenario(world: World) -> None:
+        await world.topic(LOG)
+        await asyncio.sleep(1000)
+        assert world.exists(LOG)
+
+    async def switched_off(world: World) -> None:
+        await world.topic()
+        await asyncio.sleep(1000)
+        assert world.exists()
+
+    run(scenario)
+    run(switched_off, broker_delete_inactive_topics_enabled=False)
+
+
+def test_a_topic_that_is_not_loaded_stays_until_somebody_loads_it() -> None:
+    async def scenario(world: World) -> None:
+        await world.topic()
+        await world.topics.unload(ORDERS)
+        await asyncio.sleep(1000)
+        assert world.exists()
+        await world.topic()
+        await asyncio.sleep(61)
+        assert not world.exists()
+
+    run(scenario)
+
+
+def test_caught_up_subscriptions_go_with_their_topic_where_that_is_the_mode() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        producer = await world.producer(topic)
+        subscription = await topic.subscription("sub", EARLIEST, {}, create=True)
+        await world.publish(topic, producer)
+        await topic.producers.remove(producer)
+        await asyncio.sleep(1000)
+        assert world.exists(), "somebody has yet to read it"
+        await subscription.skip_all()
+        await asyncio.sleep(121)
+        assert not world.exists()
+
+    run(scenario, broker_delete_inactive_topics_mode=CAUGHT_UP)
+
+
+@pytest.mark.parametrize("metadata_too", [True, False])
+def test_partitions_go_one_by_one_and_the_partitioned_topic_only_if_that_is_wanted(
+    metadata_too: bool,
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.topics.create_partitioned(ORDERS, 3)
+        first, second = ORDERS.partition_at(0), ORDERS.partition_at(1)
+        await world.topic(first)
+        kept = await world.topic(second)
+        await kept.subscription("sub", None, {}, create=True)
+        await asyncio.sleep(121)
+        assert not world.exists(first)
+        assert world.exists(second)
+        assert world.tenants.partitions(ORDERS) == 3
+        await kept.delete_subscription("sub")
+        await asyncio.sleep(121)
+        assert not world.exists(second)
+        assert world.tenants.partitions(ORDERS) == (0 if metadata_too else 3)
+
+    run(scenario, broker_delete_inactive_partitioned_topic_metadata_enabled=metadata_too)
+
+
+def test_who_holds_the_topic_while_it_goes_is_told_to_try_again() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        await asyncio.sleep(60)
+        while not topic.closed:  # noqa: ASYNC110 - the moment between the decision and the end
+            await asyncio.sleep(0)
+        assert world.topics.loaded() == [topic]
+        with pytest.raises(ServiceNotReady):
+            await topic.subscription("sub", None, {}, create=True)
+        with pytest.raises(ServiceNotReady):
+            await world.producer(topic)
+        again = await world.topic()
+        await again.subscription("sub", None, {}, create=True)
+        await asyncio.sleep(1000)
+        assert world.exists()
+
+    run(scenario)
+
+
+def test_a_topic_that_cannot_be_deleted_now_can_be_used_and_goes_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.topic()
+
+        def full(key: str, value: bytes, expected_version: int | None = None) -> Any:
+            refused: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            refused.set_exception(StorageFull("no space left"))
+            return refused
+
+        monkeypatch.setattr(world.backend.metadata, "put", full)
+        await asyncio.sleep(61)
+        monkeypatch.undo()
+        assert world.exists()
+        topic = await world.topic()
+        await world.publish(topic, await world.producer(topic))
+
+    run(scenario)
+
+
+def test_thousands_go_a_few_at_a_time() -> None:
+    async def scenario(world: World) -> None:
+        names = [TopicName.parse(f"topic-{number}") for number in range(300)]
+        for name in names:
+            await world.topic(name)
+        await asyncio.sleep(61)
+        assert not any(map(world.exists, names))
+
+    run(scenario)
