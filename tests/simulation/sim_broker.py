@@ -12,6 +12,7 @@ from world.loop import SimulatedClock, World
 from world.node import Node
 
 from managed_ledger.errors import ManagedLedgerError, StorageFailed, StorageFull
+from managed_ledger.position import EARLIEST
 from managed_ledger.storage.journal import EmbeddedBackend
 from pybroker.app import Broker
 from pybroker.broker.tenants import Conflict
@@ -65,8 +66,16 @@ class BrokerProcess:
         name = TopicName.parse(PARTITIONED)
         if not self.broker.topics.tenants.partitions(name):
             await self.broker.topics.create_partitioned(name, PARTITIONS)
+        if self.incarnation == 1:
+            await self._set_guards()
         self.serving = True
         self._note("serves")
+
+    async def _set_guards(self) -> None:
+        for topic, subscription in self.scenario.guards:
+            loaded = await self.topics.get(topic, create=True)
+            assert loaded is not None
+            await loaded.subscription(subscription, EARLIEST, {}, create=True)
 
     @property
     def topics(self) -> Topics:

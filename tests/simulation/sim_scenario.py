@@ -52,7 +52,7 @@ class Scenario:
     last_rest_s: float = 0.0
     # What features change.
     retention: int = -1  # the account reads everything from its start, unless a guardian holds it
-    guardian: bool = False  # a durable subscription that keeps what the account reads
+    guards: tuple[tuple[str, str], ...] = ()  # subscriptions that are there before all else
     outcome_retention_s: float = OUTCOME_RETENTION_S
     pending_ack_log_entries: int = 0  # 0: with the other snapshots
 

@@ -11,12 +11,13 @@ Whatever does not come to an end within a bounded virtual time is a violation to
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
 import features
 from checks.history import History, Outcome, Read, Txn
+from checks.order import order_violations
 from checks.promises import Logs, never_consumed, violations, was_committed
 from clients.plain import LiveReader, PlainConsumer, PlainProducer, Process, new_client, read_of
 from clients.transacting import Transformer, TxnProducer
@@ -64,6 +65,8 @@ class Simulation:
         self.scenario = Scenario.draw(self.world.stream("scenario"))
         for name in self.enabled:
             self.scenario = features.ALL[name].prepare(self.scenario, swarm)
+        if self.scenario.retention != -1:
+            self.scenario = replace(self.scenario, guards=(*self.scenario.guards, *self._guards()))
         self.history = History()
         self.broker = BrokerProcess(self.world, self.history, self.scenario)
         self.outputs = [f"out-{kind}" for kind in self.scenario.transformers]
@@ -73,6 +76,12 @@ class Simulation:
         self.readers: list[LiveReader] = []
         self.others: list[Process] = []  # of features: at work until they are stopped
         self.features = [features.ALL[name](self) for name in self.enabled]
+
+    def _guards(self) -> list[tuple[str, str]]:
+        """They keep what the account reads."""
+        outputs = [f"out-{kind}" for kind in (*self.scenario.transformers, "x-s", "s")]
+        topics = dict.fromkeys((*self.scenario.topics, *outputs, "copies"))
+        return [(topic, "guard") for topic in self.partitions_of(topics)]
 
     def run(self) -> Report:
         found: list[str] = []
@@ -100,7 +109,7 @@ class Simulation:
 
     def _work(self) -> None:
         self.broker.start()
-        self._wait(lambda: self.broker.serving, "the broker's first start")
+        self.wait(lambda: self.broker.serving, "the broker's first start")
         self._create_processes()
         for feature in self.features:
             feature.begin()
@@ -220,40 +229,42 @@ class Simulation:
         self.broker.heal()
         for feature in self.features:
             feature.heal()
-        self._wait(lambda: self.broker.serving, "the broker's restart")
+        self.wait(lambda: self.broker.serving, "the broker's restart")
         for process in self.producers:
-            self._wait(lambda process=process: process.finished, process.name)
-        self._wait(lambda: not self.broker.open_transactions(), "every transaction's end")
-        self._on_a_fresh_node(self._settle_orphans())
+            self.wait(lambda process=process: process.finished, process.name)
+        self.wait(lambda: not self.broker.open_transactions(), "every transaction's end")
+        self.on_a_fresh_node(self._settle_orphans())
         inputs = self.read_all(self.partitions_of(self.scenario.topics))
         for transformer in self.transformers:
-            self._wait(
+            self.wait(
                 lambda transformer=transformer: not self._unprocessed(transformer, inputs),
                 f"{transformer.name}, which has not processed everything",
             )
         for consumer in self.consumers:
-            self._wait(
+            self.wait(
                 lambda consumer=consumer: not self._undelivered(consumer, inputs),
                 f"{consumer.name}, which was not handed everything",
             )
+        for feature in self.features:
+            feature.rest()
         for process in self._processes():
             process.stopping = True
         for process in self._processes():
-            self._wait(lambda process=process: process.finished, f"{process.name}'s end")
-        self._wait(lambda: not self.broker.open_transactions(), "the last transactions' end")
+            self.wait(lambda process=process: process.finished, f"{process.name}'s end")
+        self.wait(lambda: not self.broker.open_transactions(), "the last transactions' end")
         self._restart_once_more()
 
     def _restart_once_more(self) -> None:
         """What is durable must not depend on anything in memory, nor on outcomes kept for long."""
         if self.scenario.last_rest_s:
             self.world.sleep(self.scenario.last_rest_s)
-            self._on_a_fresh_node(self._push_outcomes_out())
+            self.on_a_fresh_node(self._push_outcomes_out())
         fault = self.scenario.last_restart
         if fault is not None:
             self.broker.restart(fault)
-            self._wait(lambda: self.broker.serving, "the broker's last start")
+            self.wait(lambda: self.broker.serving, "the broker's last start")
 
-    def _wait(self, until: Callable[[], object], for_what: str) -> None:
+    def wait(self, until: Callable[[], object], for_what: str) -> None:
         """Looks twice a virtual second: some conditions take long to evaluate."""
         give_up_s = self.world.now + REST_S
         while not until():
@@ -294,6 +305,10 @@ class Simulation:
         found = violations(self.history, logs)
         for transformer in {t.subscription: t for t in self.transformers}.values():
             found += self._not_exactly_once(transformer, logs, visible)
+        for worker in [*self.transformers, *self.consumers]:
+            found += order_violations(
+                self.history, worker.subscription, worker.kind, not self.scenario.batching
+            )
         for feature in self.features:
             found += feature.account(logs)
         return found + self.broker.unsettled()
@@ -311,9 +326,9 @@ class Simulation:
         ]
 
     def read_all(self, topics: list[str]) -> Logs:
-        return self._on_a_fresh_node(self._read_topics(topics))
+        return self.on_a_fresh_node(self._read_topics(topics))
 
-    def _on_a_fresh_node(self, work: Any) -> Any:
+    def on_a_fresh_node(self, work: Any) -> Any:
         node = self.world.node(f"auditor.{len(self.world.nodes)}")
         try:
             return self.world.call(node, work, within_s=REST_S)
@@ -321,7 +336,7 @@ class Simulation:
             raise Stuck(str(error)) from error
 
     async def _read_topics(self, topics: list[str]) -> Logs:
-        client = self._auditor()
+        client = self.auditor()
         logs: Logs = {}
         for topic in topics:
             reader = await client.create_reader(topic, aio.MessageId.earliest)
@@ -337,7 +352,7 @@ class Simulation:
 
         To end it the other way is refused if it was committed: outcomes are kept.
         """
-        client = self._auditor()
+        client = self.auditor()
         for txn in self.history.txns:
             if txn.commit is Outcome.UNKNOWN and txn.owner.dead:
                 other = client.attach_transaction(txn.txn_id)
@@ -350,7 +365,7 @@ class Simulation:
 
     async def _push_outcomes_out(self) -> None:
         """Outcomes expire, a chunk at a time, when later transactions end."""
-        client = self._auditor()
+        client = self.auditor()
         for _ in range(3 * self.scenario.coordinators):
             txn = await _patiently(client.new_transaction)
             await _patiently(txn.commit)
@@ -358,10 +373,10 @@ class Simulation:
 
     def left_on_subscription(self, worker: Any) -> list[Read]:
         """What a fresh consumer is handed where `worker` has left."""
-        return self._on_a_fresh_node(self._read_what_is_left(worker))
+        return self.on_a_fresh_node(self._read_what_is_left(worker))
 
     async def _read_what_is_left(self, worker: Any) -> list[Read]:
-        client = self._auditor()
+        client = self.auditor()
         consumer = await self._take_over(client, worker)
         left = []
         while True:
@@ -380,7 +395,7 @@ class Simulation:
             except errors.ConsumerBusy:
                 await asyncio.sleep(1.0)
 
-    def _auditor(self) -> Any:
+    def auditor(self) -> Any:
         return new_client(self.world, self.rng)
 
 

@@ -102,6 +102,12 @@ class History:
         self.txns.append(txn)
         return txn
 
+    def hand(self, receiver: Receiver, read: Read) -> None:
+        """The application has it now."""
+        receiver.reads.append(read)
+        if receiver.subscription is not None:
+            self.handed.setdefault(receiver.subscription, []).append(read)
+
     def receiver(self, name: str, subscription: str | None = None) -> Receiver:
         receiver = Receiver(name, subscription)
         self.receivers.append(receiver)

@@ -168,7 +168,7 @@ class PlainConsumer(Process):
         consumer = await subscribe(self, client, self.topic, self.subscription, self.kind)
         receiver = self.history.receiver(f"{self.name}.{self.incarnation}", self.subscription)
         while not self.stopping:
-            message = await receive(consumer, receiver)
+            message = await receive(self.history, consumer, receiver)
             if message is not None:
                 await self._answer(consumer, message)
         await consumer.close()
@@ -214,11 +214,13 @@ async def subscribe(process: Process, client: Any, topic: str, name: str, kind: 
     )
 
 
-async def receive(consumer: Any, receiver: Receiver, timeout_millis: int = 1000) -> Any:
+async def receive(
+    history: History, consumer: Any, receiver: Receiver, timeout_millis: int = 1000
+) -> Any:
     """The next message, noted; None when there is none for a while."""
     try:
         message = await consumer.receive(timeout_millis=timeout_millis)
     except Timeout:
         return None
-    receiver.reads.append(read_of(message))
+    history.hand(receiver, read_of(message))
     return message

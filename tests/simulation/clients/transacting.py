@@ -167,7 +167,7 @@ class Transformer(Transacting):
     async def _receive_some(self, consumer: Any, receiver: Receiver) -> list[Any]:
         messages = []
         for _ in range(self.rng.randint(1, 4)):
-            message = await receive(consumer, receiver, timeout_millis=200)
+            message = await receive(self.history, consumer, receiver, timeout_millis=200)
             if message is None:
                 break
             messages.append(message)

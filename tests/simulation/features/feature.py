@@ -33,6 +33,9 @@ class Feature:
     def heal(self) -> None:
         """Faults end here."""
 
+    def rest(self) -> None:
+        """Wait for what has to come to its end."""
+
     def account(self, logs: Logs) -> list[str]:
         """All has come to rest: which promises were broken?"""
         return []

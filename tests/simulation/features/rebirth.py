@@ -91,6 +91,8 @@ class Phoenix(Process):
             await self.ask(prepare)
         except Conflict as conflict:
             self.note(f"there already: {conflict}")
+        consumer = await client.subscribe(self.topic, "look")  # what it waits for is not trimmed
+        await consumer.close()
 
     async def fill(self, client: Any) -> None:
         """Messages 0, 1, 2 … of one name, in transactions or not; each sent once."""

@@ -1,0 +1,40 @@
+"""What a broker at rest still keeps that nobody can want."""
+
+from sim_broker import BrokerProcess
+
+from managed_ledger.ledger_metadata import LEDGERS_PREFIX, LedgerList
+from managed_ledger.storage.ledger_files import FOLDER, ledger_file_name
+from managed_ledger.trim import consumed
+
+
+def leftovers(process: BrokerProcess) -> list[str]:
+    """Files of ledgers that no managed ledger has, and deletions that nobody finishes."""
+    assert process.broker is not None
+    metadata = process.broker._backend.metadata
+    known: dict[str, None] = {}
+    found = []
+    for key in metadata.keys(LEDGERS_PREFIX):
+        stored = metadata.get(key)
+        assert stored is not None
+        record = LedgerList.decode(stored.value, key)
+        known.update((ledger_file_name(info.ledger_id), None) for info in record.ledgers)
+        if record.deleted:
+            found.append(f"DELETION LEFT UNFINISHED: {key}")
+    files = [name for name in process.disk.names if name.startswith(f"{FOLDER}/")]
+    found += [f"FILE LEFT: {name}" for name in sorted(files) if name not in known]
+    return found
+
+
+def not_trimmed(process: BrokerProcess) -> list[str]:
+    """Retention is 0, housekeeping had its time: what every durable cursor has consumed is gone."""
+    assert process.broker is not None
+    found = []
+    for topic in process.broker.topics.loaded():
+        cursors = [c for c in topic.ledger.cursors.values() if c.durable]
+        needed = [cursor.mark_delete_position for cursor in cursors]
+        needed += [kept_from().before for kept_from in topic.ledger.kept_from]
+        slowest = min(needed, default=None)
+        for info in topic.ledger.ledgers():
+            if info.closed_at_ms is not None and consumed(info, slowest):
+                found.append(f"KEPT: ledger {info.ledger_id} of {topic.name} is consumed")
+    return found

@@ -1,0 +1,140 @@
+"""Space: what was consumed or deleted comes back, what is still wanted stays, full disks heal."""
+
+import random
+from dataclasses import replace
+from typing import Any, Final
+
+from checks.promises import Logs
+from checks.space import leftovers, not_trimmed
+from clients.admin import REFUSALS, Unanswered, ask
+from clients.plain import Process, value_of
+from clients.streaming import StreamConsumer, StreamProducer
+from sim_scenario import Scenario
+
+from features.feature import Feature
+from pybroker.errors import TopicNotFound
+from pybroker.names import TopicName
+
+STREAM: Final = "persistent://public/default/stream"
+BALLAST: Final = "persistent://public/default/ballast"
+UNTIL_TRIMMED_S: Final = 45.0  # a few rounds of housekeeping
+
+
+class Trimming(Feature):
+    """Retention 0 and small ledgers: what each durable subscription has consumed goes, no more."""
+
+    name = "trimming"
+
+    @classmethod
+    def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:
+        return replace(
+            scenario,
+            retention=0,
+            max_entries_per_ledger=rng.choice((3, 8)),
+            guards=(*scenario.guards, (STREAM, "fast"), (STREAM, "slow")),
+        )
+
+    def begin(self) -> None:
+        common = self.world, self.history
+        self.producer = StreamProducer(*common, "stream", topic=STREAM, count=40)
+        self.consumers = [
+            StreamConsumer(*common, f"stream-{name}", topic=STREAM, subscription=name, slow=slow)
+            for name, slow in (("fast", False), ("slow", True))
+        ]
+        self.simulation.producers.append(self.producer)
+        self.simulation.others += self.consumers
+
+    def rest(self) -> None:
+        for consumer in self.consumers:
+            self.simulation.wait(
+                lambda consumer=consumer: not consumer.missing(self.producer),
+                f"{consumer.name}, which was not handed everything",
+            )
+
+    def account(self, logs: Logs) -> list[str]:
+        """Once more something is written, so that the last ledger is closed."""
+        self.simulation.on_a_fresh_node(self._write_a_little())
+        self.world.sleep(UNTIL_TRIMMED_S)
+        found = [text for consumer in self.consumers for text in consumer.violations()]
+        return [*found, *not_trimmed(self.broker), *leftovers(self.broker)]
+
+    async def _write_a_little(self) -> None:
+        client = self.simulation.auditor()
+        consumers = [await client.subscribe(STREAM, name) for name in ("fast", "slow")]
+        producer = await client.create_producer(STREAM)
+        count = 3 * self.simulation.scenario.max_entries_per_ledger
+        for number in range(count):
+            await producer.send(f"last/{number}|".encode())
+        for consumer in consumers:
+            while value_of(message := await consumer.receive(60_000)) != f"last/{count - 1}":
+                await consumer.acknowledge(message)
+            await consumer.acknowledge_cumulative(message)
+        await client.close()
+
+
+class Filler(Process):
+    """Fills the disk, then deletes something: there is room again, without a restart."""
+
+    def __init__(self, *args: Any, feature: "FullDisk") -> None:
+        super().__init__(*args)
+        self.feature = feature
+        self.broker = feature.broker
+        self.written = 0
+
+    async def work(self, client: Any) -> None:
+        producer = await client.create_producer(BALLAST)
+        while self.written < 60:
+            await producer.send(bytes(3000))
+            self.written += 1
+        await producer.close()
+        await self.pause(5.0)
+        self.feature.fill()
+        await self.pause(3.0)
+        gave_up_s = self.world.now + 90.0
+        while not await self._deleted():
+            await self.pause(1.0)
+            if self.world.now > gave_up_s:
+                self.history.failures.append("NOT HEALED: nothing can be deleted on a full disk")
+                break
+        else:
+            await self._use_the_room()
+        self.feature.heal()
+
+    async def _deleted(self) -> bool:
+        try:
+            await ask(self.broker, lambda topics: topics.delete(TopicName.parse(BALLAST), True))
+        except TopicNotFound:
+            return True
+        except (Unanswered, *REFUSALS) as error:
+            self.note(f"deletion: {error!r}")
+            return False
+        return True
+
+    async def _use_the_room(self) -> None:
+        for _ in range(60):
+            if self.broker.disk.used_bytes() < self.feature.capacity_bytes - 100_000:
+                return
+            await self.pause(2.0)
+        self.history.failures.append("NOT HEALED: what was deleted is still on the full disk")
+
+
+class FullDisk(Feature):
+    name = "full disk"
+    capacity_bytes = 0
+
+    def begin(self) -> None:
+        filler = Filler(self.world, self.history, "filler", feature=self)
+        self.simulation.producers.append(filler)
+
+    def fill(self) -> None:
+        self.count("disks filled")
+        self.broker.disk_had_faults = True
+        self.broker.disk.fill_up(self.rng.choice((0, 500, 3000)))
+        self.capacity_bytes = self.broker.disk.capacity_bytes or 0
+        self.note(f"the disk is full: {self.capacity_bytes} bytes")
+
+    def heal(self) -> None:
+        self.broker.disk.make_room()
+
+
+FEATURES: Final = (Trimming, FullDisk)
