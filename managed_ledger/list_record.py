@@ -43,7 +43,7 @@ class ListRecord:
     def write(self, value: LedgerList) -> asyncio.Future[None]:
         """Fails with BadVersion when somebody else has written the list."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        put = self._metadata.put(self._key, value.encode(), self._version)
+        put = self._metadata.put(self._key, value.encode(), self._version, True)
         self.queued = value
         self._version += 1
         put.add_done_callback(lambda put: self._written(put, value, done))

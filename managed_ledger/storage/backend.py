@@ -58,11 +58,15 @@ class MetadataStore(Protocol):
         ...
 
     def put(
-        self, key: str, value: bytes, expected_version: int | None = None
+        self,
+        key: str,
+        value: bytes,
+        expected_version: int | None = None,
+        makes_room: bool = False,
     ) -> asyncio.Future[int]:
         """Write; the result is the new version. `expected_version` -1 means "must not exist",
         None means "whatever is there"; it is compared with what the queued mutations before this
-        one will leave. Fails with BadVersion.
+        one will leave. Fails with BadVersion. `makes_room`: it is written on a full disk, too.
         """
         ...
 

@@ -63,7 +63,11 @@ class Checkpoints:
     @property
     def behind(self) -> bool:
         """Has the journal to wait before it begins yet another file?"""
-        return self._writer.generation - self._oldest_generation >= self._max_old_journals
+        return self.old_journals >= self._max_old_journals
+
+    @property
+    def old_journals(self) -> int:
+        return self._writer.generation - self._oldest_generation
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -90,9 +94,11 @@ class Checkpoints:
 
     async def run_once(self) -> None:
         """Whatever is due. Raises OSError."""
-        if self._writer.generation > self._oldest_generation:
+        await self._unlink_doomed()  # first: the checkpoint may need their room
+        if self.old_journals:
             await self._checkpoint()
-        await self._unlink_doomed()
+            await self._unlink_doomed()
+        await self._in_thread(self._writer.room.keep_reserve)
 
     async def _run(self) -> None:
         while not self._stopping:
@@ -167,7 +173,8 @@ class Checkpoints:
     async def _unlink_doomed(self) -> None:
         doomed, self._state.doomed = self._state.doomed, []
         if doomed:
-            await self._in_thread(partial(unlink_all, self._disk, map(ledger_file_name, doomed)))
+            names = map(ledger_file_name, doomed)
+            await self._in_thread(partial(unlink_all, self._disk, names))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)

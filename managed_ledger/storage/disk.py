@@ -53,6 +53,10 @@ class Disk(Protocol):
 
     def sync_folder(self, folder: str) -> None: ...
 
+    def free_bytes(self) -> int | None:
+        """What can still be written; None if nobody knows. Does not block."""
+        ...
+
     def lock(self) -> None:
         """Take the data directory for this process; raises DirectoryInUse."""
         ...

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from managed_ledger.errors import StorageFull
-from managed_ledger.storage.operations import Append, Operation
+from managed_ledger.storage.operations import Append, Operation, Put
 
 MAX_GROUP_BYTES: Final = 16 * 1024 * 1024
 OPERATION_OVERHEAD_BYTES: Final = 64
@@ -36,8 +36,13 @@ class GroupCommit:
         write: Callable[[Group], asyncio.Future[None]],
         apply: Callable[[Operation], None],
         withdraw: Callable[[Operation], None],
+        room_is_low: Callable[[], bool] = lambda: False,
+        must_wait: Callable[[Operation], bool] = lambda operation: False,
     ) -> None:
+        """When room is low, what must wait for more of it fails before it is written."""
         self._write = write
+        self._room_is_low = room_is_low
+        self._must_wait = must_wait
         self._apply = apply
         self._withdraw = withdraw
         self._queue: deque[Group] = deque()
@@ -47,25 +52,24 @@ class GroupCommit:
         self._idle: asyncio.Event | None = None
         self.pending_bytes = 0
 
-    def submit(self, operation: Operation, size_bytes: int = 0) -> None:
+    def submit(self, operation: Operation) -> None:
         if self._refusal is not None:
             self._withdraw(operation)
             asyncio.get_running_loop().call_soon(tell, operation, self._refusal)
             return
-        size_bytes += OPERATION_OVERHEAD_BYTES
+        self._enqueue(operation)
+        if self._writing is None and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._start)
+
+    def _enqueue(self, operation: Operation) -> None:
+        size_bytes = cost_of(operation)
         if not self._queue or self._queue[-1].size_bytes >= MAX_GROUP_BYTES:
             self._queue.append(Group())
         group = self._queue[-1]
         group.operations.append(operation)
         group.size_bytes += size_bytes
         self.pending_bytes += size_bytes
-        if self._writing is None and not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._start)
-
-    def submit_append(self, append: Append) -> None:
-        overhead = ENTRY_OVERHEAD_BYTES * len(append.entries)
-        self.submit(append, append.size_bytes + overhead)
 
     async def drain(self) -> None:
         """Return once nothing is queued or being written."""
@@ -85,7 +89,10 @@ class GroupCommit:
 
     def _start(self) -> None:
         self._scheduled = False
+        if self._room_is_low():
+            self._fail_what_must_wait()
         self._write_next()
+        self._say_if_idle()
 
     def _write_next(self) -> None:
         if self._writing is None and self._queue:
@@ -97,7 +104,11 @@ class GroupCommit:
         assert group is not None
         self.pending_bytes -= group.size_bytes
         error = outcome.exception()
-        if error is None:
+        if error is None and self._room_is_low():
+            self._succeed(group.operations)
+            self._fail_what_must_wait()
+            self._write_next()
+        elif error is None:
             self._write_next()  # before the callbacks: the disk need not wait for them
             self._succeed(group.operations)
         else:
@@ -105,9 +116,26 @@ class GroupCommit:
             if not isinstance(error, StorageFull):
                 self._refusal = error  # nobody knows what the disk holds
             self._fail_queued(error, group.operations)
+        self._say_if_idle()
+
+    def _say_if_idle(self) -> None:
         if self._idle is not None and not self._queue and self._writing is None:
             self._idle.set()
             self._idle = None
+
+    def _fail_what_must_wait(self) -> None:
+        """All of it at once: the later was numbered on top of the earlier."""
+        waiting, refused = [op for group in self._queue for op in group.operations], []
+        self._queue.clear()
+        self.pending_bytes = 0
+        for operation in waiting:
+            if self._must_wait(operation):
+                self._withdraw(operation)
+                refused.append(operation)
+            else:
+                self._enqueue(operation)
+        for operation in refused:
+            tell(operation, no_room())
 
     def _succeed(self, operations: Iterable[Operation]) -> None:
         for operation in operations:
@@ -123,6 +151,23 @@ class GroupCommit:
             self._withdraw(operation)
         for operation in failed:
             tell(operation, error)
+
+
+def cost_of(operation: Operation) -> int:
+    """Roughly what it takes in memory and on the disk."""
+    size_bytes = OPERATION_OVERHEAD_BYTES
+    if isinstance(operation, Append):
+        size_bytes += operation.size_bytes + ENTRY_OVERHEAD_BYTES * len(operation.entries)
+    elif isinstance(operation, Put):
+        size_bytes += len(operation.stored.value)
+    return size_bytes
+
+
+def no_room() -> StorageFull:
+    return StorageFull(
+        "the disk is nearly full: no messages are taken until there is room again; delete topics, "
+        "or consume what retention then releases, or free some of the disk. Nothing was lost"
+    )
 
 
 def tell(operation: Operation, error: Exception | None) -> None:

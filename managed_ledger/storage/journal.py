@@ -25,8 +25,9 @@ from managed_ledger.storage.disk_errors import translated
 from managed_ledger.storage.group_commit import Group
 from managed_ledger.storage.journal_recovery import Recovery
 from managed_ledger.storage.journal_writer import JournalWriter
-from managed_ledger.storage.operations import Sync
+from managed_ledger.storage.operations import Operation, Sync
 from managed_ledger.storage.queueing_backend import QueueingBackend
+from managed_ledger.storage.room import NEXT_TO_NOTHING_BYTES, Room
 
 log = logging.getLogger(__name__)
 Durability = Literal["fsync", "relaxed"]
@@ -67,6 +68,8 @@ class EmbeddedBackend(QueueingBackend):
         self._reader = BlockReader(disk, self._file_executor)
         self._writer: JournalWriter
         self._checkpoints: Checkpoints
+        self._room = Room(disk)
+        self._making_room: asyncio.Future[None] | None = None
         self._is_open = False
         self._failed = False
         self._sync_timer: asyncio.TimerHandle | None = None
@@ -74,6 +77,7 @@ class EmbeddedBackend(QueueingBackend):
     async def open(self) -> None:
         recovery = Recovery(self._disk)
         self._writer = await self._in_thread(lambda: self._lock_and_recover(recovery))
+        self._writer.room = self._room
         self._state.ledgers = recovery.ledgers
         self._state.next_ledger_id = recovery.next_ledger_id
         self._state.table.load(recovery.items.items())
@@ -162,8 +166,36 @@ class EmbeddedBackend(QueueingBackend):
         except (OSError, ManagedLedgerError) as error:
             log.warning("the next start will replay the journal: %s", error)
 
+    def _room_is_low(self) -> bool:
+        old_bytes = self._checkpoints.old_journals * self._journal_max_bytes
+        self._room.look(old_bytes + self._writer.size + self._commits.pending_bytes)
+        return self._room.is_low
+
+    def _must_wait(self, operation: Operation) -> bool:
+        """A message that must see to it that the journal makes room."""
+        if not self._room.must_wait(operation):
+            return False
+        if self._journal_should_go and not self._making_room:
+            self._making_room = asyncio.get_running_loop().create_future()
+            self._making_room.add_done_callback(self._room_was_made)
+            asyncio.get_running_loop().call_soon(self._commits.submit, Sync(self._making_room))
+        return True
+
+    def _room_was_made(self, done: asyncio.Future[None]) -> None:
+        done.exception()  # `_committed` sees to it
+        self._making_room = None
+
+    @property
+    def _journal_should_go(self) -> bool:
+        """When room is low a journal goes early: what is in it stands on the disk twice."""
+        if not self._room.is_low:
+            return self._writer.size >= self._journal_max_bytes
+        limit = min(NEXT_TO_NOTHING_BYTES, self._journal_max_bytes)
+        possible = not self._room.is_out and not self._checkpoints.behind
+        return possible and self._writer.size >= limit
+
     def _write(self, group: Group) -> asyncio.Future[None]:
-        rotate = self._writer.size >= self._journal_max_bytes
+        rotate = self._journal_should_go
         if rotate and self._checkpoints.behind:
             return asyncio.get_running_loop().create_task(self._write_when_caught_up(group))
         return self._commit(group, rotate)

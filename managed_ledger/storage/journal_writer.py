@@ -9,6 +9,7 @@ from managed_ledger.storage.disk import Disk, DiskFile
 from managed_ledger.storage.disk_errors import failed, is_full, translated
 from managed_ledger.storage.group_commit import Group
 from managed_ledger.storage.journal_format import encode_body, encode_frame
+from managed_ledger.storage.room import Room, makes_room
 
 FOLDER: Final = "journal"
 
@@ -38,8 +39,11 @@ def create_journal(disk: Disk, generation: int) -> DiskFile:
 class JournalWriter:
     """Appends frames to the journal of the newest generation, whose valid part is `size` long."""
 
-    def __init__(self, disk: Disk, generation: int, file: DiskFile, size: int) -> None:
+    def __init__(
+        self, disk: Disk, generation: int, file: DiskFile, size: int, room: Room | None = None
+    ) -> None:
         self._disk = disk
+        self.room = room or Room(disk)
         self._file = file
         self._synced_to = size
         self.generation = generation
@@ -55,7 +59,7 @@ class JournalWriter:
         if rotate:
             self.rotate()
         if body:
-            self._write_frame(body)
+            self._write_frame(body, all(map(makes_room, group.operations)))
         if sync:
             self._sync()
 
@@ -74,11 +78,14 @@ class JournalWriter:
     def close(self) -> None:
         self._file.close()
 
-    def _write_frame(self, body: list[bytes]) -> None:
+    def _write_frame(self, body: list[bytes], makes_room: bool) -> None:
         parts = encode_frame(body, self.generation, self.size, self._synced_to)
         try:
             self._file.pwritev(parts, self.size)
         except OSError as error:
+            if is_full(error) and makes_room and self.room.give_up_reserve():
+                self._write_frame(body, makes_room)
+                return
             self._take_back(error)
         self.size += sum(map(len, parts))
 

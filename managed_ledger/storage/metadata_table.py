@@ -20,7 +20,7 @@ AFTER_ALL = "\U0010ffff"
 class MetadataTable:
     """A MetadataStore; `submit` queues a mutation, and the backend calls `apply` or `withdraw`."""
 
-    def __init__(self, submit: Callable[[Put | Remove, int], None]) -> None:
+    def __init__(self, submit: Callable[[Put | Remove], None]) -> None:
         self._submit = submit
         self._durable: SortedDict[str, Versioned] = SortedDict()
         self._queued: dict[str, Put | Remove] = {}
@@ -34,23 +34,27 @@ class MetadataTable:
         return list(self._durable.irange(prefix, prefix + AFTER_ALL))
 
     def put(
-        self, key: str, value: bytes, expected_version: int | None = None
+        self,
+        key: str,
+        value: bytes,
+        expected_version: int | None = None,
+        makes_room: bool = False,
     ) -> asyncio.Future[int]:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         version = self._version_to_come(key)
         if expected_version is not None and expected_version != version:
             done.set_exception(bad_version(key, version, expected_version))
             return done
-        put = Put(key, Versioned(value, version + 1), done)
+        put = Put(key, Versioned(value, version + 1), done, makes_room)
         self._queued[key] = put
-        self._submit(put, len(value))
+        self._submit(put)
         return done
 
     def delete(self, key: str) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         remove = Remove(key, done)
         self._queued[key] = remove
-        self._submit(remove, 0)
+        self._submit(remove)
         return done
 
     def apply(self, mutation: Put | Remove) -> None:

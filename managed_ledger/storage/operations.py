@@ -35,6 +35,7 @@ class Put:
     key: str
     stored: Versioned
     done: asyncio.Future[int]
+    makes_room: bool = False  # what it leads to gives space back: written on a full disk, too
 
     def complete(self, error: Exception | None) -> None:
         settle(self.done, self.stored.version, error)

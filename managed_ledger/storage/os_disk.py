@@ -48,6 +48,10 @@ class OsDisk:
         self._spare.opened(lambda: sync_folder(self.path / folder))
         self._spare.refill()
 
+    def free_bytes(self) -> int | None:
+        found = os.statvfs(self.path)
+        return found.f_bavail * found.f_frsize
+
     def lock(self) -> None:
         self._make_folder(self.path)
         lock = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o640)

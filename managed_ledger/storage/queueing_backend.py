@@ -11,6 +11,7 @@ from managed_ledger.storage.metadata_table import MetadataTable
 from managed_ledger.storage.operations import (
     CreateLedger,
     DeleteLedger,
+    Operation,
     Put,
     Remove,
     Sync,
@@ -23,7 +24,13 @@ class QueueingBackend:
 
     def __init__(self) -> None:
         self._state = EngineState(MetadataTable(self._submit_mutation))
-        self._commits = GroupCommit(self._write, self._state.apply, self._state.withdraw)
+        self._commits = GroupCommit(
+            self._write,
+            self._state.apply,
+            self._state.withdraw,
+            self._room_is_low,
+            self._must_wait,
+        )
 
     @property
     def metadata(self) -> MetadataStore:
@@ -64,7 +71,7 @@ class QueueingBackend:
             return
         assert first_entry_id == state.queued_entries, "entries are numbered without gaps"
         state.queued_entries += len(entries)
-        self._commits.submit_append(
+        self._commits.submit(
             append_operation(ledger_id, first_entry_id, entries, message_counts, appended, tag)
         )
 
@@ -78,8 +85,15 @@ class QueueingBackend:
     def _write(self, group: Group) -> asyncio.Future[None]:
         raise NotImplementedError
 
-    def _submit_mutation(self, operation: Put | Remove, size_bytes: int) -> None:
-        self._commits.submit(operation, size_bytes)
+    def _room_is_low(self) -> bool:
+        return False
+
+    def _must_wait(self, operation: Operation) -> bool:
+        """Of what there is no room for."""
+        return False
+
+    def _submit_mutation(self, operation: Put | Remove) -> None:
+        self._commits.submit(operation)
 
     def _ledger(self, ledger_id: int) -> LedgerState:
         state = self._state.ledgers.get(ledger_id)

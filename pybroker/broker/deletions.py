@@ -135,7 +135,7 @@ class Deletions:
     async def _decide_and_remove(
         self, doomed: Doomed, vacate: Callable[[], Awaitable[None]]
     ) -> None:
-        await self._metadata.put(doomed.key, doomed.encode())
+        await self._metadata.put(doomed.key, doomed.encode(), makes_room=True)
         try:
             await vacate()
         except ManagedLedgerError as error:

@@ -296,7 +296,7 @@ def test_a_deletion_that_finds_no_room_to_be_decided_changes_nothing() -> None:
     async def scenario(life: Life) -> None:
         await life.fill(ORDERS)
 
-        async def refuse(*_: object) -> int:
+        async def refuse(*_: object, **options: object) -> int:
             raise StorageFull("no room")
 
         put, life.metadata.put = life.metadata.put, refuse  # type: ignore[method-assign]

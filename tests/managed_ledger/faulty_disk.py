@@ -16,6 +16,7 @@ class FaultyDisk:
         self.operations: list[tuple[str, str]] = []
         self.fault: Fault = lambda operation, name: None
         self.locked = False
+        self.free: Callable[[], int] | None = None
 
     def contents(self) -> dict[str, bytes]:
         return {name: bytes(data) for name, data in self.files.items()}
@@ -50,6 +51,9 @@ class FaultyDisk:
 
     def sync_folder(self, folder: str) -> None:
         self.note("sync_folder", folder)
+
+    def free_bytes(self) -> int | None:
+        return self.free() if self.free is not None else None
 
     def lock(self) -> None:
         if self.locked:

@@ -212,6 +212,11 @@ class SimulatedDisk:
     def room_for(self, size: int) -> bool:
         return self.capacity_bytes is None or self.used_bytes() + size <= self.capacity_bytes
 
+    def free_bytes(self) -> int | None:
+        if self.capacity_bytes is None:
+            return None
+        return max(0, self.capacity_bytes - self.used_bytes())
+
     def used_bytes(self) -> int:
         return sum(len(inode.content) for inode in self.names.values())
 
@@ -284,6 +289,9 @@ class Mount:
     def sync_folder(self, folder: str) -> None:
         sync_s = self._platter.world.weather.disk_sync_s
         self._do_with_descriptor("sync_folder", folder, sync_s).sync_names(folder)
+
+    def free_bytes(self) -> int | None:
+        return self._platter.free_bytes()
 
     def lock(self) -> None:
         if self._locked:

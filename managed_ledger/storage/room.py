@@ -1,0 +1,72 @@
+"""How much room the disk has left, and what may still be written then.
+
+What is in the journal has to be written once more, into the ledgers' files, before the journal can
+go. So messages are refused while there would be no room for that; deletions, and all that is small,
+go on, and what they give back is room at once. Where others have filled the disk up, a file that is
+held in reserve is given up for the records that make room.
+"""
+
+from typing import Final
+
+from managed_ledger.storage.disk import Disk
+from managed_ledger.storage.operations import (
+    Append,
+    DeleteLedger,
+    Operation,
+    Put,
+    Remove,
+    Sync,
+)
+
+SPARE_BYTES: Final = 16 * 1024 * 1024  # beside a second copy of the journal
+NEXT_TO_NOTHING_BYTES: Final = 1024 * 1024
+RESERVE: Final = "reserve/room"
+RESERVE_BYTES: Final = 4 * 1024 * 1024
+
+
+class Room:
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._has_reserve = False
+        self.is_low = False
+        self.is_out = False
+
+    def look(self, wanted_bytes: int) -> None:
+        """`wanted_bytes` would be written now, and the journal once more."""
+        free_bytes = self._disk.free_bytes()
+        self.is_low = free_bytes is not None and free_bytes < wanted_bytes + SPARE_BYTES
+        self.is_out = free_bytes is not None and free_bytes < NEXT_TO_NOTHING_BYTES
+
+    def must_wait(self, operation: Operation) -> bool:
+        return isinstance(operation, Append) or (self.is_out and not makes_room(operation))
+
+    def keep_reserve(self) -> None:
+        """Have the reserve on the disk, if there is room. Blocks; raises OSError."""
+        free_bytes = self._disk.free_bytes()
+        if self._has_reserve or self.is_low or not free_bytes or free_bytes < SPARE_BYTES:
+            return
+        if RESERVE not in self._disk.names("reserve"):
+            file = self._disk.create(RESERVE)
+            try:
+                file.pwritev([bytes(RESERVE_BYTES)], 0)
+                file.fdatasync()
+            except OSError:
+                self._disk.unlink(RESERVE)
+                raise
+            finally:
+                file.close()
+        self._has_reserve = True
+
+    def give_up_reserve(self) -> bool:
+        """Whether there was one. Blocks."""
+        if not self._has_reserve:
+            return False
+        self._has_reserve = False
+        self._disk.unlink(RESERVE)
+        return True
+
+
+def makes_room(operation: Operation) -> bool:
+    if isinstance(operation, Put):
+        return operation.makes_room
+    return isinstance(operation, DeleteLedger | Remove | Sync)

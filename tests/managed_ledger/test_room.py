@@ -1,0 +1,183 @@
+"""A disk that fills up while it is in use, and has room again while it is in use."""
+
+import asyncio
+import errno
+
+import pytest
+from faulty_disk import FaultyDisk
+
+from managed_ledger.errors import StorageFull
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.storage.journal import EmbeddedBackend
+from managed_ledger.storage.room import RESERVE
+
+MB = 1024 * 1024
+PLENTY = 1000 * MB
+
+
+class Disk(FaultyDisk):
+    """Has so many bytes free; where there are none only what the reserve gave back is written."""
+
+    def __init__(self, free_bytes: int = PLENTY) -> None:
+        super().__init__()
+        self.free_bytes_left = free_bytes
+        self.free = lambda: self.free_bytes_left
+        self.fault = self.full
+
+    def full(self, operation: str, name: str) -> None:
+        if operation == "unlink" and name in self.files:
+            self.free_bytes_left += len(self.files[name])
+        if operation == "write" and self.free_bytes_left == 0:
+            raise OSError(errno.ENOSPC, "full", name)
+
+
+async def opened(disk: FaultyDisk, clock, **options) -> EmbeddedBackend:
+    backend = EmbeddedBackend(disk, clock, **options)
+    await backend.open()
+    return backend
+
+
+async def read_all(ledger) -> list[bytes]:
+    found: list[bytes] = []
+    position = EARLIEST
+    while (run := await ledger.read(position, LATEST, 100, 1 << 20)) is not None:
+        found += run.entries
+        position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
+    return found
+
+
+def test_messages_are_refused_before_the_journal_could_not_be_written_again(run, clock):
+    async def scenario():
+        disk = Disk()
+        backend = await opened(disk, clock)
+        factory = ManagedLedgerFactory(backend, clock)
+        ledger = await factory.open("log")
+        await ledger.append_one(b"before")
+        disk.free_bytes_left = 15 * MB
+        with pytest.raises(StorageFull, match="delete topics"):
+            await ledger.append_one(b"refused")
+        cursor = await ledger.open_cursor("reader", EARLIEST)  # what is small goes on
+        assert await read_all(ledger) == [b"before"]
+        cursor.mark_delete(ledger.last_confirmed)
+        await cursor.flush()
+        disk.free_bytes_left = PLENTY
+        await ledger.append_one(b"after")
+        assert await read_all(ledger) == [b"before", b"after"]
+        await factory.close()
+        await backend.close()
+
+    run(scenario())
+
+
+def test_what_is_appended_on_top_of_a_refused_message_is_refused_too(run, clock):
+    async def scenario():
+        disk = Disk()
+        backend = await opened(disk, clock)
+        ledger = await ManagedLedgerFactory(backend, clock).open("log")
+        outcomes: dict[bytes, bool] = {}
+        last = asyncio.get_running_loop().create_future()
+
+        def append(entry: bytes) -> None:
+            ledger.append([entry], [1], lambda first, error: answered(entry, error))
+
+        def answered(entry: bytes, error: Exception | None) -> None:
+            outcomes[entry] = error is None
+            if entry == b"1":
+                append(b"on top")
+            if entry == b"on top":
+                disk.free_bytes_left = PLENTY
+                append(b"again")
+            if entry == b"again":
+                last.set_result(None)
+
+        append(b"1")
+        await asyncio.sleep(0)
+        disk.free_bytes_left = 15 * MB
+        append(b"2")
+        await last
+        assert outcomes == {b"1": True, b"2": False, b"on top": False, b"again": True}
+        assert await read_all(ledger) == [b"1", b"again"]
+
+    run(scenario())
+
+
+def test_on_a_disk_without_any_room_a_deletion_is_written_into_the_reserve(run, clock):
+    async def scenario():
+        disk = Disk()
+        backend = await opened(disk, clock)
+        factory = ManagedLedgerFactory(backend, clock)
+        ledger = await factory.open("log")
+        other = await factory.open("other")
+        await ledger.append_one(b"x")
+        await backend._checkpoints.run_once()
+        assert RESERVE in disk.files
+        disk.free_bytes_left = 0
+        with pytest.raises(StorageFull):
+            await other.append_one(b"y")
+        with pytest.raises(StorageFull):
+            await backend.metadata.put("small", b"but not needed")
+        assert RESERVE in disk.files
+        await factory.delete("log")
+        assert RESERVE not in disk.files
+        assert not factory.exists("log")
+        disk.free_bytes_left = PLENTY
+        await other.append_one(b"y")
+        await backend._checkpoints.run_once()
+        assert RESERVE in disk.files
+        await factory.close()
+        await backend.close()
+
+    run(scenario())
+
+
+def test_files_of_deleted_ledgers_go_though_the_checkpoint_finds_no_room(run, clock):
+    async def scenario():
+        disk = FaultyDisk()
+        backend = await opened(disk, clock, journal_max_bytes=1000)
+        factory = ManagedLedgerFactory(backend, clock)
+        ledger = await factory.open("log")
+        other = await factory.open("other")
+        for _ in range(4):
+            await ledger.append_one(b"x" * 600)
+        await backend._checkpoints.run_once()
+        (name,) = disk.names("ledgers")
+        gone = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def full(operation: str, at: str) -> None:
+            if (operation, at) == ("unlink", name):
+                loop.call_soon_threadsafe(gone.set)
+            if operation == "write" and not at.startswith("journal/"):
+                raise OSError(errno.ENOSPC, "full", at)
+
+        disk.fault = full
+        await other.append_one(b"y" * 1200)
+        await other.append_one(b"y")
+        await factory.delete("log")
+        await gone.wait()
+        disk.fault = lambda operation, name: None
+        await factory.close()
+        await backend.close()
+
+    run(scenario())
+
+
+def test_a_journal_goes_early_when_room_is_low(run, clock):
+    async def scenario():
+        disk = Disk()
+        backend = await opened(disk, clock)
+        ledger = await ManagedLedgerFactory(backend, clock).open("log")
+        for _ in range(4):
+            await ledger.append_one(b"x" * MB)
+        disk.free_bytes_left = 18 * MB  # not enough beside a second copy of the journal
+        with pytest.raises(StorageFull):
+            await ledger.append_one(b"x" * MB)
+        while backend._making_room is not None:
+            await asyncio.wait([backend._making_room])
+            await asyncio.sleep(0)
+        await backend._checkpoints.run_once()
+        await ledger.append_one(b"x" * MB)
+        assert len(await read_all(ledger)) == 5
+
+    run(scenario())
