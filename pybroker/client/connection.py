@@ -9,7 +9,6 @@ consumer is told once, by `detached`; the connection is not used again.
 """
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from google.protobuf.message import Message as Body
@@ -17,7 +16,8 @@ from google.protobuf.message import Message as Body
 from pybroker.client.auth import Authentication
 from pybroker.client.errors import ConnectError, Timeout, from_wire
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.frames import CommandFrame, FrameDecoder, ProtocolError, encode_frame
+from pybroker.wire.frames import CommandFrame, ProtocolError, encode_frame
+from pybroker.wire.message_run import ClientDecoder, MessageRun
 
 CLIENT_VERSION: Final = "pybroker"
 PROTOCOL_VERSION: Final = 21
@@ -63,9 +63,7 @@ class ProducerEnd(Protocol):
 class ConsumerEnd(Protocol):
     """What a connection tells a consumer."""
 
-    def on_messages(self, frames: Sequence[CommandFrame]) -> None:
-        """MESSAGE commands, one right behind the other."""
-        ...
+    def on_messages(self, run: MessageRun) -> None: ...
 
     def detached(self) -> None: ...
 
@@ -87,7 +85,7 @@ class Connection(asyncio.Protocol):
         self._authentication = authentication
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._decoder = FrameDecoder(_MAX_FRAME_BYTES)
+        self._decoder = ClientDecoder(_MAX_FRAME_BYTES)
         self._requests: dict[int, asyncio.Future[Any]] = {}
         self._last_request_id = 0
         self._outbox: list[bytes] = []
@@ -174,30 +172,16 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self.abort(str(error))
             return
-        # Messages that follow each other go to their consumer together.
-        run: list[CommandFrame] = []
-        consumer_id = -1
         for event in events:
-            if not isinstance(event, CommandFrame):
-                continue
-            command = event.command
-            if command.type != _Type.MESSAGE:
-                self._on_messages(run)
-                run = []
-                self._on_command(command)
-                continue
-            if run and command.message.consumer_id != consumer_id:
-                self._on_messages(run)
-                run = []
-            consumer_id = command.message.consumer_id
-            run.append(event)
-        self._on_messages(run)
+            if isinstance(event, MessageRun):
+                self._on_messages(event)
+            elif isinstance(event, CommandFrame):
+                self._on_command(event.command, event.entry)
 
-    def _on_messages(self, run: list[CommandFrame]) -> None:
-        if run:
-            consumer = self.consumers.get(run[0].command.message.consumer_id)
-            if consumer is not None:
-                consumer.on_messages(run)
+    def _on_messages(self, run: MessageRun) -> None:
+        consumer = self.consumers.get(run.consumer_id)
+        if consumer is not None:
+            consumer.on_messages(run)
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = f"lost: {exc}" if exc else "closed by the broker"
@@ -221,9 +205,12 @@ class Connection(asyncio.Protocol):
 
     # --- what the broker says ---------------------------------------------------------------
 
-    def _on_command(self, command: pb.BaseCommand) -> None:
+    def _on_command(self, command: pb.BaseCommand, entry: bytes) -> None:
         kind = command.type
-        if kind == _Type.SEND_RECEIPT:
+        if kind == _Type.MESSAGE:
+            message = command.message
+            self._on_messages(MessageRun(message.consumer_id, [message], [entry]))
+        elif kind == _Type.SEND_RECEIPT:
             producer = self.producers.get(command.send_receipt.producer_id)
             if producer is not None:
                 producer.on_receipt(command.send_receipt)

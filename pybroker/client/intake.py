@@ -7,7 +7,7 @@ be read) gives its permits back here; what it does get gives them back when it i
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Protocol
 
 from pybroker.client.acknowledger import Acknowledger
 from pybroker.client.acks import EntryKey, all_bits
@@ -18,17 +18,17 @@ from pybroker.client.messages import Message, OrderKey, ReceivedEntry
 from pybroker.client.options import ConsumerCryptoFailureAction, ConsumerOptions
 from pybroker.client.received import (
     CorruptEntry,
+    checked_batch_size,
     checked_metadata,
     decompressed,
+    is_special,
     messages_in,
     unacked_indexes,
 )
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.frames import CommandFrame
+from pybroker.wire.message_run import MessageRun
 
 log = logging.getLogger("pybroker.client")
-
-_MAX_BATCH_MESSAGES: Final = 1_000_000
 
 
 class Receiver(Protocol):
@@ -62,44 +62,57 @@ class Intake:
         )
         acks.incomplete = self.chunks
 
-    def messages_of(self, frames: Iterable[CommandFrame]) -> list[Message]:
+    def messages_of(self, run: MessageRun) -> list[Message]:
         """Raises UnsupportedCompression."""
         messages: list[Message] = []
-        for frame in frames:
-            message = frame.command.message
+        receiver, session, usual = self._receiver, self.session, self._is_usual
+        for message, entry in zip(run.messages, run.entries, strict=True):
             before = len(messages)
             try:
-                self._add(message, frame.entry, messages)
+                metadata, payload = checked_metadata(entry)
+                size = 0
+                if metadata.HasField("num_messages_in_batch"):
+                    size = checked_batch_size(metadata)
+                place = message.message_id
+                received = ReceivedEntry(
+                    place.ledgerId,
+                    place.entryId,
+                    size,
+                    message.redelivery_count,
+                    metadata,
+                    receiver,
+                    session,
+                )
+                if usual and not (size or metadata.compression or is_special(metadata)):
+                    messages.append(Message(received, -1, payload, None))
+                else:
+                    self._add(message, received, payload, messages)
+                    usual = self._is_usual
             except CorruptEntry as corruption:
                 del messages[before:]
-                self._receiver.give_up(message, corruption)
+                receiver.give_up(message, corruption)
         return messages
 
-    def _add(self, message: pb.CommandMessage, entry: bytes, messages: list[Message]) -> None:
-        metadata, payload = checked_metadata(entry)
-        size = 0
-        if metadata.HasField("num_messages_in_batch"):
-            size = metadata.num_messages_in_batch
-            if not 1 <= size <= _MAX_BATCH_MESSAGES:
-                raise CorruptEntry(f"a batch of {size} messages", _TORN_BATCH)
-        place = message.message_id
-        received = ReceivedEntry(
-            place.ledgerId,
-            place.entryId,
-            size,
-            message.redelivery_count,
-            metadata,
-            self._receiver,
-            self.session,
-        )
-        if (self.epoch or self.seeking) and self._is_stale(message):
-            self._receiver.owe_permits(size or 1)
-            return
-        before = len(messages)
-        if size or self.left_out is not None:
-            self._add_wanted(message, received, payload, messages)
-        else:
-            self._add_unpacked(received, payload, 1, messages)
+    @property
+    def _is_usual(self) -> bool:
+        """Whether everything that arrives is wanted."""
+        return not (self.epoch or self.seeking or self.left_out)
+
+    def _add(
+        self,
+        message: pb.CommandMessage,
+        received: ReceivedEntry,
+        payload: bytes,
+        messages: list[Message],
+    ) -> None:
+        """What is wanted of any entry; the permits of the rest are given back."""
+        before, size = len(messages), received.batch_size
+        if not self._is_stale(message):
+            unacked = unacked_indexes(message, size) & ~self._before_start(received)
+            if size:
+                self._acks.delivered(received.key, unacked, size)
+            if unacked:
+                self._add_unpacked(received, payload, unacked, messages)
         missing = (size or 1) - len(messages) + before
         if missing > 0:
             self._receiver.owe_permits(missing)
@@ -108,19 +121,6 @@ class Intake:
         """Sent before a seek or a redelivery of everything, which will bring it again."""
         old = message.HasField("consumer_epoch") and message.consumer_epoch < self.epoch
         return self.seeking or old
-
-    def _add_wanted(
-        self,
-        message: pb.CommandMessage,
-        received: ReceivedEntry,
-        payload: bytes,
-        messages: list[Message],
-    ) -> None:
-        unacked = unacked_indexes(message, received.batch_size) & ~self._before_start(received)
-        if received.batch_size:
-            self._acks.delivered(received.key, unacked, received.batch_size)
-        if unacked:
-            self._add_unpacked(received, payload, unacked, messages)
 
     def _before_start(self, received: ReceivedEntry) -> int:
         """What of the entry lies before the start, as bits."""
@@ -178,6 +178,3 @@ class Intake:
     def _dropped_chunks(self, keys: Iterable[EntryKey], reason: str) -> None:
         log.warning("%s: %s", self._receiver.topic, reason)
         self._receiver.not_delivered(keys)
-
-
-_TORN_BATCH: Final[Any] = pb.CommandAck.BatchDeSerializeError

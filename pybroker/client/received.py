@@ -16,6 +16,7 @@ from pybroker.wire.message_metadata import BadEntry, parse_metadata, payload_of
 _HEAD: Final = struct.Struct(">HII")  # the checksum's magic, the checksum, the metadata's size
 _U32: Final = struct.Struct(">I")
 _TORN: Final = pb.CommandAck.BatchDeSerializeError
+_MAX_BATCH_MESSAGES: Final = 1_000_000
 MAX_MESSAGE_BYTES: Final = 1024**3  # unpacked, whatever a producer claims
 
 
@@ -48,6 +49,19 @@ def _unchecked(entry: bytes) -> tuple[pb.MessageMetadata, bytes]:
         return parse_metadata(entry), payload_of(entry)
     except BadEntry as error:
         raise CorruptEntry(str(error), _TORN) from error
+
+
+def checked_batch_size(metadata: pb.MessageMetadata) -> int:
+    """Raises CorruptEntry."""
+    size = metadata.num_messages_in_batch
+    if not 1 <= size <= _MAX_BATCH_MESSAGES:
+        raise CorruptEntry(f"a batch of {size} messages", _TORN)
+    return size
+
+
+def is_special(metadata: pb.MessageMetadata) -> bool:
+    """Encrypted, or a part of a message."""
+    return metadata.num_chunks_from_msg > 1 or bool(metadata.encryption_keys)
 
 
 def decompressed(metadata: pb.MessageMetadata, payload: bytes) -> bytes:

@@ -31,7 +31,7 @@ from pybroker.client.subscribing import Start, SubscriptionSpec, subscribe_comma
 from pybroker.client.transaction import Transaction
 from pybroker.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.frames import CommandFrame
+from pybroker.wire.message_run import MessageRun
 
 log = logging.getLogger("pybroker.client")
 
@@ -126,9 +126,9 @@ class TopicConsumer:
 
     # --- receiving --------------------------------------------------------------------------
 
-    def on_messages(self, frames: Sequence[CommandFrame]) -> None:
+    def on_messages(self, run: MessageRun) -> None:
         try:
-            messages = self._intake.messages_of(frames)
+            messages = self._intake.messages_of(run)
         except UnsupportedCompression as error:
             self._leave()
             self.failed(error)
