@@ -36,7 +36,7 @@ async def producer(session: "Session", command: pb.CommandProducer) -> None:
     if command.HasField("schema"):
         schema = stored_schema(command.schema)
         schema_version = await session.services.topics.schemas.add(topic.name, schema)
-    if command.HasField("initial_subscription_name"):
+    if command.initial_subscription_name:  # the Go client sends an empty one
         await topic.subscription(command.initial_subscription_name, None, {}, create=True)
     new = _new_producer(session, command)
     await topic.add_producer(new, _granter(session, command, topic, new, schema_version))

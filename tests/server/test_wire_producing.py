@@ -92,6 +92,18 @@ def test_an_initial_subscription_is_there_before_the_first_message(
     assert raw.receive(_T.MESSAGE).message_id.entryId == 0
 
 
+def test_an_empty_initial_subscription_is_none(
+    raw: RawClient, wire_broker: Any, topic: str
+) -> None:
+    """The Go client sends it with every producer."""
+    raw.create_producer(topic, initial_subscription_name="")
+
+    async def subscriptions(running: Any) -> list[str]:
+        return list((await running.topics.get(topic)).subscriptions)
+
+    assert wire_broker.call(subscriptions) == []
+
+
 # -- access modes
 
 
