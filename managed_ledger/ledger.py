@@ -23,6 +23,7 @@ from managed_ledger.ledger_metadata import LedgerInfo
 from managed_ledger.list_record import ListRecord
 from managed_ledger.position import Position
 from managed_ledger.recovery import CREATED_AT_MS
+from managed_ledger.steady_time import SteadyTime
 from managed_ledger.storage.backend import Backend, EntryRun
 from managed_ledger.trim import releasable
 
@@ -75,7 +76,9 @@ class ManagedLedger:
             config.max_size_per_ledger_bytes,
             on_full=self._roll_when_full,
         )
-        self._current_since_ms = clock.now_ms()
+        self._time = SteadyTime(clock)
+        self._closed_at_ms: dict[int, int] = {}  # in steady time, of those closed since
+        self._current_since_ms = self._time.now_ms()
         self._roll_not_before_ms = self._current_since_ms + config.min_rollover_time_ms
         self._rolling: asyncio.Task[ManagedLedgerError | None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -314,10 +317,10 @@ class ManagedLedger:
         due_ms = []
         if self._appender.queued_entries:
             due_ms.append(self._current_since_ms + self.config.max_rollover_time_ms)
-        oldest, keep_ms = self._index.infos()[0], self.config.retention.time_ms
+        oldest, keep_ms = self._aged()[0], self.config.retention.time_ms
         if oldest.closed_at_ms is not None and keep_ms >= 0:
             due_ms.append(oldest.closed_at_ms + keep_ms)
-        waits_ms = [due - self._clock.now_ms() for due in due_ms]
+        waits_ms = [due - self._time.now_ms() for due in due_ms]
         return min((wait / 1000 for wait in waits_ms if wait > 0), default=None)
 
     # ending
@@ -377,7 +380,7 @@ class ManagedLedger:
         self._roll_when_due(self._roll_not_before_ms)
 
     def _roll_when_due(self, due_ms: int) -> None:
-        if self._rolling is None and self._closed is None and self._clock.now_ms() >= due_ms:
+        if self._rolling is None and self._closed is None and self._time.now_ms() >= due_ms:
             self._start_rolling()
 
     def _start_rolling(self) -> "asyncio.Task[ManagedLedgerError | None]":
@@ -393,7 +396,7 @@ class ManagedLedger:
             return None
         except StorageFull as error:
             log.warning("%s goes on in its full ledger: %s", self.name, error)
-            self._roll_not_before_ms = self._clock.now_ms() + ROLLOVER_RETRY_MS
+            self._roll_not_before_ms = self._time.now_ms() + ROLLOVER_RETRY_MS
             return error
         except ManagedLedgerError as error:
             self._fence(error)
@@ -404,12 +407,13 @@ class ManagedLedger:
 
     async def _add_ledger(self) -> None:
         ledger_id = await self._backend.create_ledger()
-        now_ms = self._clock.now_ms()
+        now_ms = self._time.now_ms()
         current = self._index.infos()[-1]
-        full = replace(current, closed_at_ms=now_ms)
+        full = replace(current, closed_at_ms=max(now_ms, self._clock.now_ms()))
         ledgers = (*self._record.queued.ledgers[:-1], full, LedgerInfo(ledger_id, 0, 0, None))
         await self._record.write(replace(self._record.queued, ledgers=ledgers))
         self._index.roll_over(full, ledger_id)
+        self._closed_at_ms[full.ledger_id] = now_ms
         self._current_since_ms = now_ms
         self._roll_not_before_ms = now_ms + self.config.min_rollover_time_ms
         self.touch()
@@ -419,7 +423,15 @@ class ManagedLedger:
         for kept_from in self.kept_from:
             needed = kept_from().before
             slowest = needed if slowest is None else min(slowest, needed)
-        return releasable(self._index.infos(), slowest, self.config.retention, self._clock.now_ms())
+        return releasable(self._aged(), slowest, self.config.retention, self._time.now_ms())
+
+    def _aged(self) -> list[LedgerInfo]:
+        """The ledgers, with the times of their closing as the steady clock tells them."""
+        closed = self._closed_at_ms
+        return [
+            replace(info, closed_at_ms=closed[info.ledger_id]) if info.ledger_id in closed else info
+            for info in self._index.infos()
+        ]
 
     def _write_without(self, ids: Sequence[int]) -> asyncio.Future[None]:
         record = self._record.queued

@@ -46,7 +46,7 @@ async def recover_list(name: str, backend: Backend, clock: Clock) -> tuple[Ledge
 async def settle(info: LedgerInfo, name: str, backend: Backend, clock: Clock) -> LedgerInfo:
     """The ledger that was being written gets its final counts; the others have them."""
     if info.closed_at_ms is not None:
-        return info
+        return replace(info, closed_at_ms=min(info.closed_at_ms, clock.now_ms()))
     try:
         summary = await backend.recover_ledger(info.ledger_id)
     except LedgerNotFound:
