@@ -153,7 +153,8 @@ def _time(at_ms: int) -> str:
 
 
 def _header(name: str) -> bytes:
-    return _UNFIT.sub(b"_", f"X-Pulsar-{name}".encode()).lower()
+    """As Apache Pulsar spells it: the Java client looks at the case."""
+    return _UNFIT.sub(b"_", f"X-Pulsar-{name}".encode())
 
 
 def _value(value: object) -> bytes:
