@@ -23,7 +23,6 @@ class _Receiving:
         self._queue = self._handover.queue
         thread.ends(self._queue)
         self._is_prompt = core.is_prompt
-        self._half_queue = core.half_queue
 
     def _receive(self, timeout_millis: int | None) -> Message:
         queue = self._queue
@@ -31,7 +30,8 @@ class _Receiving:
         if message is None:
             self._thread.refuse_to_wait()
             message = queue.take_within(None if timeout_millis is None else timeout_millis / 1000)
-        if len(queue.taken) == self._half_queue:
+        if len(queue.taken) >= queue.half and not queue.telling:
+            queue.telling = True
             self._thread.post(self._handover.settle)
         elif self._is_prompt:
             self._tell()

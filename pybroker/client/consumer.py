@@ -40,6 +40,7 @@ class Consumer:
         self.settle: Callable[[], None] = self.queue.settle
         size = self._queue_size(len(partitions))
         self._capacity = size * len(partitions)
+        self.queue.half = max(1, size // 2)
         self._parts = {
             name: TopicConsumer(cluster, name, spec, self.queue, size) for name in partitions
         }
@@ -60,6 +61,7 @@ class Consumer:
     async def _grow(self, partitions: Sequence[str]) -> None:
         spec = self._spec.of_new_partition
         size = self._queue_size(len(partitions))
+        self.queue.half = max(1, size // 2)
         for name in partitions:
             if name not in self._parts:
                 part = TopicConsumer(self._cluster, name, spec, self.queue, size)
@@ -125,11 +127,6 @@ class Consumer:
             more.append(message)
         tell_taken(more)
         return messages + more
-
-    @property
-    def half_queue(self) -> int:
-        """So many messages taken are worth telling: the broker may send as many more."""
-        return max(1, self._queue_size(len(self._parts)) // 2)
 
     @property
     def is_prompt(self) -> bool:
@@ -203,11 +200,13 @@ class Consumer:
         if isinstance(messages, Message | MessageId):
             messages = (messages,)
         groups: dict[TopicConsumer, list[Place]] = {}
+        receiver: object = None
+        places: list[Place] = []
         for message in messages:
-            part = self._receiver_of(message)
-            places = groups.get(part)
-            if places is None:
-                places = groups[part] = []
+            # Mostly it came through the same TopicConsumer as the one before.
+            if type(message) is not Message or message.entry.receiver is not receiver:
+                part = receiver = self._receiver_of(message)
+                places = groups.setdefault(part, [])
             places.append(message.place)
         return groups.items()
 

@@ -21,8 +21,8 @@ from pybroker.client.received import (
     checked_batch_size,
     checked_metadata,
     decompressed,
-    is_special,
     messages_in,
+    plain_metadata_end,
     unacked_indexes,
 )
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -67,30 +67,26 @@ class Intake:
         messages: list[Message] = []
         receiver, session, usual = self._receiver, self.session, self._is_usual
         for message, entry in zip(run.messages, run.entries, strict=True):
-            before = len(messages)
-            try:
-                metadata, payload = checked_metadata(entry)
-                size = 0
-                if metadata.HasField("num_messages_in_batch"):
-                    size = checked_batch_size(metadata)
+            if usual and (end := plain_metadata_end(entry)):
                 place = message.message_id
                 received = ReceivedEntry(
                     place.ledgerId,
                     place.entryId,
-                    size,
+                    0,
                     message.redelivery_count,
-                    metadata,
+                    entry[10:end],
                     receiver,
                     session,
                 )
-                if usual and not (size or metadata.compression or is_special(metadata)):
-                    messages.append(Message(received, -1, payload, None))
-                else:
-                    self._add(message, received, payload, messages)
-                    usual = self._is_usual
+                messages.append(Message(received, -1, entry[end:], None))
+                continue
+            before = len(messages)
+            try:
+                self._add(message, entry, messages)
             except CorruptEntry as corruption:
                 del messages[before:]
                 receiver.give_up(message, corruption)
+            usual = self._is_usual
         return messages
 
     @property
@@ -98,15 +94,20 @@ class Intake:
         """Whether everything that arrives is wanted."""
         return not (self.epoch or self.seeking or self.left_out)
 
-    def _add(
-        self,
-        message: pb.CommandMessage,
-        received: ReceivedEntry,
-        payload: bytes,
-        messages: list[Message],
-    ) -> None:
+    def _add(self, message: pb.CommandMessage, entry: bytes, messages: list[Message]) -> None:
         """What is wanted of any entry; the permits of the rest are given back."""
-        before, size = len(messages), received.batch_size
+        metadata, payload = checked_metadata(entry)
+        size, place = checked_batch_size(metadata), message.message_id
+        received = ReceivedEntry(
+            place.ledgerId,
+            place.entryId,
+            size,
+            message.redelivery_count,
+            metadata,
+            self._receiver,
+            self.session,
+        )
+        before = len(messages)
         if not self._is_stale(message):
             unacked = unacked_indexes(message, size) & ~self._before_start(received)
             if size:

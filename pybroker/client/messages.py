@@ -194,11 +194,11 @@ class ReceivedEntry:
     """
 
     __slots__ = (
+        "_metadata",
         "batch_size",
         "entry_id",
         "first_chunk",
         "ledger_id",
-        "metadata",
         "receiver",
         "redelivery_count",
         "session",
@@ -210,7 +210,7 @@ class ReceivedEntry:
         entry_id: int,
         batch_size: int,
         redelivery_count: int,
-        metadata: pb.MessageMetadata,
+        metadata: pb.MessageMetadata | bytes,
         receiver: Any,
         session: int,
     ) -> None:
@@ -218,10 +218,17 @@ class ReceivedEntry:
         self.entry_id = entry_id
         self.batch_size = batch_size
         self.redelivery_count = redelivery_count
-        self.metadata = metadata
+        self._metadata = metadata
         self.receiver = receiver
         self.session = session
         self.first_chunk: tuple[int, int] | None = None
+
+    @property
+    def metadata(self) -> pb.MessageMetadata:
+        """Parsed when it is first asked for, if it was not needed before."""
+        if isinstance(self._metadata, bytes):
+            self._metadata = pb.MessageMetadata.FromString(self._metadata)
+        return self._metadata
 
     @property
     def key(self) -> tuple[int, int]:

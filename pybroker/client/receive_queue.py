@@ -13,6 +13,8 @@ class ReceiveQueue:
         self._messages: deque[Message] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._failure: Exception | None = None
+        # So many messages taken are worth telling: brokers may send as many more.
+        self.half = 1
 
     def __len__(self) -> int:
         return len(self._messages)

@@ -1,5 +1,6 @@
 """From the entry behind a MESSAGE command to messages."""
 
+import re
 import struct
 from typing import Any, Final
 
@@ -15,6 +16,16 @@ from pybroker.wire.message_metadata import BadEntry, parse_metadata, payload_of
 
 _HEAD: Final = struct.Struct(">HII")  # the checksum's magic, the checksum, the metadata's size
 _U32: Final = struct.Struct(">I")
+# MessageMetadata{producer_name, ...}, and what may follow: sequence_id, publish_time,
+# uncompressed_size, event_time, a transaction, highest_sequence_id.
+_NAME: Final = 0x0A
+_PLAIN: Final = re.compile(
+    rb"\x10V\x18V(?:\x48V)?(?:\x60V)?(?:\xb0\x01V\xb8\x01V)?(?:\xc0\x01V)?".replace(
+        b"V", rb"[\x80-\xff]{0,9}[\x00-\x7f]"
+    ),
+    re.DOTALL,
+)
+_LEAST_PLAIN: Final = 16
 _TORN: Final = pb.CommandAck.BatchDeSerializeError
 _MAX_BATCH_MESSAGES: Final = 1_000_000
 MAX_MESSAGE_BYTES: Final = 1024**3  # unpacked, whatever a producer claims
@@ -26,6 +37,24 @@ class CorruptEntry(Exception):
     def __init__(self, reason: str, validation_error: int) -> None:
         super().__init__(reason)
         self.validation_error = validation_error
+
+
+def plain_metadata_end(entry: bytes) -> int:
+    """Where the metadata ends, if it says nothing that matters before the application asks.
+
+    That is: no batch, not compressed, not encrypted, no chunk, and its checksum is right. Else 0.
+    Most entries that are no batches are like this, and need not go through protobuf.
+    """
+    if len(entry) < _LEAST_PLAIN:
+        return 0
+    magic, checksum, size = _HEAD.unpack_from(entry)
+    end: int = _HEAD.size + size
+    # The producer's name comes first, then its length.
+    if magic != CHECKSUM_MAGIC or end > len(entry) or entry[10] != _NAME or entry[11] > 0x7F:
+        return 0
+    if _PLAIN.fullmatch(entry, 12 + entry[11], end) is None:
+        return 0
+    return end if crc32c(memoryview(entry)[6:]) == checksum else 0
 
 
 def checked_metadata(entry: bytes) -> tuple[pb.MessageMetadata, bytes]:
@@ -52,16 +81,13 @@ def _unchecked(entry: bytes) -> tuple[pb.MessageMetadata, bytes]:
 
 
 def checked_batch_size(metadata: pb.MessageMetadata) -> int:
-    """Raises CorruptEntry."""
+    """0 for a message that is no batch. Raises CorruptEntry."""
+    if not metadata.HasField("num_messages_in_batch"):
+        return 0
     size = metadata.num_messages_in_batch
     if not 1 <= size <= _MAX_BATCH_MESSAGES:
         raise CorruptEntry(f"a batch of {size} messages", _TORN)
     return size
-
-
-def is_special(metadata: pb.MessageMetadata) -> bool:
-    """Encrypted, or a part of a message."""
-    return metadata.num_chunks_from_msg > 1 or bool(metadata.encryption_keys)
 
 
 def decompressed(metadata: pb.MessageMetadata, payload: bytes) -> bytes:

@@ -21,6 +21,7 @@ class ThreadQueue(ReceiveQueue):
         self._arrived = threading.Condition(self._lock)
         self._waiting_threads = 0
         self.taken: list[Message] = []  # by threads, and not settled
+        self.telling = False  # that there is enough of it: the loop's thread will settle it
 
     # --- for threads ------------------------------------------------------------------------
 
@@ -75,6 +76,7 @@ class ThreadQueue(ReceiveQueue):
     def settle(self) -> None:
         with self._lock:
             taken, self.taken = self.taken, []
+            self.telling = False
         tell_taken(taken)
 
     def discard(self, receiver: object) -> int:

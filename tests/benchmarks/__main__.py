@@ -34,6 +34,7 @@ ROWS: Mapping[str, Row] = {
     "batches-1kb": throughput.batches_100_x_1kb,
     "batches-100b": throughput.batches_1000_x_100b,
     "official": official.official_client,
+    "client": official.both_clients,
     "send": latency.synchronous_send,
     "end-to-end": latency.end_to_end,
     "topics": latency.synchronous_topics,

@@ -1,4 +1,4 @@
-"""Rows of the official Python client: the broker's CPU beside the client's own."""
+"""Rows of the official Python client: the broker's CPU beside the client's own; ours beside it."""
 
 import json
 import subprocess
@@ -10,6 +10,7 @@ from figures import Figure, Target
 from measured_broker import MeasuredBroker
 from workload import Bench, new_topic
 
+_CLIENTS = {"official client": "pulsar", "pybroker.client": "pybroker.client"}
 SCRIPT = Path(__file__).with_name("official_client.py")
 
 
@@ -54,10 +55,43 @@ def official_client(bench: Bench) -> list[Figure]:
     return figures
 
 
-def run_official(broker: MeasuredBroker, topic: str, job: str, count: int) -> Shared:
+def both_clients(bench: Bench) -> list[Figure]:
+    """The official Python client and ours in turn, on one broker; they receive the same topics."""
+    with bench.broker("clients") as broker:
+        figures = _beside(bench, broker, "produce", "not batched", bench.scaled(40_000))
+        figures += _beside(bench, broker, "produce-batched", "batched", bench.scaled(200_000))
+    return figures
+
+
+def _beside(
+    bench: Bench, broker: MeasuredBroker, publish: str, how: str, count: int
+) -> list[Figure]:
+    spent: dict[str, list[Shared]] = {}
+    for _ in range(bench.runs):
+        topic = new_topic()
+        for client, library in _CLIENTS.items():
+            for job, name in ((publish, "publish"), ("receive", "receive and acknowledge")):
+                # What the official client publishes, both receive.
+                apart = job == publish and library != "pulsar"
+                place = new_topic() if apart else topic
+                run = run_official(broker, place, job, count, library)
+                spent.setdefault(f"{client}: {name}, {how}", []).append(run)
+    return [
+        figure
+        for name, runs in spent.items()
+        for figure in (
+            Figure(f"{name}: rate", "msg/s", [count / run.seconds for run in runs]),
+            Figure(f"{name}: its CPU", "µs", [run.client_cpu_s / count * 1e6 for run in runs]),
+        )
+    ]
+
+
+def run_official(
+    broker: MeasuredBroker, topic: str, job: str, count: int, library: str = "pulsar"
+) -> Shared:
     url = f"pulsar://127.0.0.1:{broker.port}"
     with subprocess.Popen(
-        [sys.executable, str(SCRIPT), url, topic, job, str(count)],
+        [sys.executable, str(SCRIPT), url, topic, job, str(count), library],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,17 +1,18 @@
-"""The official Python client as a load, in a process of its own.
+"""The official Python client as a load, in a process of its own; or ours, under the same names.
 
-`official_client.py URL TOPIC JOB COUNT` prints "ready", waits for a line, does the job and prints
-its seconds and its own CPU as JSON.
+`official_client.py URL TOPIC JOB COUNT [pybroker.client]` prints "ready", waits for a line, does
+the job and prints its seconds and its own CPU as JSON.
 """
 
+import importlib
 import json
 import resource
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
-import pulsar
-
+pulsar: Any = importlib.import_module(sys.argv[5] if len(sys.argv) > 5 else "pulsar")
 PAYLOAD = bytes(100)
 
 
@@ -49,10 +50,31 @@ def consume(client: pulsar.Client, topic: str, count: int) -> Callable[[], None]
     return run
 
 
+def receive(client: pulsar.Client, topic: str, count: int) -> Callable[[], None]:
+    """And acknowledge, one by one."""
+    consumer = client.subscribe(
+        topic, pulsar.__name__, initial_position=pulsar.InitialPosition.Earliest
+    )
+
+    def run() -> None:
+        for _ in range(count):
+            consumer.acknowledge(consumer.receive())
+
+    return run
+
+
+def connected(url: str) -> pulsar.Client:
+    if pulsar.__name__ != "pulsar":
+        return pulsar.Client(url)
+    return pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+
+
 def main() -> None:
     url, topic, job, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    if job == "consume":
+    client = connected(url)
+    if job == "receive":
+        run = receive(client, topic, count)
+    elif job == "consume":
         run = consume(client, topic, count)
     else:
         run = produce(client, topic, count, batched=job == "produce-batched")

@@ -146,6 +146,27 @@ def test_permits_come_back_however_small_the_queue(client: Client, queue_size: i
     assert received == [b"%d" % number for number in range(1500)]
 
 
+def test_threads_share_a_small_queue(client: Client):
+    producer = client.create_producer("shared-queue", max_pending_messages=2000)
+    consumer = earliest(client, "shared-queue", receiver_queue_size=4)
+    received: list[bytes] = []
+
+    def receive() -> None:
+        for _ in range(200):
+            message = consumer.receive(20_000)
+            received.append(message.data())
+            consumer.acknowledge(message)
+
+    threads = [threading.Thread(target=receive) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for number in range(1000):
+        producer.send_async(b"%d" % number)
+    for thread in threads:
+        thread.join()
+    assert sorted(received, key=int) == [b"%d" % number for number in range(1000)]
+
+
 @pytest.mark.parametrize("end", ["client", "consumer"])
 def test_what_was_acknowledged_leaves_before_the_end(service: Any, client: Client, end: str):
     topic = f"acknowledged-{end}"
