@@ -119,9 +119,12 @@ class Broker:
         await asyncio.get_running_loop().run_in_executor(None, _import_admin)
         from pybroker.admin.application import create_app
         from pybroker.admin.http_server import HttpServer
+        from pybroker.admin.loop_lag import LoopLag
         from pybroker.admin.services import AdminServices
 
         url = self._url("http", listener.getsockname())
+        lag = LoopLag()
+        parts.callback(lag.close)
         services = AdminServices(
             topics=self.topics,
             coordinators=self.coordinators,
@@ -130,6 +133,7 @@ class Broker:
             service_url=self.service_url,
             admin_url=url,
             connections=lambda: len(self.server.sessions),
+            loop_lag_s=lag.worst_s,
         )
         self._http = HttpServer(create_app(services))
         parts.push_async_callback(self._http.stop)

@@ -1,6 +1,7 @@
 """Names that users type: topics, namespaces, transaction ids; parsed once, at the edge."""
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -12,6 +13,7 @@ _PROPERTY: Final = re.compile(r"[-=:.\w]{1,255}", re.ASCII)
 _LOCAL: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
 _PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,5})\Z", re.DOTALL)
 _DOMAINS: Final = ("persistent", "non-persistent")
+MAX_PROPERTIES_CHARS: Final = 64 * 1024  # of a producer, a consumer or a subscription, together
 MAX_NAME_CHARS: Final = 1024  # of a topic's local name, and of a subscription's
 
 # Local names that no topic may have: they are, or once were, those of transactions' own logs.
@@ -127,6 +129,23 @@ def check_subscription_name(name: str) -> None:
     if not 0 < len(name) <= MAX_NAME_CHARS:
         raise NotAllowed(
             f"Subscription {name[:200]!r}: the name of one has 1 to {MAX_NAME_CHARS} characters"
+        )
+
+
+def check_client(kind: str, name: str, properties: Mapping[str, str]) -> None:
+    """What a producer or consumer calls itself, and says of itself, is kept as long as it is here.
+
+    Raises NotAllowed.
+    """
+    if len(name) > MAX_NAME_CHARS:
+        raise NotAllowed(
+            f"{kind} {name[:200]!r}: the name of one has up to {MAX_NAME_CHARS} characters"
+        )
+    size = sum(map(len, properties)) + sum(map(len, properties.values()))
+    if size > MAX_PROPERTIES_CHARS:
+        raise NotAllowed(
+            f"{kind} {name[:200]!r}: its properties have {size} characters; up to "
+            f"{MAX_PROPERTIES_CHARS} are kept"
         )
 
 

@@ -22,7 +22,7 @@ from pybroker.admin.transaction_routes import TransactionRoutes
 from pybroker.admin.unsaid_bodies import UnsaidBodies
 from pybroker.errors import PulsarError
 
-_AREAS = (
+AREAS = (
     ClusterRoutes,
     TenantRoutes,
     NamespaceRoutes,
@@ -39,7 +39,7 @@ _AREAS = (
 
 def create_app(services: AdminServices) -> ASGIApp:
     """Reachable by any Host name unless the broker listens on this machine only."""
-    routes = [route for area in _AREAS for route in area(services).routes()]
+    routes = [route for area in AREAS for route in area(services).routes()]
     app = Starlette(
         routes=routes,
         exception_handlers={

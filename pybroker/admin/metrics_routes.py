@@ -60,6 +60,8 @@ class MetricsRoutes:
         exposition = Exposition({"cluster": services.config.cluster_name})
         exposition.add("pulsar_version_info", "gauge", 1, version=version())
         exposition.add("pulsar_active_connections", "gauge", services.connections())
+        lag_s = services.loop_lag_s()
+        exposition.add("pybroker_loop_lag_seconds_max", "gauge", lag_s)
         now_ms = services.clock.now_ms()
         loaded = services.topics.loaded()
         pace = Pace(PARTS_A_TURN)

@@ -29,11 +29,23 @@ class SegmentConvertor(Convertor[str]):
     regex = "[^/]+"
 
     def convert(self, value: str) -> str:
-        # Bytes that are not UTF-8 become surrogates, which no name may hold.
-        return unquote(value, errors="surrogateescape")
+        try:
+            return unquote(value, errors="strict")
+        except UnicodeDecodeError:
+            raise HTTPException(412, f"{value[:200]} does not stand for UTF-8") from None
 
     def to_string(self, value: str) -> str:
         return quote(value, safe="")
+
+
+class NumberConvertor(Convertor[int]):
+    regex = "[0-9]{1,20}"
+
+    def convert(self, value: str) -> int:
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        return str(value)
 
 
 class DomainConvertor(Convertor[str]):
@@ -47,6 +59,7 @@ class DomainConvertor(Convertor[str]):
 
 
 register_url_convertor("segment", SegmentConvertor())
+register_url_convertor("int", NumberConvertor())  # instead of one for any number of digits
 register_url_convertor("domain", DomainConvertor())
 
 

@@ -19,6 +19,8 @@ class AdminServices:
     service_url: str  # pulsar://host:port, as clients reach it
     admin_url: str  # http://host:port
     connections: Callable[[], int]  # how many clients are connected
+    # The longest that the event loop was held up, in seconds, since this was last asked.
+    loop_lag_s: Callable[[], float] = lambda: 0.0
 
     @property
     def broker_id(self) -> str:

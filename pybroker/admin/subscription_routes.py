@@ -15,6 +15,7 @@ from pybroker.broker.tenants import Conflict
 from pybroker.broker.topic import Topic
 from pybroker.errors import SubscriptionNotFound, TopicNotFound
 
+_TIME: Final = "{timestamp_ms:int}"
 _SUBSCRIPTION: Final = TOPIC + "/subscription/{subscription:segment}"
 
 
@@ -41,13 +42,13 @@ class SubscriptionRoutes:
         name = request.path_params["subscription"]
         body = await read_json(request, "latest")
         first = _position(body)
-        properties = body.get("properties") if isinstance(body, dict) else None
+        properties = _properties(body)
         topics = [topic async for topic in self._each_topic(request)]
         if any(name in topic.subscriptions for topic in topics):
             raise Conflict(f"Subscription {name} of {topic_of(request)} already exists")
         for topic in topics:
             start = _mark_delete_before(first, topic)
-            await topic.subscription(name, start, properties or {}, create=True)
+            await topic.subscription(name, start, properties, create=True)
 
     async def delete(self, request: Request) -> None:
         found = [subscription async for subscription in self._each(request)]
@@ -96,6 +97,15 @@ class SubscriptionRoutes:
                 yield topic.subscriptions[name]
         if not found:
             raise SubscriptionNotFound(f"{topic_of(request)} has no subscription {name}")
+
+
+def _properties(body: Any) -> dict[str, str]:
+    found = body.get("properties") if isinstance(body, dict) else None
+    if found is not None and not (
+        isinstance(found, dict) and all(isinstance(value, str) for value in found.values())
+    ):
+        raise HTTPException(400, "properties must be an object whose values are text")
+    return found or {}
 
 
 def _position(body: Any) -> Position:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from managed_ledger.cursor import ManagedCursor
+from managed_ledger.errors import LedgerClosed
 from managed_ledger.position import Position
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.dispatch_key_shared import KeySharedDispatcher
@@ -359,7 +360,10 @@ class Subscription:
         """
         pending = await self._replayed()
         if pending is not None:
-            await pending.checkpoint()
+            try:
+                await pending.checkpoint()
+            except LedgerClosed as error:
+                raise ServiceNotReady(f"{self} is being unloaded: {error}") from error
         self.disconnect_consumers("the subscription was moved by a seek")
         self.cursor.reset(position)
         self._redelivery_counts.clear()

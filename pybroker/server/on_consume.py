@@ -16,7 +16,7 @@ from pybroker.errors import (
     PulsarError,
     TopicNotFound,
 )
-from pybroker.names import TopicName, TxnId
+from pybroker.names import TopicName, TxnId, check_client
 from pybroker.server.on_produce import stored_schema
 from pybroker.transaction.pending_ack_store import PendingAck
 from pybroker.wire import commands
@@ -30,6 +30,7 @@ _MAX_PERMITS: Final = 2**31 - 1
 # How much of one command is done before others have the loop: message ids, and bits of ack sets.
 IDS_A_TURN: Final = 1000
 BITS_A_TURN: Final = 50_000_000
+MAX_HASH_RANGES: Final = 1000
 MAX_IDS_IN_TRANSACTION: Final = 10_000
 
 # What is left of a command's work; what came behind it on its connection waits for it.
@@ -78,6 +79,7 @@ async def _subscription(
         subscription = await topic.reader_subscription(command.subscription, start)
     else:
         properties = {pair.key: pair.value for pair in command.subscription_properties}
+        check_client("Subscription", command.subscription, properties)
         may_create = session.services.config.allow_auto_subscription_creation
         subscription = await topic.subscription(
             command.subscription, start, properties, create=may_create
@@ -100,6 +102,8 @@ def _start_position(command: pb.CommandSubscribe) -> Position | None:
 
 def _consumer(session: "Session", command: pb.CommandSubscribe) -> Consumer:
     services = session.services
+    properties = {pair.key: pair.value for pair in command.metadata}
+    check_client("Consumer", command.consumer_name, properties)
     return Consumer(
         consumer_id=command.consumer_id,
         name=command.consumer_name,
@@ -108,7 +112,7 @@ def _consumer(session: "Session", command: pb.CommandSubscribe) -> Consumer:
         client_version=session.client_version,
         takes_any_schema=command.HasField("schema") and command.schema.type == AUTO_CONSUME,
         priority_level=command.priority_level,
-        properties={pair.key: pair.value for pair in command.metadata},
+        properties=properties,
         read_compacted=command.read_compacted,
         key_shared=_key_shared(command),
         address=session.peer,
@@ -120,6 +124,10 @@ def _key_shared(command: pb.CommandSubscribe) -> KeySharedPolicy | None:
     if not command.HasField("keySharedMeta"):
         return None
     meta = command.keySharedMeta
+    if len(meta.hashRanges) > MAX_HASH_RANGES:
+        raise NotAllowed(
+            f"{len(meta.hashRanges)} hash ranges are too many: join them to {MAX_HASH_RANGES}"
+        )
     return KeySharedPolicy(
         mode=KeySharedMode(meta.keySharedMode),
         ranges=tuple((r.start, r.end) for r in meta.hashRanges),

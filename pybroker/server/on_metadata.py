@@ -159,6 +159,8 @@ async def unsupported(session: "Session", command: Any) -> None:
 
 
 async def get_schema(session: "Session", command: pb.CommandGetSchema) -> None:
+    if len(command.schema_version) > 8:
+        raise NotAllowed(f"A schema's version has 8 bytes, not {len(command.schema_version)}")
     asked = int.from_bytes(command.schema_version, "big") if command.schema_version else None
     name = TopicName.parse(command.topic)
     version = session.services.topics.schemas.get(name, asked)

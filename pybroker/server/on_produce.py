@@ -16,7 +16,7 @@ from pybroker.broker.schema_rules import StoredSchema
 from pybroker.broker.schemas import version_bytes
 from pybroker.broker.topic import Topic
 from pybroker.errors import PersistenceError, PulsarError, ServiceNotReady, TopicTerminated
-from pybroker.names import TopicName, TxnId
+from pybroker.names import TopicName, TxnId, check_client
 from pybroker.server.held_runs import HeldRuns
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -49,6 +49,8 @@ async def producer(session: "Session", command: pb.CommandProducer) -> None:
 
 def _new_producer(session: "Session", command: pb.CommandProducer) -> Producer:
     services = session.services
+    properties = {pair.key: pair.value for pair in command.metadata}
+    check_client("Producer", command.producer_name, properties)
     return Producer(
         producer_id=command.producer_id,
         name=command.producer_name or services.new_producer_name(),
@@ -59,7 +61,7 @@ def _new_producer(session: "Session", command: pb.CommandProducer) -> Producer:
         topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         address=session.peer,
         client_version=session.client_version,
-        properties={pair.key: pair.value for pair in command.metadata},
+        properties=properties,
         connected_since_ms=services.clock.now_ms(),
     )
 

@@ -232,8 +232,14 @@ class Session(asyncio.BufferedProtocol):
         if not command.HasField(handler.field):
             raise ProtocolError(f"command type {kind} came without its body")
         body = getattr(command, handler.field)
-        if kind not in _WITHOUT_TEXT and commands.has_invalid_text(body):
-            raise ProtocolError(f"{handler.field} holds text that is not UTF-8")
+        if kind not in _WITHOUT_TEXT:
+            try:
+                invalid = commands.has_invalid_text(body)
+            except PulsarError as error:
+                handler.answer_error(self, body, error)
+                return
+            if invalid:
+                raise ProtocolError(f"{handler.field} holds text that is not UTF-8")
         if handler.immediate is not None:
             self._run_now(handler, body)
         elif handler.begun is not None:

@@ -14,12 +14,13 @@ A transaction that was left open here is ended by asking for its outcome, as in 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from managed_ledger.cursor import ManagedCursor
-from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.errors import LedgerClosed, ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
@@ -307,7 +308,11 @@ class PendingAcks:
 
     def _start_checkpoint(self) -> None:
         if not len(self._tasks) and not self._closed:
-            self._tasks.start(self.checkpoint(), "checkpoint")
+            self._tasks.start(self._checkpoint_while_open(), "checkpoint")
+
+    async def _checkpoint_while_open(self) -> None:
+        with suppress(LedgerClosed):  # the subscription was deleted meanwhile
+            await self.checkpoint()
 
     async def checkpoint(self) -> None:
         """Make the cursor durable and forget what ended before.

@@ -6,9 +6,10 @@ and with it both size fields, depends only on what stays the same within a run.
 
 import struct
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Final
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from pybroker.errors import NotAllowed, PulsarError
@@ -18,6 +19,7 @@ from pybroker.wire.frames import SendRun, encode_frame
 from pybroker.wire.varint import ENTRY_HIGH, ENTRY_LOW, ENTRY_WIDTH
 
 Type = pb.BaseCommand
+MAX_PARTS: Final = 1000  # of one kind in one command: properties, subscriptions
 _SIZES: Final = struct.Struct(">II")
 # The type of the command, and the tag of its body.
 _TOPICS_HEAD: Final = b"".join(
@@ -29,17 +31,43 @@ _TOPICS_HEAD: Final = b"".join(
 
 
 def has_invalid_text(message: Message) -> bool:
-    """Whether a string somewhere in it is not UTF-8: proto2 lets it pass, and shows it as bytes."""
+    """Whether a string somewhere in it is not UTF-8: proto2 lets it pass, and shows it as bytes.
+
+    Raises NotAllowed for more parts (properties and the like) than anybody needs.
+    """
+    textual = _textual(message.DESCRIPTOR)
     for descriptor, value in message.ListFields():
+        if descriptor.number not in textual:
+            continue
         if descriptor.type == FieldDescriptor.TYPE_STRING:
             texts = (value,) if isinstance(value, str | bytes) else value
             if any(isinstance(text, bytes) for text in texts):
                 return True
-        elif descriptor.type == FieldDescriptor.TYPE_MESSAGE:
+        else:
             parts = (value,) if isinstance(value, Message) else value
+            if len(parts) > MAX_PARTS:
+                raise NotAllowed(
+                    f"{descriptor.name} has {len(parts)} parts: send at most {MAX_PARTS}"
+                )
             if any(map(has_invalid_text, parts)):
                 return True
     return False
+
+
+@cache
+def _textual(descriptor: Descriptor) -> frozenset[int]:
+    """The numbers of the fields that hold text, in a message within them perhaps."""
+    return frozenset(field.number for field in descriptor.fields if _holds_text(field, ()))
+
+
+def _holds_text(field: FieldDescriptor, within: tuple[Descriptor, ...]) -> bool:
+    if field.type != FieldDescriptor.TYPE_MESSAGE:
+        return bool(field.type == FieldDescriptor.TYPE_STRING)
+    inner = field.message_type
+    assert inner is not None
+    if inner in within:  # a message that may hold itself
+        return False
+    return any(_holds_text(each, (*within, inner)) for each in inner.fields)
 
 
 # -- transactions: request_id, txnid_least_bits, txnid_most_bits are fields 1 to 3 of each response

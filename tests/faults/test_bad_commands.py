@@ -7,6 +7,7 @@ from peer import Peer
 from raw_client import RawClient
 
 from pybroker.names import TxnId
+from pybroker.server import session
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import encode_frame
 
@@ -130,10 +131,11 @@ def test_a_producer_id_in_use_is_answered_once_more(client: RawClient) -> None:
     assert isinstance(answer, pb.CommandProducerSuccess | pb.CommandError)
 
 
-def test_producers_without_end_are_stopped(peer: Peer) -> None:
+def test_producers_without_end_are_stopped(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """One connection may not hold the broker's memory: at some count it is refused or closed."""
+    monkeypatch.setattr(session, "_MAX_PRODUCERS_AND_CONSUMERS", 1000)
     refused = False
-    for producer_id in range(100_000):
+    for producer_id in range(5_000):
         producer = pb.CommandProducer(topic="many", producer_id=producer_id, request_id=1)
         peer.write(encode_frame(pb.BaseCommand(type=Type.PRODUCER, producer=producer)))
         if producer_id % 100 == 99 and peer.is_refused():
@@ -189,3 +191,43 @@ def test_a_hundred_racing_ends_agree(client: RawClient) -> None:
         by_parity[answer.request_id % 2].add(error)
     assert {None} in by_parity
     assert {pb.InvalidTxnStatus} in by_parity
+
+
+LONG = [pb.KeyValue(key=str(number), value="v" * 9000) for number in range(9)]
+MANY = [pb.KeyValue(key="", value="")] * 1001
+
+
+@pytest.mark.parametrize(
+    ("what", "fields"),
+    [
+        ("a long name", {"consumer_name": "x" * 2000}),
+        ("long properties", {"metadata": LONG}),
+        ("properties by the thousand", {"metadata": MANY}),
+        (
+            "hash ranges by the thousand",
+            {
+                "subType": pb.CommandSubscribe.Key_Shared,
+                "keySharedMeta": pb.KeySharedMeta(
+                    keySharedMode=pb.STICKY,
+                    hashRanges=[pb.IntRange(start=n, end=n) for n in range(1001)],
+                ),
+            },
+        ),
+    ],
+)
+def test_a_consumer_that_says_too_much_of_itself_is_refused(
+    client: RawClient, what: str, fields: dict[str, Any]
+) -> None:
+    topic = f"wordy-{what.replace(' ', '-')}"
+    assert client.subscribe(topic, **fields).error == pb.NotAllowedError
+
+
+def test_a_producer_with_a_long_name_is_refused(client: RawClient) -> None:
+    answer = client.ask_for_producer("long-name", producer_name="x" * 2000)
+    assert answer.error == pb.NotAllowedError
+
+
+def test_a_schema_version_that_is_no_number_of_8_bytes_is_refused(client: RawClient) -> None:
+    body = pb.CommandGetSchema(topic="t", schema_version=b"\xff" * 10_000)
+    answer = client.request(Type.GET_SCHEMA, "getSchema", body)
+    assert answer.error_code == pb.NotAllowedError
