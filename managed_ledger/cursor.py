@@ -9,6 +9,7 @@ deliver again, and never loses.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from managed_ledger.ack_set import AckSet
@@ -21,6 +22,7 @@ from managed_ledger.position import Position
 # Queues the write of a cursor's record, by its name.
 Store = Callable[[str, bytes], "asyncio.Future[int]"]
 FORGET_EVERY: Final = 512  # entries
+NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 OnDirty = Callable[["ManagedCursor"], object]
 
 
@@ -58,7 +60,7 @@ class ManagedCursor:
         self.name = name
         self.durable = store is not None
         self.mark_delete_position = mark_delete_position
-        self.properties = dict(properties)
+        self.properties = dict(properties) if properties else NO_PROPERTIES
         self.retired = False  # deleted, or its managed ledger closed: nothing more is written
         self._index = index
         self._store = store

@@ -19,7 +19,6 @@ class Cursors:
         "_index",
         "_ledger_name",
         "_metadata",
-        "by_name",
         "on_dirty",
     )
 
@@ -30,7 +29,10 @@ class Cursors:
         self._by_name: dict[str, ManagedCursor] = {}
         self._dirty: dict[ManagedCursor, None] = {}
         self.on_dirty: Callable[[], None] = lambda: None  # there is something to write
-        self.by_name: Mapping[str, ManagedCursor] = MappingProxyType(self._by_name)
+
+    @property
+    def by_name(self) -> Mapping[str, ManagedCursor]:
+        return MappingProxyType(self._by_name)
 
     def recover(self) -> None:
         for key in self._metadata.keys(cursors_prefix(self._ledger_name)):

@@ -56,10 +56,10 @@ class ManagedLedger:
     ) -> None:
         self.name = name
         self.config = config
-        self.cursors: Mapping[str, ManagedCursor] = cursors.by_name
-        self.on_trimmed: list[Callable[[int], None]] = []  # told the id of each ledger that went
-        self.kept_from: list[Callable[[], Position]] = []  # asked where trimming has to stop
-        self.on_visit: list[Callable[[], None]] = []  # some time after something happened
+        # To be called, added to by who wants to be; nearly always there is nobody.
+        self.on_trimmed: tuple[Callable[[int], None], ...] = ()  # with each ledger id that went
+        self.kept_from: tuple[Callable[[], Position], ...] = ()  # to say where trimming must stop
+        self.on_visit: tuple[Callable[[], None], ...] = ()  # some time after something happened
         cursors.on_dirty = self._cursors_became_dirty
         self._keeper = keeper
         self.visit: Visit | None = None  # the housekeeper's next one
@@ -90,6 +90,10 @@ class ManagedLedger:
         return self._closed is not None
 
     # what there is
+
+    @property
+    def cursors(self) -> Mapping[str, ManagedCursor]:
+        return self._cursors.by_name
 
     @property
     def last_confirmed(self) -> Position:

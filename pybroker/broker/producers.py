@@ -87,7 +87,7 @@ class Producers:
     )
 
     def __init__(
-        self, topic: str, epoch: int | None, store_epoch: Callable[[int], Awaitable[None]]
+        self, topic: object, epoch: int | None, store_epoch: Callable[[int], Awaitable[None]]
     ) -> None:
         self._topic = topic
         self._store_epoch = store_epoch

@@ -89,9 +89,7 @@ class Topic:
         self.committed = self.aborted = 0  # transactions that wrote here, since then
         self.bytes_in = 0
         epoch = ledger.properties.get(_EPOCH)
-        self.producers = Producers(
-            str(name), None if epoch is None else int(epoch), self._store_epoch
-        )
+        self.producers = Producers(name, None if epoch is None else int(epoch), self._store_epoch)
         self.producers.on_deserted = self.deserted
         self.buffer: TransactionBuffer
         self.on_deserted: Callable[[Topic], None] = nobody_watches

@@ -126,8 +126,8 @@ class TransactionBuffer:
         """From the first transaction on. A topic that never had one has nothing of its own."""
         if self._open is _NONE_OPEN:
             self.hidden, self._open = HiddenEntries(), OpenTransactions()
-            self._ledger.on_trimmed.append(self._ledger_trimmed)
-            self._ledger.on_visit.append(self._start_snapshot_if_due)
+            self._ledger.on_trimmed += (self._ledger_trimmed,)
+            self._ledger.on_visit += (self._start_snapshot_if_due,)
 
     @property
     def _topic(self) -> str:

@@ -59,7 +59,7 @@ class World:
         return Deduplication(self.ledger, self.metadata, max_producers, interval)
 
     async def crash_and_recover(self) -> None:
-        self.ledger.kept_from.clear()
+        self.ledger.kept_from = ()
         self.deduplication = self.new()
         await self.deduplication.recover()
 

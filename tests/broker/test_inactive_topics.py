@@ -297,7 +297,7 @@ def test_a_topic_that_cannot_be_deleted_now_can_be_used_and_goes_later(
     async def scenario(world: World) -> None:
         await world.topic()
 
-        def full(key: str, value: bytes, expected_version: int | None = None) -> Any:
+        def full(*_: object, **options: object) -> Any:
             refused: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             refused.set_exception(StorageFull("no space left"))
             return refused

@@ -140,7 +140,7 @@ class Deduplication:
             self._replay(run, untagged)
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
             await asyncio.sleep(0)
-        self._ledger.kept_from.append(lambda: self._recovered_from)
+        self._ledger.kept_from += (lambda: self._recovered_from,)
 
     def _replay(self, run: EntryRun, untagged: UntaggedSpan) -> None:
         start = 0
