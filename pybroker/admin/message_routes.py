@@ -7,6 +7,7 @@ Everything else stands in headers, under Apache Pulsar's names.
 
 import asyncio
 import base64
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -141,8 +142,11 @@ def _described(metadata: Any) -> Iterator[tuple[str, object]]:
     yield "Is-Encrypted", bool(metadata.encryption_keys)
     for cluster in metadata.replicate_to:
         yield "replicated-to", cluster
-    for pair in metadata.properties:
-        yield f"PROPERTY-{pair.key}", pair.value
+    properties = {pair.key: pair.value for pair in metadata.properties}
+    if properties:
+        yield "PROPERTY", json.dumps(properties)  # for Apache Pulsar's clients from 3 on
+    for key, value in properties.items():
+        yield f"PROPERTY-{key}", value  # for those before
 
 
 def _time(at_ms: int) -> str:

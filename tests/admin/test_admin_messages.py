@@ -1,5 +1,6 @@
 """Messages in the admin REST: peeked on a subscription, or looked up by position."""
 
+import json
 import struct
 import zlib
 from collections.abc import Iterator
@@ -48,6 +49,7 @@ def test_a_peeked_message_comes_with_everything_its_producer_said(
     assert headers["event-time"].startswith("2023-11-14T22:13:20.123")
     assert headers["publish-time"].startswith("2023-11-14T22:13:20.000")
     assert headers["base64-schema-version-b64encoded"] == "AAAAAAAAAAA="
+    assert json.loads(headers["property"]) == {"team": "bill\r\ning ü"}
     assert headers["property-team"].encode("utf-8") == "bill  ing ü".encode()
     assert headers["is-encrypted"] == "false"
     assert b"X-Pulsar-PROPERTY-team" in dict(
