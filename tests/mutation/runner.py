@@ -28,6 +28,7 @@ from mutants import Mutant
 HANG_FACTOR: Final = 10  # of the time that a test takes unchanged
 HANG_EXTRA_S: Final = 5.0
 SEED_S: Final = 5.0  # for one of the simulation's seeds
+PACKAGES: Final = ("managed_ledger", "pybroker")
 MAX_GROWTH_BYTES: Final = 1 << 30  # of a child: a loop that does not end may collect things
 
 
@@ -227,7 +228,7 @@ def live_functions(root: Path) -> dict[Place, list[FunctionType]]:
     for thing in gc.get_objects():
         if isinstance(thing, FunctionType) and "<" not in thing.__code__.co_qualname:
             path = Path(thing.__code__.co_filename)
-            if path.is_relative_to(root) and path.relative_to(root).parts[0] != "tests":
+            if path.is_relative_to(root) and path.relative_to(root).parts[0] in PACKAGES:
                 found.setdefault(place_of(thing.__code__, root), []).append(thing)
     return found
 
