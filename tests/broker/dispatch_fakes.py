@@ -37,19 +37,21 @@ class SteppedClock:
 
 
 class ColdLedger:
-    """A managed ledger whose entries are in memory only while `warm`."""
+    """A managed ledger whose entries are in memory only while `warm`, and behind `cold_up_to`."""
 
     def __init__(self, ledger: ManagedLedger) -> None:
         self._ledger = ledger
         self.warm = True
+        self.cold_up_to = EARLIEST
         self.reads = 0
         self.failures = 0  # of the next reads
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
-    def read_cached(self, *args: Any) -> EntryRun | None:
-        return self._ledger.read_cached(*args) if self.warm else None
+    def read_cached(self, position: Position, *args: Any) -> EntryRun | None:
+        warm = self.warm and position > self.cold_up_to
+        return self._ledger.read_cached(position, *args) if warm else None
 
     async def read(self, *args: Any) -> EntryRun | None:
         self.reads += 1
@@ -78,6 +80,7 @@ class RecordingSink:
     closed: list[str] = field(default_factory=list)
     ends: int = 0
     pause_after: int | None = None
+    turns: "list[RecordingSink]" = field(default_factory=list)  # shared: who got each message
 
     def deliver(
         self,
@@ -90,6 +93,7 @@ class RecordingSink:
     ) -> None:
         assert len(entry_ids) == len(entries) > 0
         self.writes += 1
+        self.turns.extend([self] * len(entries))
         for index, entry_id in enumerate(entry_ids):
             count = redelivery_counts[index] if redelivery_counts is not None else 0
             unacked = unacked_indexes.get(entry_id) if unacked_indexes is not None else None

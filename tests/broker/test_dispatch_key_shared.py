@@ -198,6 +198,123 @@ def test_reading_ahead_of_a_full_consumer_is_bounded(monkeypatch: pytest.MonkeyP
     with_topic(scenario)
 
 
+def test_policies_of_two_kinds_do_not_mix_whoever_came_first() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        await topic.consumer(subscription, KEY_SHARED, name="auto")
+        with pytest.raises(ConsumerAssignError):
+            await topic.consumer(subscription, KEY_SHARED, name="b", key_shared=sticky(HALVES[0]))
+
+    with_topic(scenario)
+
+
+def test_what_waited_for_a_consumer_that_left_goes_to_the_next_owner() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        a, _ = await topic.consumer(subscription, KEY_SHARED, 0, name="a")
+        _, sink = await topic.consumer(subscription, KEY_SHARED, 1000, name="b")
+        await topic.publish_keys(KEYS)
+        assert 0 < len(sink.received) < len(KEYS)
+        subscription.remove_consumer(a)
+        await topic.settled()
+        assert sorted(sink.entry_ids) == list(range(len(KEYS)))
+
+    with_topic(scenario)
+
+
+def test_what_a_newcomer_takes_over_no_longer_waits_for_the_former_owner() -> None:
+    moved = keys_changing_owner("a", "b")[0]
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        a, a_sink = await topic.consumer(subscription, KEY_SHARED, 1, name="a")
+        kept = next(key for key in KEYS if key not in keys_changing_owner("a", "b"))
+        await topic.publish_keys([kept, moved, moved])
+        _, b_sink = await topic.consumer(subscription, KEY_SHARED, 10, name="b")
+        subscription.flow(a, 100)
+        await topic.settled()
+        assert (a_sink.entry_ids, b_sink.entry_ids) == ([0], [1, 2])
+
+    with_topic(scenario)
+
+
+def test_what_is_given_back_goes_first_though_it_has_to_be_read_from_the_disk() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, sink = await topic.consumer(subscription, KEY_SHARED, 1)
+        (first,) = await topic.publish_keys(["key"])
+        await topic.publish_keys(["key", "key"])
+        topic.ledger.cold_up_to = first
+        subscription.redeliver(consumer, [first])
+        subscription.flow(consumer, 100)
+        await topic.settled()
+        assert sink.entry_ids == [0, 0, 1, 2]
+
+    with_topic(scenario)
+
+
+def test_waiting_messages_that_were_acknowledged_hold_nobody_up() -> None:
+    """As those of one who acknowledges what was delivered before a reconnection."""
+    for_a, for_b = key_in(*HALVES[0]), key_in(*HALVES[1])
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        a, a_sink = await topic.consumer(
+            subscription, KEY_SHARED, 1, name="a", key_shared=sticky(HALVES[0])
+        )
+        b, b_sink = await topic.consumer(
+            subscription, KEY_SHARED, 1, name="b", key_shared=sticky(HALVES[1])
+        )
+        positions = await topic.publish_keys([for_a, for_b, for_a, for_b])
+        for consumer in (a, b):
+            consumer.permits = 0
+        await topic.publish_keys([for_a, for_b])
+        subscription.acknowledge(a, [positions[2]])
+        for consumer in (a, b):
+            consumer.add_permits(100)
+        subscription.notify()
+        await topic.settled()
+        assert (a_sink.entry_ids, b_sink.entry_ids) == ([0, 4], [1, 3, 5])
+
+    with_topic(scenario)
+
+
+def test_what_waits_for_a_former_owner_counts_among_what_is_read_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatch_key_shared, "MAX_WAITING_PER_CONSUMER", 5)
+    moved = keys_changing_owner("a", "b")[0]
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        await topic.consumer(subscription, KEY_SHARED, 100, name="a")
+        await topic.publish_keys([moved])
+        await topic.consumer(subscription, KEY_SHARED, 100, name="b")
+        for _ in range(20):
+            await topic.publish_keys([moved])
+        assert subscription.read_position == Position(0, 11)
+
+    with_topic(scenario)
+
+
+def test_skipping_everything_forgets_what_waited_and_what_was_in_flight() -> None:
+    moved = keys_changing_owner("a", "b")[0]
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        _, a_sink = await topic.consumer(subscription, KEY_SHARED, 100, name="a")
+        await topic.publish_keys([moved])
+        b, b_sink = await topic.consumer(subscription, KEY_SHARED, 0, name="b")
+        await topic.publish_keys([moved, moved])
+        await subscription.skip_all()
+        assert subscription.unacked_messages == 0
+        subscription.flow(b, 10)
+        await topic.publish_keys([moved])
+        assert (a_sink.entry_ids, b_sink.entry_ids) == ([0], [3])
+
+    with_topic(scenario)
+
+
 def test_what_waits_is_read_from_the_disk_when_it_left_the_memory() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
