@@ -199,7 +199,6 @@ class SharedDispatcher:
         What an open transaction has acknowledged is not held by a consumer and stays withheld.
         """
         self._counts.increment(self._give_back(consumer, positions))
-        self._resume()
 
     def _give_back(
         self, consumer: Consumer, positions: Sequence[Position] | None
@@ -220,7 +219,6 @@ class SharedDispatcher:
         for consumer in self._consumers():
             self.release(consumer, positions)  # those of which it acknowledged a part
         self._counts.increment(self._returned.add(positions))
-        self._resume()
 
     def rewind(self) -> None:
         """Forget who holds what, and begin behind the mark-delete position."""
