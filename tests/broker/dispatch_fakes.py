@@ -71,7 +71,7 @@ class Received:
     unacked: tuple[int, int] | None
 
 
-@dataclass
+@dataclass(eq=False)
 class RecordingSink:
     writable: bool = True
     received: list[Received] = field(default_factory=list)
