@@ -359,17 +359,17 @@ class Subscription:
         something behind the new position.
         """
         pending = await self._replayed()
-        if pending is not None:
-            try:
-                await pending.checkpoint()
-            except LedgerClosed as error:
-                raise ServiceNotReady(f"{self} is being unloaded: {error}") from error
         self.disconnect_consumers("the subscription was moved by a seek")
         self.cursor.reset(position)
         self._redelivery_counts.clear()
         self._reader.rewind()
         if not self.durable:
             asyncio.get_running_loop().call_later(READER_RETURN_S, self._end_deserted_reader)
+        if pending is not None:
+            try:
+                await pending.checkpoint()
+            except LedgerClosed as error:
+                raise ServiceNotReady(f"{self} is being unloaded: {error}") from error
         await self.cursor.flush()
 
     async def seek_to_time(self, timestamp_ms: int) -> None:

@@ -317,7 +317,7 @@ class PendingAcks:
     async def checkpoint(self) -> None:
         """Make the cursor durable and forget what ended before.
 
-        Needed before a cursor is moved back: replay would acknowledge again what ended until then.
+        Needed when a cursor has been moved back: replay would acknowledge again what ended before.
         """
         await self._store.replace_past(self._state.records(), self._cursor.flush)
 

@@ -14,13 +14,14 @@ from dispatch_fakes import (
     with_topic,
 )
 
+from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import StorageFull
 from managed_ledger.position import Position
 from pybroker.broker.consumer import SubscriptionType
 from pybroker.broker.subscription import Subscription
 from pybroker.errors import NotAllowed, PersistenceError, ServiceNotReady, TransactionConflict
 from pybroker.names import TxnId
-from pybroker.transaction.pending_ack import PendingAck
+from pybroker.transaction.pending_ack import PendingAck, PendingAcks
 from pybroker.transaction.snapshot_log import Done
 from pybroker.transaction.txn_status import TxnAction
 
@@ -357,5 +358,30 @@ def test_deleting_a_subscription_deletes_its_pending_acks() -> None:
         assert len(topic.factory.names()) == 2
         await subscription.delete()
         assert topic.factory.names() == [LEDGER]
+
+    with_topic(scenario)
+
+
+def test_a_commit_during_a_seek_is_in_force_after_a_crash_exactly_if_it_was_before() -> None:
+    """Replay must not acknowledge again what the seek has given back."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(3)
+        await acknowledge(subscription, T1, positions[0])
+        cursor = subscription.cursor
+        flush = ManagedCursor.flush
+
+        async def commit_meanwhile(flushed: ManagedCursor) -> None:
+            if flushed is cursor:
+                await end(subscription, T1, COMMIT)
+            await flush(flushed)
+
+        with patch.object(ManagedCursor, "flush", commit_meanwhile):
+            await subscription.seek(positions[0])
+        acknowledged = cursor.is_deleted(positions[0])
+        await PendingAcks.open(topic.factory, topic.name, cursor, topic.outcomes, topic.config)
+        assert cursor.is_deleted(positions[0]) == acknowledged
 
     with_topic(scenario)
