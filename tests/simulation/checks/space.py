@@ -8,7 +8,7 @@ from managed_ledger.trim import consumed
 
 
 def leftovers(process: BrokerProcess) -> list[str]:
-    """Files of ledgers that no managed ledger has, and deletions that nobody finishes."""
+    """Ledgers and files that no managed ledger has, and deletions that nobody finishes."""
     assert process.broker is not None
     metadata = process.broker._backend.metadata
     known: dict[str, None] = {}
@@ -20,6 +20,9 @@ def leftovers(process: BrokerProcess) -> list[str]:
         known.update((ledger_file_name(info.ledger_id), None) for info in record.ledgers)
         if record.deleted:
             found.append(f"DELETION LEFT UNFINISHED: {key}")
+    for ledger_id in process.broker._backend.ledger_ids():
+        if ledger_file_name(ledger_id) not in known:
+            found.append(f"LEDGER LEFT: {ledger_id} belongs to nothing")
     files = [name for name in process.disk.names if name.startswith(f"{FOLDER}/")]
     found += [f"FILE LEFT: {name}" for name in sorted(files) if name not in known]
     return found

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from checks.history import Outcome
+from checks.promises import Logs
+from checks.space import leftovers
 from clients.admin import REFUSALS, Unanswered, ask
 from clients.plain import Process, value_of
 from sim_broker import BrokerProcess
@@ -24,6 +26,7 @@ from pybroker.names import TopicName
 
 PARTITIONS: Final = 3
 NAMESPACE: Final = "public/rebirth"
+UNTIL_UNLINKED_S: Final = 5.0
 LOOK_S: Final = 60.0  # longer than any transaction stays open, and any disk full
 
 
@@ -242,6 +245,10 @@ class Rebirth(Feature):
                 partitions=partitions,
             )
         )  # fmt: skip
+
+    def account(self, logs: Logs) -> list[str]:
+        self.world.sleep(UNTIL_UNLINKED_S)
+        return leftovers(self.broker)
 
 
 FEATURES: Final = (Rebirth,)

@@ -1,0 +1,74 @@
+"""Who is believed, and which name means what."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+from urllib.parse import quote
+
+from managed_ledger.position import EARLIEST, LATEST
+from pybroker.broker import belongings, transactional_acks, txn_participants
+from pybroker.names import PENDING_ACK_LOGS, TopicName
+from pybroker.server import on_transaction
+from pybroker.transaction import pending_ack_store
+from pybroker.transaction.transactional_entries import UntaggedSpan
+
+
+async def nothing(*_: Any) -> None:
+    """Instead of what should have been done."""
+
+
+@contextmanager
+def pending_ack_logs_share_a_name() -> Iterator[None]:
+    """Topic and subscription are joined by a dash that may be in either."""
+
+    def joined(topic: TopicName, subscription: str) -> str:
+        both = f"{topic.ledger_name}-{subscription}"
+        return f"{PENDING_ACK_LOGS}{quote(both, safe='')}/log"
+
+    with ExitStack() as patches:
+        for module in (belongings, transactional_acks, pending_ack_store):
+            patches.enter_context(patch.object(module, "pending_ack_log", joined))
+        strays = patch.object(belongings.Belongings, "remove_strays", nothing)
+        patches.enter_context(strays)
+        yield
+
+
+@contextmanager
+def metadata_believed_at_recovery() -> Iterator[None]:
+    """A plain message that claims to be a transaction's, or its end, is taken for that."""
+
+    def of(properties: Any) -> UntaggedSpan:
+        return UntaggedSpan(EARLIEST, LATEST)
+
+    with patch.object(UntaggedSpan, "of", of):
+        yield
+
+
+@contextmanager
+def end_believed_from_anybody() -> Iterator[None]:
+    """END_TXN_ON_PARTITION and END_TXN_ON_SUBSCRIPTION do not ask what was decided."""
+    with patch.object(on_transaction, "require_decided", lambda *_: False):
+        yield
+
+
+@contextmanager
+def impossible_participants() -> Iterator[None]:
+    """What can never take part may be added, and is asked to end for ever."""
+
+    def added(_: Any, topic: str) -> str:
+        return str(TopicName.parse(topic))
+
+    with (
+        patch.object(on_transaction, "partition_to_add", added),
+        patch.object(txn_participants, "CannotParticipate", RuntimeError),
+    ):
+        yield
+
+
+BUGS = {
+    "pending-ack-logs-share-a-name": pending_ack_logs_share_a_name,
+    "metadata-believed-at-recovery": metadata_believed_at_recovery,
+    "end-believed-from-anybody": end_believed_from_anybody,
+    "impossible-participants": impossible_participants,
+}

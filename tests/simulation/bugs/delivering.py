@@ -1,0 +1,147 @@
+"""Dispatch, pending acknowledgements and cursors gone wrong."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from managed_ledger.cursor import ManagedCursor
+from pybroker.broker import publish_time
+from pybroker.broker.dispatch_key_shared import KeySharedDispatcher
+from pybroker.broker.redelivery import RedeliveryQueue
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.transactional_acks import TransactionalAcks
+from pybroker.transaction.pending_ack import PendingAcks
+from pybroker.transaction.pending_ack_state import AcksOfTransaction
+from pybroker.transaction.pending_ack_store import AckRecord
+
+
+@contextmanager
+def entry_skipped_after_redelivery() -> Iterator[None]:
+    """Of several entries that come back at once the last is lost sight of."""
+    right = RedeliveryQueue.add
+
+    def add(self: RedeliveryQueue, positions: Any) -> Any:
+        positions = list(positions)
+        return right(self, positions[:-1] if len(positions) > 1 else positions)
+
+    with patch.object(RedeliveryQueue, "add", add):
+        yield
+
+
+@contextmanager
+def key_given_away_in_flight() -> Iterator[None]:
+    """A key's new owner gets its messages while the former one still holds earlier ones."""
+    with patch.object(KeySharedDispatcher, "_is_draining", lambda *_: False):
+        yield
+
+
+@contextmanager
+def _records_without(unwanted: Any) -> Iterator[None]:
+    right = AcksOfTransaction.records
+
+    def records(self: AcksOfTransaction, txn_id: Any) -> list[Any]:
+        return [record for record in right(self, txn_id) if not unwanted(record)]
+
+    with patch.object(AcksOfTransaction, "records", records):
+        yield
+
+
+@contextmanager
+def snapshot_forgets_partial_batches() -> Iterator[None]:
+    """A checkpoint of pending acknowledgements leaves out records with parts of batches."""
+
+    def partial(record: Any) -> bool:
+        if not isinstance(record, AckRecord) or record.cumulative:
+            return False
+        return any(ack.still_unacked for ack in record.acks)
+
+    with _records_without(partial):
+        yield
+
+
+@contextmanager
+def snapshot_forgets_cumulative_ones() -> Iterator[None]:
+    """A checkpoint of pending acknowledgements leaves out the cumulative ones."""
+    with _records_without(lambda r: isinstance(r, AckRecord) and r.cumulative):
+        yield
+
+
+@contextmanager
+def seek_leaves_old_records() -> Iterator[None]:
+    """After a crash what was committed before the seek is acknowledged again."""
+
+    async def seek(self: Subscription, position: Any) -> None:
+        self.disconnect_consumers("the subscription was moved by a seek")
+        self.cursor.reset(position)
+        self._redelivery_counts.clear()
+        self._reader.rewind()
+        await self.cursor.flush()
+
+    with patch.object(Subscription, "seek", seek):
+        yield
+
+
+@contextmanager
+def seek_keeps_single_acknowledgements() -> Iterator[None]:
+    """Entries acknowledged one by one stay so, though the subscription was moved before them."""
+    right = ManagedCursor.reset
+
+    def reset(self: ManagedCursor, position: Any) -> None:
+        kept = dict(self._acked)
+        right(self, position)
+        self._acked.update(kept)
+
+    with patch.object(ManagedCursor, "reset", reset):
+        yield
+
+
+@contextmanager
+def unload_drops_pending_acks() -> Iterator[None]:
+    """What open transactions have acknowledged is forgotten when the topic is unloaded."""
+    right = PendingAcks.close
+
+    async def close(self: PendingAcks) -> None:
+        for txn_id in list(self._state.transactions):
+            self._state.drop(txn_id)
+        await right(self)
+
+    with patch.object(PendingAcks, "close", close):
+        yield
+
+
+@contextmanager
+def unload_cancels_who_waits() -> Iterator[None]:
+    """A replay that an unload cancels takes along who waits for it: a coordinator's end."""
+
+    async def open_(self: TransactionalAcks) -> PendingAcks:
+        return self.opened or await asyncio.shield(self._opening or self._start_opening())
+
+    with patch.object(TransactionalAcks, "open", open_):
+        yield
+
+
+@contextmanager
+def markers_tell_the_time() -> Iterator[None]:
+    """A seek by time believes the markers, which have the time of a broker whose clock was set."""
+
+    async def published_at(ledger: Any, position: Any) -> int | None:
+        run = await ledger.read(position, position, 1, 1)
+        return publish_time.parse_metadata(run.entries[0]).publish_time if run else -1
+
+    with patch.object(publish_time, "_published_at", published_at):
+        yield
+
+
+BUGS = {
+    "entry-skipped-after-redelivery": entry_skipped_after_redelivery,
+    "key-given-away-in-flight": key_given_away_in_flight,
+    "snapshot-forgets-partial-batches": snapshot_forgets_partial_batches,
+    "snapshot-forgets-cumulative-ones": snapshot_forgets_cumulative_ones,
+    "seek-leaves-old-records": seek_leaves_old_records,
+    "seek-keeps-single-acknowledgements": seek_keeps_single_acknowledgements,
+    "unload-drops-pending-acks": unload_drops_pending_acks,
+    "unload-cancels-who-waits": unload_cancels_who_waits,
+    "markers-tell-the-time": markers_tell_the_time,
+}
