@@ -15,6 +15,7 @@ from clients.transacting import FAILURES, Transacting
 from pybroker.client import aio
 from pybroker.client.errors import Timeout
 
+LONGEST_TXN_S: Final = 40.0  # any timeout, and any broker's absence
 SUBSCRIPTION: Final = "navigator"
 UNTIL_WRITTEN_S: Final = 6.0  # lazy acknowledgements are on disk by then, stalls and all
 OrderKey = tuple[int, int, int]
@@ -48,6 +49,7 @@ class Navigator(Transacting):
         self.epochs = [Epoch(behind=(-1, -1, -1))]
         self.moving = False  # a move was asked for, and its answer has not come
         self.received: list[Any] = []  # messages of this session
+        self.began_s: dict[str, float] = {}
 
     @property
     def epoch(self) -> Epoch:
@@ -81,7 +83,11 @@ class Navigator(Transacting):
 
     def _holds_open(self) -> bool:
         """A transaction of before may still withhold something, or acknowledge it."""
-        return any(not txn.ended for epoch in self.epochs for txn, _ in epoch.txns)
+        return any(
+            not txn.ended and self.world.now < self.began_s[txn.name] + LONGEST_TXN_S
+            for epoch in self.epochs
+            for txn, _ in epoch.txns
+        )
 
     # -- what it does
 
@@ -114,6 +120,7 @@ class Navigator(Transacting):
         if not messages:
             return
         txn, record = await self.begin(client)
+        self.began_s[record.name] = self.world.now
         held: dict[Read, None] = {}
         self.epoch.txns.append((record, []))
         try:

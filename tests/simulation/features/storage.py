@@ -17,6 +17,7 @@ from pybroker.names import TopicName
 
 STREAM: Final = "persistent://public/default/stream"
 BALLAST: Final = "persistent://public/default/ballast"
+ROOM_BYTES: Final = 1 << 30  # so that the broker knows how much there is
 UNTIL_TRIMMED_S: Final = 45.0  # a few rounds of housekeeping
 
 
@@ -122,9 +123,16 @@ class FullDisk(Feature):
     name = "full disk"
     capacity_bytes = 0
 
+    @classmethod
+    def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:
+        # In a large journal the ballast would stay until that is full.
+        return replace(scenario, storage={**scenario.storage, "journal_max_bytes": 10_000})
+
     def begin(self) -> None:
         filler = Filler(self.world, self.history, "filler", feature=self)
         self.simulation.producers.append(filler)
+        self.broker.disk.usual_capacity_bytes = ROOM_BYTES
+        self.broker.disk.make_room()
 
     def fill(self) -> None:
         self.count("disks filled")

@@ -138,6 +138,7 @@ class SimulatedDisk:
         self.names: Names = {}
         self.operations = 0
         self.capacity_bytes: int | None = None  # None: it never fills up
+        self.usual_capacity_bytes: int | None = None  # when nobody has filled it
         self.sync_fails = False
         self.descriptors_out = False  # nothing can be opened or created
         self.log: list[str] | None = None  # set to [] to have every operation noted
@@ -207,7 +208,7 @@ class SimulatedDisk:
         self.capacity_bytes = self.used_bytes() + room_bytes
 
     def make_room(self) -> None:
-        self.capacity_bytes = None
+        self.capacity_bytes = self.usual_capacity_bytes
 
     def room_for(self, size: int) -> bool:
         return self.capacity_bytes is None or self.used_bytes() + size <= self.capacity_bytes
