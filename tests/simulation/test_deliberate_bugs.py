@@ -21,6 +21,7 @@ HINTS: dict[str, tuple[int, ...]] = {
     "end-believed-from-anybody": (7,),
     "impossible-participants": (2,),
     "key-given-away-in-flight": (37,),
+    "markers-tell-the-time": (72,),
     "max-read-position-moved-early": (1,),
     "metadata-believed-at-recovery": (17,),
     "missing-descriptors-end-it": (8,),
