@@ -9,6 +9,18 @@ class CorruptStorage(ManagedLedgerError):
     """Bytes that were once durable do not read back; nothing was changed on disk."""
 
 
+class DamagedEntries(CorruptStorage):
+    """Entries of a ledger's file do not read back: `first` up to `last`, both of them included."""
+
+    def __init__(self, ledger_id: int, first: int, last: int, why: str) -> None:
+        self.ledger_id, self.first, self.last = ledger_id, first, last
+        super().__init__(
+            f"entries {first} to {last} of ledger {ledger_id} cannot be read: {why}; stop the "
+            "broker and restore the data directory from a backup, or go on without them by moving "
+            f"the subscription to ledger {ledger_id}, entry {last + 1} (resetcursor)"
+        )
+
+
 class DirectoryInUse(ManagedLedgerError):
     """Another process holds the data directory."""
 

@@ -119,6 +119,10 @@ class ManagedLedger:
         """0 for those that were made before this was written down."""
         return int(self.properties.get(CREATED_AT_MS, "0"))
 
+    def damaged(self, ledger_id: int) -> tuple[int, int] | None:
+        """First and last of the entries that are known not to be readable."""
+        return self._backend.damaged(ledger_id)
+
     def ledgers(self) -> list[LedgerInfo]:
         return self._index.infos()
 

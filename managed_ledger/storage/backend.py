@@ -145,6 +145,10 @@ class LogStorage(Protocol):
         """
         ...
 
+    def damaged(self, ledger_id: int) -> tuple[int, int] | None:
+        """First and last of the entries that are known not to be readable."""
+        ...
+
     def ledger_ids(self) -> list[int]:
         """Of all ledgers that are there, durably."""
         ...

@@ -6,7 +6,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Final, TypeVar
 
-from managed_ledger.errors import CorruptStorage, LedgerNotFound
+from managed_ledger.errors import CorruptStorage, DamagedEntries, LedgerNotFound
 from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.block_cache import BlockCache
 from managed_ledger.storage.disk import Disk
@@ -37,7 +37,7 @@ class BlockReader:
         limits = last, max_entries, max_bytes
         if first >= state.tail.first_entry_id:
             return state.tail.run(state.ledger_id, first, *limits)
-        if state.index is None:
+        if state.index is None or not state.index.covers(first):
             return None
         block = self._cache.get((state.ledger_id, state.index.block_of(first)))
         return None if block is None else block.run(state.ledger_id, first, *limits)
@@ -53,10 +53,16 @@ class BlockReader:
         if run is not None:
             return run
         index = state.index or await self._load_index(state)
-        start, end = index.stretch(first, last, state.flushed.file_bytes, self._read_ahead())
-        blocks = await self._run(
-            state, partial(read_blocks, self._disk, state.ledger_id, start, end)
-        )
+        if not index.covers(first):
+            raise damaged(state, first, state.flushed.entries - 1, index.damage)
+        file_bytes = index.next_offset if index.damage else state.flushed.file_bytes
+        start, end = index.stretch(first, last, file_bytes, self._read_ahead())
+        read = partial(read_blocks, self._disk, state.ledger_id, start, end)
+        try:
+            blocks = await self._run(state, read)
+        except CorruptStorage as error:
+            block_end = index.end_of_block(first, state.flushed.entries)
+            raise damaged(state, index.block_of(first), block_end, error) from error
         for block in blocks:
             self._cache.add((state.ledger_id, block.first_entry_id), block)
         run = blocks[0].run(state.ledger_id, first, last, max_entries, max_bytes)
@@ -82,9 +88,7 @@ class BlockReader:
             if state.deleted:
                 raise LedgerNotFound(f"ledger {state.ledger_id} was deleted") from error
             if isinstance(error, FileNotFoundError):
-                raise CorruptStorage(
-                    f"{name} is missing: restore the data directory from a backup"
-                ) from error
+                raise CorruptStorage(f"{name} is missing") from error
             raise unreadable(error, name) from error
 
     def _read_ahead(self) -> int:
@@ -94,3 +98,10 @@ class BlockReader:
 
     def close(self) -> None:
         self._cache.close()
+
+
+def damaged(
+    state: LedgerState, first: int, last: int, why: CorruptStorage | None
+) -> DamagedEntries:
+    state.damaged = first, last
+    return DamagedEntries(state.ledger_id, first, last, str(why))

@@ -22,6 +22,7 @@ class LedgerState:
 
     __slots__ = (
         "_evictable_entries",
+        "damaged",
         "deleted",
         "fenced",
         "flushed",
@@ -39,6 +40,7 @@ class LedgerState:
         self.index = None if self.flushed.entries else BlockIndex()  # None: not loaded yet
         self.fenced = False
         self.deleted = False
+        self.damaged: tuple[int, int] | None = None  # first and last entry known to be unreadable
         self._evictable_entries = 0
 
     @property

@@ -57,6 +57,7 @@ class Recovery:
         if found is not None:
             self._disk.sync_folder(snapshot.FOLDER)
         writer = self._reopen(replayed, size, torn)
+        self._look_at_files()
         self._remove_leftovers()
         return writer
 
@@ -138,6 +139,17 @@ class Recovery:
                 f"{name} has entries of ledger {ledger_id}, which was never created: restore the "
                 "data directory from a backup"
             )
+
+    def _look_at_files(self) -> None:
+        """What is missing is said at once, and kept from nobody but who wants to read it."""
+        for ledger_id, state in self.ledgers.items():
+            if not state.flushed.file_bytes:
+                continue
+            damage = ledger_files.damage_of(self._disk, ledger_id, state.flushed)
+            if damage is not None:
+                index = ledger_files.load_index(self._disk, ledger_id, state.flushed)
+                state.damaged = index.next_entry_id, state.flushed.entries - 1
+                log.error("%s: entries %d to %d cannot be read", damage, *state.damaged)
 
     def _remove_leftovers(self) -> None:
         for generation in generations(self._disk):

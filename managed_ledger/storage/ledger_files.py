@@ -59,14 +59,27 @@ class BlockIndex:
     def __init__(self) -> None:
         self._first_entry_ids: array[int] = array("Q")
         self._offsets: array[int] = array("Q")
+        self.damage: CorruptStorage | None = None  # why it ends before the file's part does
+        self.next_entry_id = 0
+        self.next_offset = 0
 
     def add(self, first_entry_id: int, offset: int) -> None:
         self._first_entry_ids.append(first_entry_id)
         self._offsets.append(offset)
 
+    def covers(self, entry_id: int) -> bool:
+        return self.damage is None or entry_id < self.next_entry_id
+
     def block_of(self, entry_id: int) -> int:
         """The first entry of the block that `entry_id` is in."""
         return self._first_entry_ids[bisect_right(self._first_entry_ids, entry_id) - 1]
+
+    def end_of_block(self, entry_id: int, next_entry_id: int) -> int:
+        """The last entry of the block that `entry_id` is in, of a file that has so many entries."""
+        following = bisect_right(self._first_entry_ids, entry_id)
+        if following < len(self._first_entry_ids):
+            return self._first_entry_ids[following] - 1
+        return (self.next_entry_id if self.damage else next_entry_id) - 1
 
     def stretch(self, first: int, last: int, file_bytes: int, max_bytes: int) -> tuple[int, int]:
         """Where in the file to read `first` up to `last`: whole blocks, at least one, and no more
@@ -197,39 +210,59 @@ def decode_tags(data: bytes, at: int, first_entry_id: int) -> tuple[TagRuns, int
 
 
 def load_index(disk: Disk, ledger_id: int, flushed: FlushedPart) -> BlockIndex:
-    """Hop from header to header. Raises CorruptStorage, OSError."""
+    """Hop from header to header, as far as they are good. Raises OSError."""
     index = BlockIndex()
+    try:
+        read_headers(disk, ledger_id, flushed, index)
+    except CorruptStorage as error:
+        index.damage = error
+    except FileNotFoundError:
+        index.damage = CorruptStorage(f"{ledger_file_name(ledger_id)} is missing")
+    return index
+
+
+def read_headers(disk: Disk, ledger_id: int, flushed: FlushedPart, index: BlockIndex) -> None:
+    """Raises CorruptStorage at the first bad header; OSError."""
     name = ledger_file_name(ledger_id)
     file = disk.open(name)
     try:
-        offset = next_entry_id = 0
+        offset, next_entry_id, size = 0, 0, file.size()
         while offset < flushed.file_bytes:
             data = file.pread(HEADER_BYTES, offset)
             header = decode_header(data, 0, ledger_id, name, offset)
             _, first_entry_id, count, body_bytes, _ = header
-            if first_entry_id != next_entry_id:
+            if first_entry_id != next_entry_id or offset + HEADER_BYTES + body_bytes > size:
                 raise corrupt(name, offset)
             index.add(first_entry_id, offset)
             next_entry_id += count
             offset += HEADER_BYTES + body_bytes
+            index.next_entry_id, index.next_offset = next_entry_id, offset
         if (offset, next_entry_id) != (flushed.file_bytes, flushed.entries):
             raise corrupt(name, offset)
-        return index
     finally:
         file.close()
 
 
 def read_blocks(disk: Disk, ledger_id: int, start: int, end: int) -> list[EntryColumns]:
-    """The blocks from offset `start` to `end`. Raises CorruptStorage, OSError."""
+    """The blocks from offset `start` to `end`, up to one that is bad if it is not the first.
+
+    Raises CorruptStorage, OSError.
+    """
     name = ledger_file_name(ledger_id)
     file = disk.open(name)
     try:
         data = file.pread(end - start, start)
     finally:
         file.close()
-    blocks, at = [], 0
+    blocks: list[EntryColumns] = []
+    at = 0
     while at < end - start:
-        block, at = decode_block(data, at, ledger_id, name, start)
+        try:
+            block, at = decode_block(data, at, ledger_id, name, start)
+        except CorruptStorage:
+            if not blocks:
+                raise
+            break
         blocks.append(block)
     return blocks
 
@@ -270,7 +303,20 @@ def decode_header(
 
 
 def corrupt(name: str, offset: int) -> CorruptStorage:
-    return CorruptStorage(
-        f"{name} does not read back what was written at offset {offset}: check the disk, and "
-        "restore the data directory from a backup"
-    )
+    return CorruptStorage(f"{name} does not read back what was written at offset {offset}")
+
+
+def damage_of(disk: Disk, ledger_id: int, flushed: FlushedPart) -> str | None:
+    """What can be seen without reading it. Raises OSError."""
+    name = ledger_file_name(ledger_id)
+    try:
+        file = disk.open(name)
+    except FileNotFoundError:
+        return f"{name} is missing"
+    try:
+        size = file.size()
+    finally:
+        file.close()
+    if size < flushed.file_bytes:
+        return f"{name} has {size} bytes of {flushed.file_bytes}"
+    return None

@@ -52,6 +52,10 @@ class QueueingBackend:
         self._commits.submit(DeleteLedger(ledger_id, done))
         return done
 
+    def damaged(self, ledger_id: int) -> tuple[int, int] | None:
+        state = self._state.ledgers.get(ledger_id)
+        return None if state is None else state.damaged
+
     def ledger_ids(self) -> list[int]:
         return sorted(self._state.ledgers)
 

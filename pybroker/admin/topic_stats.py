@@ -268,6 +268,7 @@ def internal_stats(topic: Topic) -> Stats:
             "entries": ledger.entries,
             "size": ledger.size_bytes,
             "offloaded": False,
+            **_damage(topic, ledger.ledger_id),
         }
         for ledger in topic.ledger.ledgers()
     ]
@@ -285,6 +286,12 @@ def internal_stats(topic: Topic) -> Stats:
         "schemaLedgers": [],
         "compactedLedger": _NO_LEDGER,
     }
+
+
+def _damage(topic: Topic, ledger_id: int) -> Stats:
+    """Ours: the entries that are known not to be readable."""
+    damaged = topic.ledger.damaged(ledger_id)
+    return {} if damaged is None else {"damaged": {"from": damaged[0], "to": damaged[1]}}
 
 
 def merged_stats(partitions: Iterable[Stats]) -> Stats:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from managed_ledger.cursor import ManagedCursor
-from managed_ledger.errors import LedgerClosed
+from managed_ledger.errors import DamagedEntries, LedgerClosed
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
@@ -57,19 +57,31 @@ class WithheldEntries(Protocol):
     def pending_indexes(self, position: Position) -> int: ...
 
 
+# Told of entries that are wanted and cannot be read.
+OnDamage = Callable[[DamagedEntries], None]
+
+
 class EntryFetcher:
     """Entries from memory or, one at a time, by an asynchronous read whose run is held here."""
 
     __slots__ = (
         "_held",
         "_ledger",
+        "_on_damage",
         "_reading",
         "_resume",
         "_tasks",
     )
 
-    def __init__(self, ledger: ManagedLedger, tasks: Tasks, resume: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        ledger: ManagedLedger,
+        tasks: Tasks,
+        resume: Callable[[], None],
+        on_damage: OnDamage,
+    ) -> None:
         self._ledger = ledger
+        self._on_damage = on_damage
         self._tasks = tasks
         self._resume = resume
         self._held: EntryRun | None = None
@@ -118,6 +130,10 @@ class EntryFetcher:
             self._held = await self._ledger.read(position, up_to, max_entries, max_bytes)
         except LedgerClosed:
             return
+        except DamagedEntries as error:  # no use in trying again
+            log.error("%s: %s", self._ledger.name, error)
+            self._on_damage(error)
+            return
         except Exception as error:
             # Retried for as long as somebody waits for these entries, but not in a busy loop.
             log.error("Reading %s from %s failed: %s", self._ledger.name, position, error)
@@ -142,13 +158,17 @@ class EntryReader:
     )
 
     def __init__(
-        self, topic: ReadableTopic, cursor: ManagedCursor, resume: Callable[[], None]
+        self,
+        topic: ReadableTopic,
+        cursor: ManagedCursor,
+        resume: Callable[[], None],
+        on_damage: OnDamage,
     ) -> None:
         self._topic = topic
         self._ledger = topic.ledger
         self._cursor = cursor
-        self._ahead = EntryFetcher(topic.ledger, topic.tasks, resume)
-        self._again = EntryFetcher(topic.ledger, topic.tasks, resume)
+        self._ahead = EntryFetcher(topic.ledger, topic.tasks, resume, on_damage)
+        self._again = EntryFetcher(topic.ledger, topic.tasks, resume, on_damage)
         self._messages_per_entry = 1
         self._settled_to = EARLIEST
         self.position = cursor.mark_delete_position.after

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from managed_ledger.cursor import ManagedCursor
-from managed_ledger.errors import LedgerClosed
+from managed_ledger.errors import DamagedEntries, LedgerClosed
 from managed_ledger.position import Position
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.dispatch_key_shared import KeySharedDispatcher
@@ -26,7 +26,7 @@ from pybroker.broker.publish_time import first_published_at
 from pybroker.broker.redelivery import RedeliveryCounts
 from pybroker.broker.transactional_acks import TransactionalAcks, TransactionalTopic
 from pybroker.broker.waiting_entries import nth_waiting
-from pybroker.errors import ConsumerBusy, NotAllowed, ServiceNotReady
+from pybroker.errors import ConsumerBusy, NotAllowed, PersistenceError, ServiceNotReady
 from pybroker.names import TxnId
 from pybroker.transaction.pending_ack import PendingAck, PendingAcks
 from pybroker.transaction.txn_status import TxnAction
@@ -49,6 +49,7 @@ class SubscribedTopic(ReadableTopic, TransactionalTopic, Protocol):
 class Subscription:
     __slots__ = (
         "_closed",
+        "_damage",
         "_dispatcher",
         "_last_message_is_there",
         "_notified",
@@ -69,7 +70,7 @@ class Subscription:
         self.kind: SubscriptionType | None = None  # of the last consumers
         self.consumers: list[Consumer] = []
         self._topic = topic
-        self._reader = EntryReader(topic, cursor, self.notify)
+        self._reader = EntryReader(topic, cursor, self.notify, self._found_damage)
         self._dispatcher: Dispatcher | None = None
         self._redelivery_counts = RedeliveryCounts(cursor.is_deleted)
         self._transactional = TransactionalAcks(topic, cursor, self._restore)
@@ -77,6 +78,7 @@ class Subscription:
         self._last_message_is_there = topic.terminated
         self.times = LastTimes()
         self._closed: str | None = None
+        self._damage: DamagedEntries | None = None  # what its consumers could not get past
 
     @classmethod
     async def open(cls, topic: SubscribedTopic, cursor: ManagedCursor) -> "Subscription":
@@ -131,6 +133,8 @@ class Subscription:
     def _check_joinable(self, kind: SubscriptionType) -> None:
         if self._closed is not None:
             raise ServiceNotReady(f"{self} is being unloaded: {self._closed}")
+        if self._damage is not None:
+            raise PersistenceError(f"{self}: {self._damage}")
         if not self.consumers:
             return
         if kind is not self.kind:
@@ -139,6 +143,11 @@ class Subscription:
             )
         if kind is SubscriptionType.EXCLUSIVE:
             raise ConsumerBusy(f"{self} is Exclusive and already has a consumer: close it first")
+
+    def _found_damage(self, damage: DamagedEntries) -> None:
+        """Nobody gets further than this before the subscription is moved."""
+        self._damage = damage
+        self.disconnect_consumers(str(damage))
 
     def _new_dispatcher(self, kind: SubscriptionType, first: Consumer) -> Dispatcher:
         if kind.single_active:
@@ -359,6 +368,7 @@ class Subscription:
         something behind the new position.
         """
         pending = await self._replayed()
+        self._damage = None
         self.disconnect_consumers("the subscription was moved by a seek")
         self.cursor.reset(position)
         self._redelivery_counts.clear()
@@ -378,6 +388,7 @@ class Subscription:
 
     async def skip_all(self) -> None:
         """Acknowledge the whole backlog; messages of open transactions are still to come."""
+        self._damage = None
         self.cursor.mark_delete(self._topic.max_read_position)
         self._redelivery_counts.clear()
         if self._dispatcher is not None:

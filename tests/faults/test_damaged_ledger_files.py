@@ -1,0 +1,99 @@
+"""Ledger files that rot, as clients and administrators see it: what is whole is served, and what is
+missing is said.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+from raw_client import RawClient
+
+from pybroker import testing
+from pybroker.wire import pulsar_api_pb2 as pb
+
+MESSAGES = 200
+MESSAGE_BYTES = 5000
+TOPIC = "/admin/v2/persistent/public/default/t"
+
+
+def truncate(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def flip(file: Path) -> None:
+    with file.open("r+b") as data:
+        data.seek(300_000)
+        byte = data.read(1)[0]
+        data.seek(300_000)
+        data.write(bytes([byte ^ 4]))
+
+
+def asked(broker: Any, path: str, method: str = "GET", body: Any = None) -> Any:
+    request = Request(
+        broker.admin_url + path,
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urlopen(request) as answer:
+        said = answer.read()
+        return json.loads(said) if said else None
+
+
+def entry_ids(client: RawClient) -> list[int]:
+    """Of the messages until the consumer is closed."""
+    found = []
+    while True:
+        command = client.receive(pb.BaseCommand.MESSAGE, pb.BaseCommand.CLOSE_CONSUMER)
+        if isinstance(command, pb.CommandCloseConsumer):
+            return found
+        found.append(command.message_id.entryId)
+
+
+@pytest.mark.parametrize(
+    ("damage", "good_before", "good_behind"),
+    [(truncate, True, False), (Path.unlink, False, False), (flip, True, True)],
+)
+def test_what_is_whole_is_delivered_and_the_rest_is_said(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[Path], None],
+    good_before: bool,
+    good_behind: bool,
+) -> None:
+    with testing.broker(data_dir=tmp_path, http=True) as broker:
+        with RawClient(broker.service_url) as client:
+            client.create_producer("t")
+            for number in range(MESSAGES):
+                client.publish(b"%d" % number * (MESSAGE_BYTES // len(b"%d" % number)), number)
+        broker.stop()
+        damage(max((tmp_path / "ledgers").iterdir(), key=lambda file: file.stat().st_size))
+        broker.start()
+        if damage is not flip:  # of that nobody knows before it is read
+            assert "public/default/persistent/t lacks entries" in caplog.text
+        with RawClient(broker.service_url) as client:
+            client.subscribe("t", 1, subscription="s")
+            client.flow(1000, 1)
+            found = entry_ids(client)
+            assert found == list(range(len(found)))
+            assert bool(found) == good_before
+            refusal = client.subscribe("t", 2, subscription="s")
+            assert refusal.error == pb.PersistenceError
+            assert "resetcursor" in refusal.message
+            client.create_producer("t", 3)
+            client.publish(b"new", 0, producer_id=3)
+            (ledger, *_) = asked(broker, f"{TOPIC}/internalStats")["ledgers"]
+            damaged = ledger["damaged"]
+            assert damaged["from"] == len(found)
+            assert (damaged["to"] < MESSAGES - 1) == good_behind
+            behind = {"ledgerId": ledger["ledgerId"], "entryId": damaged["to"] + 1}
+            asked(broker, f"{TOPIC}/subscription/s/resetcursor", "POST", behind)
+            client.subscribe("t", 4, subscription="s")
+            client.flow(1000, 4)
+            rest = client.messages(MESSAGES - damaged["to"])
+            ids = [message.message_id.entryId for message in rest[:-1]]
+            assert ids == list(range(damaged["to"] + 1, MESSAGES))
