@@ -37,7 +37,7 @@ _SUBSCRIPTION_METRICS: Final = (
     ("pulsar_subscription_unacked_messages", "unackedMessages"),
     ("pulsar_subscription_blocked_on_unacked_messages", "blockedSubscriptionOnUnackedMsgs"),
 )
-_WANTED: Final = Wanted(hash_ranges=False)
+_WANTED: Final = Wanted(hashes=False)
 _BROKER_SUMS: Final = (
     ("pulsar_broker_rate_in", "msgRateIn"),
     ("pulsar_broker_rate_out", "msgRateOut"),

@@ -95,7 +95,7 @@ class Wanted:
     consumers: bool = True
     backlog_size: bool = True
     earliest_time: bool = False
-    hash_ranges: bool = True
+    hashes: bool = True  # of Key_Shared consumers
 
 
 async def topic_stats(
@@ -140,9 +140,9 @@ async def subscription_stats(
 ) -> Stats:
     names = (str(topic.name), subscription.name)
     consumers: list[Stats] = []
+    hashes = _hashes(subscription) if wanted.hashes else {}
     for consumer in list(subscription.consumers):
-        stats = consumer_stats(consumer, names, rates)
-        consumers.append(stats | _key_shared_consumer(subscription, consumer, wanted))
+        consumers.append(consumer_stats(consumer, names, rates) | hashes.get(consumer, {}))
         await pace.step()
     await pace.step()
     cursor, kind = subscription.cursor, subscription.kind
@@ -184,21 +184,23 @@ def _key_shared(subscription: Subscription, consumers: list[Stats]) -> Stats:
     return {
         "allowOutOfOrderDelivery": policy.allow_out_of_order,
         "keySharedMode": policy.mode.name,
-        **{field: _total(consumers, field) for field in _DRAINING},
+        **{field: sum(c.get(field, 0) for c in consumers) for field in _DRAINING},
     }
 
 
-def _key_shared_consumer(subscription: Subscription, consumer: Consumer, wanted: Wanted) -> Stats:
+def _hashes(subscription: Subscription) -> dict[Consumer, Stats]:
     dispatcher = subscription.key_shared
     if dispatcher is None:
         return {}
-    draining = dispatcher.draining(consumer)
-    ranges = dispatcher.hash_ranges(consumer) if wanted.hash_ranges else []
+    ranges, draining = dispatcher.hash_ranges(), dispatcher.draining()
     return {
-        "drainingHashesCount": len(draining),
-        "drainingHashesUnackedMessages": sum(draining.values()),
-        "keyHashRanges": [f"[{start}, {end}]" for start, end in ranges],
-        "keyHashRangeArrays": [[start, end] for start, end in ranges],
+        consumer: {
+            "drainingHashesCount": len(draining.get(consumer, ())),
+            "drainingHashesUnackedMessages": sum(draining.get(consumer, ())),
+            "keyHashRanges": [f"[{start}, {end}]" for start, end in ranges.get(consumer, ())],
+            "keyHashRangeArrays": [[start, end] for start, end in ranges.get(consumer, ())],
+        }
+        for consumer in subscription.consumers
     }
 
 

@@ -56,15 +56,19 @@ class KeySharedDispatcher(SharedDispatcher):
     def policy(self) -> KeySharedPolicy:
         return self._policy
 
-    def hash_ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
-        return self._ring.ranges(consumer)
+    def hash_ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
+        found: defaultdict[Consumer, list[tuple[int, int]]] = defaultdict(list)
+        for start, end, owner in self._ring.ranges():
+            found[owner].append((start, end))
+        return found
 
-    def draining(self, consumer: Consumer) -> dict[int, int]:
-        """Slots of which the consumer holds entries though they have another owner by now, with
-        how many.
-        """
-        held = self._in_flight.held_by(consumer)
-        return {s: n for s, n in held.items() if self._ring.owner(s) is not consumer}
+    def draining(self) -> dict[Consumer, list[int]]:
+        """For each slot that has another owner by now: how many entries its consumer holds."""
+        found: defaultdict[Consumer, list[int]] = defaultdict(list)
+        for slot, holder, entries in self._in_flight.held():
+            if self._ring.owner(slot) is not holder:
+                found[holder].append(entries)
+        return found
 
     # -- consumers
 

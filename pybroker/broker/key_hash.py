@@ -72,18 +72,14 @@ class HashRing:
             return None
         return self._owners[bisect_left(self._points, slot) % len(self._points)]
 
-    def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
+    def ranges(self) -> Iterator[tuple[int, int, Consumer]]:
         """Closed ranges of slots, in order. A point ends the range of slots that its owner has."""
-        if not self._points:
-            return []
-        starts = [0, *(point + 1 for point in self._points)]
-        ends = [*self._points, RING_SIZE - 1]
-        owners = [*self._owners, self._owners[0]]
-        return [
-            (start, end)
-            for start, end, owner in zip(starts, ends, owners, strict=True)
-            if owner is consumer and start <= end
-        ]
+        start = 0
+        for point, owner in zip(self._points, self._owners, strict=True):
+            yield start, point, owner
+            start = point + 1
+        if self._points and start < RING_SIZE:
+            yield start, RING_SIZE - 1, self._owners[0]
 
     def _place(self) -> None:
         """A point belongs to the first consumer that has it, by rank."""
@@ -145,8 +141,8 @@ class StickyRanges:
     def remove(self, consumer: Consumer) -> None:
         self._own([item for item in self._owned if item[2] is not consumer])
 
-    def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
-        return [(start, end) for start, end, owner in self._owned if owner is consumer]
+    def ranges(self) -> Iterator[tuple[int, int, Consumer]]:
+        return iter(self._owned)
 
     def owner(self, slot: int) -> Consumer | None:
         at = bisect_right(self._starts, slot) - 1

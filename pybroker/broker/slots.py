@@ -40,9 +40,9 @@ class SlotsInFlight:
     def holder(self, slot: int) -> Consumer | None:
         return self._holders.get(slot)
 
-    def held_by(self, consumer: Consumer) -> dict[int, int]:
-        """Entries by slot."""
-        return {s: self._counts[s] for s, holder in self._holders.items() if holder is consumer}
+    def held(self) -> Iterator[tuple[int, Consumer, int]]:
+        """Slots, who holds them, and how many entries of them."""
+        return ((slot, holder, self._counts[slot]) for slot, holder in self._holders.items())
 
     def clear(self) -> None:
         self._slots.clear()

@@ -148,6 +148,23 @@ def test_stats_of_key_shared_consumers_cover_the_ring(
     assert first["keyHashRanges"][0] == "[{}, {}]".format(*first["keyHashRangeArrays"][0])
 
 
+def test_slots_that_drain_count_for_who_still_holds_their_messages(
+    admin: httpx.Client, admin_broker: RunningBroker, topic: str
+) -> None:
+    key_shared = {"subType": pb.CommandSubscribe.Key_Shared}
+    with RawClient(admin_broker.service_url) as raw:
+        raw.create_producer(f"persistent://{topic}")
+        for key in range(20):
+            raw.publish(b"x", key, partition_key=f"{key}")
+        consume(raw, topic, 20, **key_shared)
+        raw.subscribe(f"persistent://{topic}", 2, subscription="audit", **key_shared)
+        audit = admin.get(f"{P}/{topic}/stats").json()["subscriptions"]["audit"]
+    first, second = sorted(audit["consumers"], key=lambda c: -c["unackedMessages"])
+    assert first["drainingHashesCount"] == audit["drainingHashesCount"] > 0
+    assert first["drainingHashesUnackedMessages"] == first["drainingHashesCount"]
+    assert second["drainingHashesCount"] == 0
+
+
 def test_partitioned_stats_are_sums(admin: httpx.Client, client: Client, namespace: str) -> None:
     name = f"{namespace}/parts"
     admin.put(f"{P}/{name}/partitions", json=2)
