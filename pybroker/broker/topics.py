@@ -62,12 +62,9 @@ class Topics:
 
     def serving(self, name: TopicName) -> Topic | None:
         """The topic if it is loaded and not on its way out."""
-        loaded = self._loaded.get(name)
-        if not isinstance(loaded, Topic):
-            return None
         if name in self._changing or self.deletions.concerns(name):
             return None
-        return loaded
+        return self._loaded.get(name)
 
     # -- find and load
 
