@@ -60,7 +60,6 @@ class ManagedLedger:
         self.on_trimmed: tuple[Callable[[int], None], ...] = ()  # with each ledger id that went
         self.kept_from: tuple[Callable[[], Position], ...] = ()  # to say where trimming must stop
         self.on_visit: tuple[Callable[[], None], ...] = ()  # some time after something happened
-        cursors.on_dirty = self._cursors_became_dirty
         self._keeper = keeper
         self.visit: Visit | None = None  # the housekeeper's next one
         self._active = False
@@ -83,6 +82,7 @@ class ManagedLedger:
         self._rolling: asyncio.Task[ManagedLedgerError | None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._closed: LedgerClosed | None = None
+        cursors.tell_when_dirty(self._cursors_became_dirty)
 
     @property
     def closed(self) -> bool:

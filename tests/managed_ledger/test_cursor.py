@@ -5,7 +5,10 @@ import asyncio
 import pytest
 
 from managed_ledger.errors import StorageFull
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.ledger_metadata import CursorRecord, cursors_prefix
 from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.storage.memory import MemoryBackend
 
 
 async def log_with_cursor(factory, count: int, start: Position | None = EARLIEST):
@@ -282,3 +285,29 @@ def test_a_write_that_failed_for_lack_of_space_is_made_again(run, clock):
         assert ledger.cursors["sub"].mark_delete_position == positions[0]
 
     run(scenario())
+
+
+def test_acknowledgements_are_written_though_recovery_had_moved_the_cursor(clock) -> None:
+    """Nobody was told of that move, and so of nothing that came after it."""
+
+    async def scenario() -> None:
+        backend = MemoryBackend()
+        await backend.open()
+        first = ManagedLedgerFactory(backend, clock)
+        await (await first.open("x")).open_cursor("s", EARLIEST)
+        await first.close()  # nothing was appended: the next one drops the empty ledger
+        factory = ManagedLedgerFactory(backend, clock, cursor_flush_interval_ms=0)
+        ledger = await factory.open("x")
+        position = await ledger.append_one(b"a")
+        ledger.cursors["s"].mark_delete(position)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert _stored_mark(backend) == position
+
+    asyncio.run(scenario())
+
+
+def _stored_mark(backend: MemoryBackend) -> Position:
+    stored = backend.metadata.get(next(iter(backend.metadata.keys(cursors_prefix("x")))))
+    assert stored is not None
+    return CursorRecord.decode(stored.value, "s").mark_delete_position
