@@ -12,6 +12,7 @@ import logging
 import secrets
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -114,7 +115,9 @@ def run_chunk(seeds: range, bug: str | None, enabled: tuple[str, ...] | None) ->
             chunk.counts.update(counts_of(report))
             if report.violations:
                 chunk.failures.append(_failure(report, bug, enabled))
-    gc.collect()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of coroutines that died with their process
+        gc.collect()
     return chunk
 
 

@@ -27,7 +27,7 @@ from world.loop import OutOfSteps, World
 
 from pybroker import errors
 from pybroker.client import aio
-from pybroker.client.errors import Timeout, TransactionOutcomeUnknown
+from pybroker.client.errors import PulsarException, Timeout, TransactionOutcomeUnknown
 from pybroker.transaction import outcome_window
 
 OUTCOMES_PER_CHUNK = 4  # so that a few transactions are enough to see outcomes expire
@@ -92,6 +92,8 @@ class Simulation:
                 found = self._account()
         except (Stuck, OutOfSteps) as error:
             found = [f"STUCK: {error}"]
+        except (PulsarException, errors.PulsarError) as error:
+            found = [f"REFUSED THE AUDITOR: {error!r}"]
         found += [f"UNHANDLED: {failure}" for failure in self.world.failures]
         self.world.close()
         return self._report(found)

@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from managed_ledger.cursor import ManagedCursor
+from managed_ledger.cursors import Cursors
 from pybroker.broker import publish_time
 from pybroker.broker.dispatch_key_shared import KeySharedDispatcher
 from pybroker.broker.redelivery import RedeliveryQueue
@@ -134,7 +135,19 @@ def markers_tell_the_time() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def recovered_cursors_never_written() -> Iterator[None]:
+    """What recovery moved is not told, nor what comes after it: until the topic is closed."""
+
+    def tell_when_dirty(self: Cursors, on_dirty: Any) -> None:
+        self._on_dirty = on_dirty
+
+    with patch.object(Cursors, "tell_when_dirty", tell_when_dirty):
+        yield
+
+
 BUGS = {
+    "recovered-cursors-never-written": recovered_cursors_never_written,
     "entry-skipped-after-redelivery": entry_skipped_after_redelivery,
     "key-given-away-in-flight": key_given_away_in_flight,
     "snapshot-forgets-partial-batches": snapshot_forgets_partial_batches,
