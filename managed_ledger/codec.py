@@ -41,13 +41,18 @@ class Reader:
         return self._at == len(self._data)
 
     def number(self) -> int:
+        # In one piece: starts read millions of them.
+        data, at = self._data, self._at
         value = shift = 0
-        while True:
-            byte = self.raw(1)[0]
+        while at < len(data):
+            byte = data[at]
+            at += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
+                self._at = at
                 return value
             shift += 7
+        raise self._too_short()
 
     def blob(self) -> bytes:
         return self.raw(self.number())
@@ -58,13 +63,16 @@ class Reader:
     def raw(self, size: int) -> bytes:
         end = self._at + size
         if end > len(self._data):
-            raise CorruptStorage(
-                f"{self._what} ends after {len(self._data)} bytes, in the middle of a field; "
-                "restore the data directory from a backup"
-            )
+            raise self._too_short()
         value = self._data[self._at : end]
         self._at = end
         return value
+
+    def _too_short(self) -> CorruptStorage:
+        return CorruptStorage(
+            f"{self._what} ends after {len(self._data)} bytes, in the middle of a field; "
+            "restore the data directory from a backup"
+        )
 
     def version(self, known: int) -> None:
         """The first byte of a value says in which format the rest is."""
