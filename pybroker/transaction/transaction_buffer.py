@@ -42,6 +42,7 @@ from pybroker.transaction.transactional_entries import (
     marker,
     parse_position,
     position_text,
+    sent_by,
     tag_of,
     transactional_entries,
 )
@@ -148,8 +149,10 @@ class TransactionBuffer:
         entries: Sequence[bytes],
         message_counts: Sequence[int],
         done: Appended,
+        producer: str | None = None,
     ) -> None:
-        """Append entries of one transaction; `done` as in ManagedLedger.append.
+        """Append entries of one transaction; `done` as in ManagedLedger.append. `producer`, if
+        given, is kept with them.
 
         Refused, through `done`: InvalidTxnStatus (not OPEN, or the topic was not added to it),
         TransactionNotFound, TransactionCoordinatorNotFound.
@@ -163,7 +166,8 @@ class TransactionBuffer:
             return
         transaction.in_flight += 1
         answered = partial(self._appended, txn_id, transaction, len(entries), done)
-        self._ledger.append(entries, message_counts, answered, transaction.tag)
+        tag = transaction.tag if producer is None else sent_by(producer, transaction.tag)
+        self._ledger.append(entries, message_counts, answered, tag)
 
     def _begin(self, txn_id: TxnId) -> OpenTransaction:
         if not self._outcomes.has_partition(txn_id, self._topic):

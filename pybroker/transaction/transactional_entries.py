@@ -8,6 +8,7 @@ property of the ledger (see `UntaggedSpan`).
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -33,6 +34,10 @@ TAGGED_SINCE: Final = "transaction-tags"
 _TAG: Final = Struct("<BQQ")  # kind, most and least bits of the transaction
 _KINDS: Final = {None: 1, TxnAction.COMMIT: 2, TxnAction.ABORT: 3}
 _ACTIONS: Final = {kind: action for action, kind in _KINDS.items()}
+# The name of the producer stands behind the kind, or behind the transaction.
+_SENT_PLAIN: Final = 4
+_SENT_IN_TRANSACTION: Final = 5
+_MAX_NAME_BYTES: Final = 1024
 
 _MARKER_TYPES: Final = {TxnAction.COMMIT: MARKER_TXN_COMMIT, TxnAction.ABORT: MARKER_TXN_ABORT}
 _ACTIONS_OF_MARKERS: Final = {marker: action for action, marker in _MARKER_TYPES.items()}
@@ -47,6 +52,22 @@ class TransactionalEntries(NamedTuple):
     entry_count: int
 
 
+class ToldEntries(NamedTuple):
+    """What is known of consecutive entries; None is what does not hold or was not written."""
+
+    txn_id: TxnId | None
+    action: TxnAction | None
+    producer: str | None
+    first: Position
+    entry_count: int
+
+
+class EntryTag(NamedTuple):
+    txn_id: TxnId | None
+    action: TxnAction | None = None
+    producer: str | None = None
+
+
 def marker(txn_id: TxnId, action: TxnAction, publish_time_ms: int) -> bytes:
     return marker_entry(txn_id, _MARKER_TYPES[action], publish_time_ms)
 
@@ -56,15 +77,32 @@ def tag_of(txn_id: TxnId, action: TxnAction | None = None) -> bytes:
     return _TAG.pack(_KINDS[action], *txn_id)
 
 
-def parse_tag(tag: bytes) -> tuple[TxnId, TxnAction | None]:
+@lru_cache(maxsize=4096)
+def sent_by(producer: str, tag: bytes = b"") -> bytes:
+    """The tag of messages, plain or of a transaction, that says who sent them, too. Deduplication
+    has it written. (A name out of all proportion is left to the messages' metadata.)
+    """
+    name = producer.encode()
+    if len(name) > _MAX_NAME_BYTES:
+        return tag
+    return bytes((_SENT_IN_TRANSACTION if tag else _SENT_PLAIN,)) + tag[1:] + name
+
+
+def parse_tag(tag: bytes) -> EntryTag:
     """Raises CorruptStorage."""
-    if len(tag) != _TAG.size or tag[0] not in _ACTIONS:
+    kind = tag[0]
+    if kind == _SENT_PLAIN:
+        return EntryTag(None, producer=tag[1:].decode())
+    named = kind == _SENT_IN_TRANSACTION and len(tag) >= _TAG.size
+    if not named and (kind not in _ACTIONS or len(tag) != _TAG.size):
         raise CorruptStorage(
             f"An entry carries the tag {tag.hex()}, which this version does not know: run the "
             "version that wrote it"
         )
-    kind, most, least = _TAG.unpack(tag)
-    return TxnId(most, least), _ACTIONS[kind]
+    txn_id = TxnId(*_TAG.unpack_from(tag)[1:])
+    if named:
+        return EntryTag(txn_id, producer=tag[_TAG.size :].decode())
+    return EntryTag(txn_id, _ACTIONS[kind])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +125,20 @@ class UntaggedSpan:
 
 def transactional_entries(run: EntryRun, untagged: UntaggedSpan) -> Iterator[TransactionalEntries]:
     """In the order of the entries; whatever it leaves out is plain."""
+    for txn_id, action, _, first, count in told_entries(run, untagged):
+        if txn_id is not None:
+            yield TransactionalEntries(txn_id, action, first, count)
+
+
+def told_entries(run: EntryRun, untagged: UntaggedSpan) -> Iterator[ToldEntries]:
+    """In the order of the entries; of whatever it leaves out nothing is known: it is plain."""
     if Position(run.ledger_id, run.first_entry_id) <= untagged.up_to:
         yield from _told_by_metadata(run, untagged)
     for first, last, tag in run.tags:
-        txn_id, action = parse_tag(tag)
-        position = Position(run.ledger_id, first)
-        yield TransactionalEntries(txn_id, action, position, last - first + 1)
+        yield ToldEntries(*parse_tag(tag), Position(run.ledger_id, first), last - first + 1)
 
 
-def _told_by_metadata(run: EntryRun, untagged: UntaggedSpan) -> Iterator[TransactionalEntries]:
+def _told_by_metadata(run: EntryRun, untagged: UntaggedSpan) -> Iterator[ToldEntries]:
     for entry_id, entry in enumerate(run.entries, run.first_entry_id):
         position = Position(run.ledger_id, entry_id)
         if position not in untagged:
@@ -107,7 +150,7 @@ def _told_by_metadata(run: EntryRun, untagged: UntaggedSpan) -> Iterator[Transac
         txn_id = transaction_of(metadata)
         if txn_id is not None:
             action = _ACTIONS_OF_MARKERS.get(metadata.marker_type)
-            yield TransactionalEntries(txn_id, action, position, 1)
+            yield ToldEntries(txn_id, action, None, position, 1)
 
 
 def position_text(position: Position) -> str:

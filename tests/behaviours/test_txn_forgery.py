@@ -5,6 +5,7 @@ from raw_client import RawClient
 
 import pybroker.testing
 from pybroker.names import TxnId
+from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import MARKER_TXN_ABORT, MARKER_TXN_COMMIT, payload_of
 
 Crashing = pybroker.testing.RunningBroker
@@ -123,3 +124,24 @@ def test_a_claimed_marker_gives_no_sequence_id_back(topic: str) -> None:
             assert answer.last_sequence_id == 7
             raw.publish(b"one again", 7)
         assert messages(broker, topic) == [b"one", b"claim"]
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_message_in_another_producers_name_makes_no_duplicates_of_its_messages(
+    topic: str, in_transaction: bool
+) -> None:
+    with pybroker.testing.broker(broker_deduplication_enabled=True) as broker:
+        with RawClient(broker.service_url) as raw:
+            raw.create_producer(topic, producer_name="raw")
+            raw.create_producer(topic, 2, producer_name="other")
+            raw.publish(b"one", 0)
+            txn_id = begin(raw, topic)
+            command = names(txn_id) if in_transaction else {}
+            raw.start_publish(b"claim", 1_000_000, producer_id=2, send_fields=command)
+            raw.receive(pb.BaseCommand.SEND_RECEIPT)
+            raw.end(txn_id, commit=True)
+            broker.kill_and_restart()
+        with RawClient(broker.service_url) as raw:
+            assert raw.ask_for_producer(topic, producer_name="raw").last_sequence_id == 0
+            raw.publish(b"two", 1)
+        assert messages(broker, topic) == [b"one", b"claim", b"two"]

@@ -399,7 +399,7 @@ def test_what_comes_behind_a_failed_write_does_not_get_ahead_of_it(
     async def fill_the_disk(running: Any) -> None:
         ledger = (await running.topics.get(topic)).ledger
 
-        def fail(entries: Any, counts: Any, done: Any) -> None:
+        def fail(entries: Any, counts: Any, done: Any, tag: bytes) -> None:
             del ledger.append  # there is room again
             done(None, StorageFull("no space left"))
 

@@ -9,6 +9,7 @@ import asyncio
 import pytest
 from txn_world import ABORT, COMMIT, ORDERS, World, in_world
 
+from managed_ledger.errors import CorruptStorage
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
@@ -16,6 +17,8 @@ from pybroker.names import TxnId
 from pybroker.transaction.transactional_entries import (
     UntaggedSpan,
     marker,
+    parse_tag,
+    sent_by,
     tag_of,
     transactional_entries,
 )
@@ -117,3 +120,22 @@ def test_a_tag_tells_transaction_and_action() -> None:
         (txn_id, COMMIT, Position(1, 2), 1),
         (txn_id, ABORT, Position(1, 3), 1),
     ]
+
+
+@pytest.mark.parametrize("name", ["p", "", "Übersicht"])
+def test_a_tag_tells_who_sent_its_entries(name: str) -> None:
+    txn_id = TxnId(3, 2**64 - 1)
+    assert parse_tag(sent_by(name)) == (None, None, name)
+    assert parse_tag(sent_by(name, tag_of(txn_id))) == (txn_id, None, name)
+
+
+def test_a_name_out_of_all_proportion_is_not_kept() -> None:
+    assert sent_by("x" * 2000, tag_of(TxnId(1, 2))) == tag_of(TxnId(1, 2))
+
+
+@pytest.mark.parametrize(
+    "tag", [b"\x00", b"\x01", b"\x02" + bytes(15), b"\x05", b"\x06" + bytes(16)]
+)
+def test_an_unknown_tag_is_refused(tag: bytes) -> None:
+    with pytest.raises(CorruptStorage, match="run the version"):
+        parse_tag(tag)

@@ -7,7 +7,7 @@ that is still open can be neither stored nor receipted: it waits for that transa
 State is rebuilt at load from a snapshot in the metadata store and a scan of the entries behind it,
 which the log keeps until then. A snapshot writes everything, so it comes when as many messages have
 come as there is to write, and not before `interval` messages. What belongs to a transaction, and
-what ended it, is told by the entries' tags, as everywhere.
+what ended it, is told by the entries' tags, as everywhere; so is who sent it.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from pybroker.broker.deduplication.snapshot import (
 )
 from pybroker.names import TxnId
 from pybroker.runtime import Tasks
-from pybroker.transaction.transactional_entries import UntaggedSpan, transactional_entries
+from pybroker.transaction.transactional_entries import UntaggedSpan, told_entries
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
@@ -144,26 +144,30 @@ class Deduplication:
 
     def _replay(self, run: EntryRun, untagged: UntaggedSpan) -> None:
         start = 0
-        for txn_id, action, first, count in transactional_entries(run, untagged):
+        for txn_id, action, producer, first, count in told_entries(run, untagged):
             at = first.entry_id - run.first_entry_id
             for entry in run.entries[start:at]:
-                self._replay_message(entry, None)
+                self._replay_message(entry, None, None)
             start = at + count
             if action is None:
                 for entry in run.entries[at:start]:
-                    self._replay_message(entry, txn_id)
-            else:
+                    self._replay_message(entry, txn_id, producer)
+            elif txn_id is not None:
                 self.ended(txn_id, action is TxnAction.ABORT)
         for entry in run.entries[start:]:
-            self._replay_message(entry, None)
+            self._replay_message(entry, None, None)
 
-    def _replay_message(self, entry: bytes, txn_id: TxnId | None) -> None:
+    def _replay_message(self, entry: bytes, txn_id: TxnId | None, producer: str | None) -> None:
+        """Without a producer's name from the broker, as before deduplication was on, the entry's
+        own counts.
+        """
         try:
             metadata = parse_metadata(entry)
         except BadEntry:
             return  # its producer made it so; it has no sequence id to remember
         self._since_snapshot += 1
-        state = self._state(metadata.producer_name)
+        name = metadata.producer_name if producer is None else producer
+        state = self._state(name)
         first = metadata.sequence_id
         chunk = chunk_of(first, metadata.chunk_id, metadata.num_chunks_from_msg)
         if chunk is not None:
@@ -171,7 +175,7 @@ class Deduplication:
         else:
             state.replay(first, max(first, metadata.highest_sequence_id), txn_id)
         if txn_id is not None:
-            self._writers.setdefault(txn_id, {})[metadata.producer_name] = state
+            self._writers.setdefault(txn_id, {})[name] = state
 
     # -- snapshots
 
