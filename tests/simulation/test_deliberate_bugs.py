@@ -21,7 +21,6 @@ HINTS: dict[str, tuple[int, ...]] = {
     "impossible-participants": (2,),
     "key-given-away-in-flight": (37,),
     "markers-tell-the-time": (72,),
-    "max-read-position-moved-early": (2,),
     "metadata-believed-at-recovery": (17,),
     "missing-descriptors-end-it": (8,),
     "outcome-dropped": (1,),
