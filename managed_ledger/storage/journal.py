@@ -27,7 +27,7 @@ from managed_ledger.storage.journal_recovery import Recovery
 from managed_ledger.storage.journal_writer import JournalWriter
 from managed_ledger.storage.operations import Operation, Sync
 from managed_ledger.storage.queueing_backend import QueueingBackend
-from managed_ledger.storage.room import NEXT_TO_NOTHING_BYTES, Room
+from managed_ledger.storage.room import EARLY_JOURNAL_BYTES, Room
 
 log = logging.getLogger(__name__)
 Durability = Literal["fsync", "relaxed"]
@@ -190,9 +190,8 @@ class EmbeddedBackend(QueueingBackend):
         """When room is low a journal goes early: what is in it stands on the disk twice."""
         if not self._room.is_low:
             return self._writer.size >= self._journal_max_bytes
-        limit = min(NEXT_TO_NOTHING_BYTES, self._journal_max_bytes)
-        possible = not self._room.is_out and not self._checkpoints.behind
-        return possible and self._writer.size >= limit
+        limit = min(EARLY_JOURNAL_BYTES, self._journal_max_bytes)
+        return self._writer.size >= limit and not self._checkpoints.behind
 
     def _write(self, group: Group) -> asyncio.Future[None]:
         rotate = self._journal_should_go

@@ -5,6 +5,7 @@ One commit runs at a time, so nothing here is ever used by two threads at once.
 
 from typing import Final, NoReturn
 
+from managed_ledger.errors import StorageFull
 from managed_ledger.storage.disk import Disk, DiskFile
 from managed_ledger.storage.disk_errors import failed, is_full, translated
 from managed_ledger.storage.group_commit import Group
@@ -57,11 +58,19 @@ class JournalWriter:
         """Raises StorageFull with the journal as it was, or StorageFailed."""
         body = encode_body(group.operations)
         if rotate:
-            self.rotate()
+            self._try_to_rotate()
         if body:
             self._write_frame(body, all(map(makes_room, group.operations)))
         if sync:
             self._sync()
+
+    def _try_to_rotate(self) -> None:
+        """When room is low it is done to make some: what is to be written does not depend on it."""
+        try:
+            self.rotate()
+        except StorageFull:
+            if not self.room.is_low:
+                raise
 
     def rotate(self) -> None:
         """Go on in a new journal; the old one is wholly on the platter by then."""

@@ -20,6 +20,7 @@ from managed_ledger.storage.operations import (
 
 SPARE_BYTES: Final = 16 * 1024 * 1024  # beside a second copy of the journal
 NEXT_TO_NOTHING_BYTES: Final = 1024 * 1024
+EARLY_JOURNAL_BYTES: Final = 64 * 1024  # a journal of so much goes when room is low
 RESERVE: Final = "reserve/room"
 RESERVE_BYTES: Final = 4 * 1024 * 1024
 
