@@ -106,7 +106,7 @@ class Filler(Process):
         while self.written < BALLAST_MESSAGES:
             await producer.send(bytes(3000))
             self.written += 1
-        # Nobody deletes a topic that has a producer, and nobody uses this one any more.
+        # Left open: a topic that nobody uses might be deleted before it is wanted.
 
     async def _deleted(self) -> bool:
         try:
