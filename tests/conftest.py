@@ -1,6 +1,31 @@
-"""What several test packages share stands in tests/support and is imported by its module's name."""
+"""What several test packages share stands in tests/support and is imported by its module's name.
+
+An error in an event loop's callback reaches nobody who awaits: here it fails the test.
+"""
 
 import sys
+from asyncio.base_events import BaseEventLoop
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, Any, Any]:
+    broken: list[dict[str, Any]] = []
+    handle = BaseEventLoop.default_exception_handler
+
+    def heard(loop: BaseEventLoop, context: dict[str, Any]) -> None:
+        if "handle" in context:
+            broken.append(context)
+        handle(loop, context)
+
+    with patch.object(BaseEventLoop, "default_exception_handler", heard):
+        result = yield
+    assert not broken, f"callbacks failed: {broken}"
+    return result

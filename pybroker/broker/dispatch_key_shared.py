@@ -130,10 +130,8 @@ class KeySharedDispatcher(SharedDispatcher):
     def _serve_waiting(self, budget: dict[Consumer, int], max_bytes: int) -> int:
         for consumer, allowance in budget.items():
             entries = self._waiting.get(consumer)
-            if entries:
-                sent = self._serve(consumer, entries, allowance, max_bytes)
-                if sent:
-                    return sent
+            if entries and (sent := self._serve(consumer, entries, allowance, max_bytes)):
+                return sent
         return 0
 
     def _serve(

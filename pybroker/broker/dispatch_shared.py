@@ -128,13 +128,12 @@ class SharedDispatcher:
         start = sent = 0
         for consumer, allowance in ready:
             part = delivery.part(start, start + share)
-            if not part.entries or self._blocked:
-                break
-            part = part.part(0, part.affordable(allowance))
-            source.advance(part)
-            sent += self._deliver(consumer, part)
-            start += len(part.entries)
-            self._to_the_back(consumer)
+            if part.entries:
+                part = part.part(0, part.affordable(allowance))
+                source.advance(part)
+                sent += self._deliver(consumer, part)
+                start += len(part.entries)
+                self._to_the_back(consumer)
         return sent
 
     def _to_the_back(self, consumer: Consumer) -> None:

@@ -11,6 +11,7 @@ from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.broker.consumer import Consumer, KeySharedPolicy, SubscriptionType
+from pybroker.broker.key_hash import HashRing, slot_of
 from pybroker.broker.subscription import Subscription
 from pybroker.config import BrokerConfig
 from pybroker.names import TopicName, TxnId
@@ -137,6 +138,7 @@ class FakeOutcomes:
         return True
 
 
+KEYS = [f"key-{number}" for number in range(40)]
 LEDGER = TopicName.parse("orders").ledger_name
 
 
@@ -221,6 +223,26 @@ class FakeTopic:
             subscription.flow(consumer, permits)
         await self.settled()
         return consumer, sink
+
+
+def owner_among(*names: str) -> Callable[[str], str]:
+    """Of a key, once these consumers have joined."""
+    ring = HashRing()
+    for name in names:
+        ring.add(Consumer(1, name, RecordingSink()))
+
+    def owner(key: str) -> str:
+        consumer = ring.owner(slot_of(key.encode()))
+        assert consumer is not None
+        return consumer.name
+
+    return owner
+
+
+def key_of(owner: str, *names: str) -> str:
+    """A key that is the owner's among these consumers."""
+    owner_of = owner_among(*names)
+    return next(key for key in KEYS if owner_of(key) == owner)
 
 
 def with_topic(scenario: Callable[[FakeTopic], Coroutine[Any, Any, T]], **config: Any) -> T:

@@ -1,20 +1,14 @@
 """Key_Shared dispatch: one consumer a key, in order, whoever comes and goes."""
 
-from collections.abc import Callable
-
 import pytest
-from dispatch_fakes import KEY_SHARED, FakeTopic, RecordingSink, with_topic
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from dispatch_fakes import KEY_SHARED, KEYS, FakeTopic, owner_among, with_topic
 
 from managed_ledger.position import Position
 from pybroker.broker import dispatch_key_shared
-from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy
-from pybroker.broker.key_hash import HashRing, slot_of
-from pybroker.broker.subscription import Subscription
+from pybroker.broker.consumer import KeySharedMode, KeySharedPolicy
+from pybroker.broker.key_hash import slot_of
 from pybroker.errors import ConsumerAssignError
 
-KEYS = [f"key-{number}" for number in range(40)]
 HALVES = ((0, 32767), (32768, 65535))
 
 
@@ -28,20 +22,7 @@ def key_in(low: int, high: int) -> str:
 
 def keys_changing_owner(*names: str) -> list[str]:
     """Keys that the last of the named consumers takes from those before it."""
-
-    def owner_of(joined: tuple[str, ...]) -> Callable[[str], str]:
-        ring = HashRing()
-        for name in joined:
-            ring.add(Consumer(1, name, RecordingSink()))
-
-        def owner(key: str) -> str:
-            consumer = ring.owner(slot_of(key.encode()))
-            assert consumer is not None
-            return consumer.name
-
-        return owner
-
-    before, after = owner_of(names[:-1]), owner_of(names)
+    before, after = owner_among(*names[:-1]), owner_among(*names)
     return [key for key in KEYS if before(key) != after(key)]
 
 
@@ -223,17 +204,100 @@ def test_what_waited_for_a_consumer_that_left_goes_to_the_next_owner() -> None:
 
 
 def test_what_a_newcomer_takes_over_no_longer_waits_for_the_former_owner() -> None:
-    moved = keys_changing_owner("a", "b")[0]
+    before = owner_among("a", "b")
+    moved = next(key for key in keys_changing_owner("a", "b", "c") if before(key) == "a")
 
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
-        a, a_sink = await topic.consumer(subscription, KEY_SHARED, 1, name="a")
-        kept = next(key for key in KEYS if key not in keys_changing_owner("a", "b"))
-        await topic.publish_keys([kept, moved, moved])
-        _, b_sink = await topic.consumer(subscription, KEY_SHARED, 10, name="b")
+        a, a_sink = await topic.consumer(subscription, KEY_SHARED, 0, name="a")
+        await topic.consumer(subscription, KEY_SHARED, 10, name="b")
+        await topic.publish_keys([moved, moved])
+        _, c_sink = await topic.consumer(subscription, KEY_SHARED, 10, name="c")
         subscription.flow(a, 100)
         await topic.settled()
-        assert (a_sink.entry_ids, b_sink.entry_ids) == ([0], [1, 2])
+        assert (a_sink.entry_ids, c_sink.entry_ids) == ([], [0, 1])
+
+    with_topic(scenario)
+
+
+def test_a_key_whose_new_owner_came_and_went_is_delivered_once() -> None:
+    before = owner_among("a", "c")
+    moved = next(key for key in keys_changing_owner("a", "b") if before(key) == "a")
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        _, sink = await topic.consumer(subscription, KEY_SHARED, 100, name="a")
+        await topic.publish_keys([moved])
+        b, _ = await topic.consumer(subscription, KEY_SHARED, 100, name="b")
+        await topic.publish_keys([moved])
+        subscription.remove_consumer(b)
+        await topic.settled()
+        assert sink.entry_ids == [0, 1]
+        await topic.consumer(subscription, KEY_SHARED, 100, name="c")
+        assert sink.entry_ids == [0, 1]
+
+    with_topic(scenario)
+
+
+def test_what_a_consumer_holds_of_keys_that_are_another_s_by_now_is_told() -> None:
+    moved = keys_changing_owner("a", "b")
+    kept = [key for key in KEYS if key not in moved]
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        a, _ = await topic.consumer(subscription, KEY_SHARED, 100, name="a")
+        positions = await topic.publish_keys([moved[0], kept[0], moved[0], moved[1]])
+        await topic.consumer(subscription, KEY_SHARED, 100, name="b")
+        await topic.publish_keys([moved[2]])
+        dispatcher = subscription.key_shared
+        assert dispatcher is not None
+        assert dispatcher.draining() == {a: [2, 1]}
+        subscription.acknowledge(a, positions[2:])
+        assert dispatcher.draining() == {a: [1]}
+
+    with_topic(scenario)
+
+
+@pytest.mark.parametrize("given_back", [False, True])
+def test_what_waits_goes_out_in_as_many_rounds_as_it_takes(
+    given_back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch_key_shared, "ROUND_BYTES", 1)
+    for_a, for_b = key_in(*HALVES[0]), key_in(*HALVES[1])
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        a, sink = await topic.consumer(
+            subscription, KEY_SHARED, 0, name="a", key_shared=sticky(HALVES[0])
+        )
+        b, _ = await topic.consumer(
+            subscription, KEY_SHARED, 100, name="b", key_shared=sticky(HALVES[1])
+        )
+        await topic.publish_keys([for_a, for_a, for_b, for_a])
+        if given_back:
+            subscription.redeliver(b, None)
+        subscription.flow(a, 100)
+        for _ in range(9):
+            await topic.settled()
+        assert sink.entry_ids == [0, 1, 3]
+
+    with_topic(scenario)
+
+
+def test_what_comes_behind_waiting_messages_that_all_were_acknowledged_is_delivered() -> None:
+    for_a, for_b = key_in(*HALVES[0]), key_in(*HALVES[1])
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        a, sink = await topic.consumer(
+            subscription, KEY_SHARED, 0, name="a", key_shared=sticky(HALVES[0])
+        )
+        await topic.consumer(subscription, KEY_SHARED, 100, name="b", key_shared=sticky(HALVES[1]))
+        positions = await topic.publish_keys([for_a, for_a, for_b])
+        subscription.acknowledge(a, positions[:2])
+        subscription.flow(a, 100)
+        await topic.publish_keys([for_a])
+        assert sink.entry_ids == [3]
 
     with_topic(scenario)
 
@@ -327,109 +391,5 @@ def test_what_waits_is_read_from_the_disk_when_it_left_the_memory() -> None:
         await topic.settled()
         assert sorted(a_sink.entry_ids + b_sink.take()[-len(KEYS) :])
         assert subscription.unacked_messages == len(positions)
-
-    with_topic(scenario)
-
-
-scripts = st.lists(
-    st.tuples(
-        st.sampled_from(["publish", "flow", "ack", "nack", "leave", "join", "pause", "cold"]),
-        st.integers(0, 9),
-    ),
-    max_size=40,
-)
-
-
-class KeyOrder:
-    """What consumers hold, and that no key is with two of them or delivered out of order."""
-
-    def __init__(self, topic: FakeTopic, subscription: Subscription) -> None:
-        self.topic = topic
-        self.subscription = subscription
-        self.keys: list[str] = []
-        self.joined: list[tuple[Consumer, RecordingSink]] = []
-        self.held: dict[Consumer, dict[Position, None]] = {}
-        self.acked: set[int] = set()
-
-    def look(self) -> None:
-        for consumer, sink in self.joined:
-            for message in sink.received:
-                self.delivered(consumer, message.position)
-            sink.received.clear()
-            assert consumer.unacked.messages == len(self.held.get(consumer, {}))
-
-    def delivered(self, consumer: Consumer, position: Position) -> None:
-        key = self.keys[position.entry_id]
-        mine = self.held.setdefault(consumer, {})
-        for other, positions in self.held.items():
-            if other is not consumer:
-                assert key not in {self.keys[at.entry_id] for at in positions}
-        assert position not in mine
-        earlier = [at for at in range(position.entry_id) if self.keys[at] == key]
-        with_me = {at.entry_id for at in mine}
-        assert all(at in self.acked or at in with_me for at in earlier)
-        mine[position] = None
-
-    async def step(self, action: str, number: int) -> None:
-        consumer, sink = self.joined[number % len(self.joined)]
-        mine = self.held.get(consumer, {})
-        chosen = list(mine)[: number % 4]
-        if action == "publish":
-            keys = [f"key-{(number * 7 + step) % 10}" for step in range(number)]
-            self.keys += keys
-            await self.topic.publish_keys(keys)
-        elif action == "flow":
-            self.subscription.flow(consumer, number)
-        elif action == "ack":
-            for position in chosen:
-                del mine[position]
-                self.acked.add(position.entry_id)
-            self.subscription.acknowledge(consumer, chosen)
-        elif action == "nack":
-            mine.clear()
-            self.subscription.redeliver(consumer, None)
-        elif action == "leave" and len(self.joined) > 1:
-            self.joined.remove((consumer, sink))
-            self.held.pop(consumer, None)
-            self.subscription.remove_consumer(consumer)
-        elif action == "join":
-            await self.join(f"c{number}")
-        elif action == "pause":
-            sink.writable = not sink.writable
-            self.subscription.notify()
-        elif action == "cold":
-            self.topic.ledger.warm = not self.topic.ledger.warm
-        await self.topic.settled()
-
-    async def join(self, name: str) -> None:
-        self.joined.append(await self.topic.consumer(self.subscription, KEY_SHARED, name=name))
-
-    async def finish(self) -> None:
-        """Everybody takes and acknowledges what comes, until nothing does."""
-        for consumer, sink in self.joined:
-            sink.writable = True
-            self.subscription.flow(consumer, 10_000)
-        while True:
-            await self.topic.settled()
-            self.look()
-            if not any(self.held.values()):
-                break
-            for consumer, positions in self.held.items():
-                self.acked.update(position.entry_id for position in positions)
-                self.subscription.acknowledge(consumer, list(positions))
-                positions.clear()
-        assert self.acked == set(range(len(self.keys)))
-
-
-@settings(max_examples=100, deadline=None)
-@given(scripts)
-def test_a_key_is_with_one_consumer_and_in_order(script: list[tuple[str, int]]) -> None:
-    async def scenario(topic: FakeTopic) -> None:
-        order = KeyOrder(topic, await topic.subscribe())
-        await order.join("c0")
-        for action, number in script:
-            await order.step(action, number)
-            order.look()
-        await order.finish()
 
     with_topic(scenario)

@@ -68,14 +68,15 @@ def test_what_nobody_sees_is_settled_though_nobody_can_take_anything(
     with_topic(scenario)
 
 
+@pytest.mark.parametrize(("permits", "published"), [(1, 3), (10, 1)], ids=["no room", "no more"])
 @EVERY_TYPE
-def test_nobody_able_to_take_anything_is_no_reason_to_look_again(
-    kind: SubscriptionType, monkeypatch: pytest.MonkeyPatch
+def test_nothing_to_deliver_or_nobody_to_take_it_is_no_reason_to_look_again(
+    kind: SubscriptionType, permits: int, published: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
-        _, sink = await topic.consumer(subscription, kind, permits=1)
-        await topic.publish(3)
+        _, sink = await topic.consumer(subscription, kind, permits)
+        await topic.publish(published)
         looks = 0
         dispatcher = subscription._dispatcher
         assert dispatcher is not None
@@ -91,6 +92,30 @@ def test_nobody_able_to_take_anything_is_no_reason_to_look_again(
         for _ in range(5):
             await topic.settled()
         assert (sink.entry_ids, looks) == ([0], 1)
+
+    with_topic(scenario)
+
+
+@EVERY_TYPE
+def test_a_consumer_without_permits_gets_nothing_of_what_was_read_too_far(
+    kind: SubscriptionType,
+) -> None:
+    """How many messages a batch holds shows when it has been read."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        topic.ledger.warm = False
+        consumer, sink = await topic.consumer(subscription, kind, 2)
+        for _ in range(2):
+            await topic.ledger.append_one(b"x", 2)
+        await topic.changed()
+        assert sink.entry_ids == [0]
+        subscription.notify()
+        await topic.settled()
+        assert sink.entry_ids == [0]
+        subscription.flow(consumer, 1)
+        await topic.settled()
+        assert sink.entry_ids == [0, 1]
 
     with_topic(scenario)
 

@@ -4,7 +4,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -21,20 +21,22 @@ class Covered:
     functions: dict[str, set[Key]]
 
     def tests_of(self, key: Key, budget_s: float) -> list[str]:
-        """Those that run the function: all of its own package's, and others as the budget allows.
-
-        The most telling come first: quick, and about little else.
+        """Those that run the function: of its own package's and of others, each as long as the
+        budget lasts. The most telling come first: quick, and about little else.
         """
         folder = f"tests/{Path(key[0]).parts[key[0].startswith('pybroker/')]}/"
         found = [test for test, functions in self.functions.items() if key in functions]
         found.sort(key=lambda test: self.seconds[test] * len(self.functions[test]))
-        chosen = [test for test in found if test.startswith(folder)]
-        spent_s = 0.0
-        for test in found:
-            if not test.startswith(folder) and spent_s <= budget_s:
-                chosen.append(test)
-                spent_s += self.seconds[test]
-        return chosen
+        own = [test for test in found if test.startswith(folder)]
+        others = [test for test in found if not test.startswith(folder)]
+        return [*self._within(own, budget_s), *self._within(others, budget_s)]
+
+    def _within(self, tests: list[str], budget_s: float) -> Iterator[str]:
+        for test in tests:
+            if budget_s < 0:
+                return
+            budget_s -= self.seconds[test]
+            yield test
 
     def save(self, path: Path) -> None:
         """Functions by number: most are run by hundreds of tests."""

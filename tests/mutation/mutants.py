@@ -186,13 +186,19 @@ def _instead_of(statement: ast.stmt) -> ast.stmt | None:
             return ast.Pass()
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript(), *_]):
             return ast.Pass()
-        case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
+        case ast.Return(value=ast.expr() as value) if not _is_constant(value):
             return ast.Return(ast.copy_location(ast.Constant(None), value))
         case ast.Break():
             return ast.Continue()
         case ast.Continue():
             return ast.Break()
     return None
+
+
+def _is_constant(value: ast.expr) -> bool:
+    """Or nothing: None instead of an empty list is for the type checker to notice."""
+    empty = isinstance(value, ast.List | ast.Tuple) and not value.elts
+    return isinstance(value, ast.Constant) or empty
 
 
 def _within(node: ast.AST) -> Iterator[Edit]:
