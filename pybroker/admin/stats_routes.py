@@ -1,5 +1,6 @@
 """Statistics of topics, partitioned or not."""
 
+from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request
@@ -17,7 +18,7 @@ from pybroker.admin.topic_stats import (
     topic_stats,
 )
 from pybroker.broker.topic import Topic
-from pybroker.errors import TopicNotFound
+from pybroker.errors import PersistenceError, ServiceNotReady, TopicNotFound
 from pybroker.names import TopicName
 from pybroker.runtime import Pace
 
@@ -42,7 +43,9 @@ class StatsRoutes:
         return await self._stats(topic, Pace(PARTS_A_TURN), _wanted(request))
 
     async def internal(self, request: Request) -> dict[str, Any]:
-        return internal_stats(await self._topic(topic_of(request)))
+        topic = await self._topic(topic_of(request))
+        await _replayed(topic)
+        return internal_stats(topic)
 
     async def partitioned(self, request: Request) -> dict[str, Any]:
         """The partitions' sums; their own stats too unless ?perPartition=false."""
@@ -62,6 +65,7 @@ class StatsRoutes:
         pace = Pace(PARTS_A_TURN)
         by_partition: dict[str, Stats] = {}
         for topic in await self._partitions(name):
+            await _replayed(topic)
             by_partition[str(topic.name)] = internal_stats(topic)
             await pace.step()
         return {"metadata": self._metadata(name), "partitions": by_partition}
@@ -71,6 +75,7 @@ class StatsRoutes:
         return partitioned_metadata(tenants.partitions(name), tenants.partitioned_properties(name))
 
     async def _stats(self, topic: Topic, pace: Pace, wanted: Wanted) -> Stats:
+        await _replayed(topic)
         stats = await topic_stats(topic, self._rates, self._clock.now_ms(), pace, wanted)
         return stats | {"ownerBroker": self._broker_id}
 
@@ -88,6 +93,13 @@ class StatsRoutes:
         if not count:
             raise TopicNotFound(f"{name} is not a partitioned topic")
         return [await self._topic(name.partition_at(index)) for index in range(count)]
+
+
+async def _replayed(topic: Topic) -> None:
+    """What cannot be read, or not now, is told of without it."""
+    for subscription in list(topic.subscriptions.values()):
+        with suppress(PersistenceError, ServiceNotReady):
+            await subscription.replayed()
 
 
 def _wanted(request: Request) -> Wanted:

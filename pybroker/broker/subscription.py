@@ -96,7 +96,7 @@ class Subscription:
     async def add_consumer(self, consumer: Consumer, kind: SubscriptionType) -> None:
         """Serve the consumer once it has permits. Raises ConsumerBusy, ConsumerAssignError."""
         self._check_joinable(kind)
-        await self._replayed()
+        await self.replayed()
         self._check_joinable(kind)
         dispatcher = self._dispatcher or self._new_dispatcher(kind, consumer)
         dispatcher.add(consumer)
@@ -334,7 +334,7 @@ class Subscription:
         return self._replay_and_end(txn_id, action) if self._transactional.exist else None
 
     async def _replay_and_end(self, txn_id: TxnId, action: TxnAction) -> None:
-        pending = await self._replayed()
+        pending = await self.replayed()
         ending = None if pending is None else pending.end(txn_id, action)
         if ending is not None:
             await asyncio.shield(ending)
@@ -354,8 +354,12 @@ class Subscription:
             self._dispatcher.restore(positions)
         self.notify()
 
-    async def _replayed(self) -> PendingAcks | None:
-        """None if this subscription never saw a transaction."""
+    async def replayed(self) -> PendingAcks | None:
+        """Wait until its pending acknowledgements are known: before that, the backlog shows what
+        committed transactions have acknowledged. None if it never saw a transaction.
+
+        Raises PersistenceError, ServiceNotReady.
+        """
         self._reader.withheld = pending = await self._transactional.existing()
         return pending
 
@@ -367,7 +371,7 @@ class Subscription:
         They are disconnected first, as clients expect, so that nothing sent before is taken for
         something behind the new position.
         """
-        pending = await self._replayed()
+        pending = await self.replayed()
         self._damage = None
         self.disconnect_consumers("the subscription was moved by a seek")
         self.cursor.reset(position)

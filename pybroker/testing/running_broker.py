@@ -106,7 +106,11 @@ class RunningBroker:
 
         async def look(broker: Broker) -> int:
             found = await broker.topics.get(topic)
-            return found.subscriptions[subscription].backlog if found else 0
+            if found is None:
+                return 0
+            asked = found.subscriptions[subscription]
+            await asked.replayed()
+            return asked.backlog
 
         return self.call(look)
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import pybroker.testing
@@ -49,6 +50,30 @@ def test_a_data_directory_outlives_its_broker(tmp_path: Path) -> None:
         publish(broker, b"kept")
     with pybroker.testing.broker(data_dir=tmp_path / "data") as broker:
         assert read_one(broker) == b"kept"
+
+
+def acknowledge_in_a_transaction(broker: RunningBroker) -> None:
+    """The commit is durable in the log of acknowledgements; the cursor is written much later."""
+    client = Client(broker.service_url, enable_transaction=True)
+    consumer = client.subscribe(TOPIC, "s", initial_position=InitialPosition.Earliest)
+    message = consumer.receive(timeout_millis=5000)
+    with client.new_transaction() as txn:
+        consumer.acknowledge(message, txn)
+    client.close()
+
+
+@pytest.mark.parametrize("over_http", [False, True], ids=["testing", "admin"])
+def test_a_backlog_counts_what_a_transaction_acknowledged_before_a_crash(over_http: bool) -> None:
+    with pybroker.testing.broker(http=True) as broker:
+        publish(broker, b"acknowledged")
+        acknowledge_in_a_transaction(broker)
+        broker.kill_and_restart()
+        if over_http:
+            stats = httpx.get(f"{broker.admin_url}/admin/v2/persistent/public/default/t/stats")
+            backlog = stats.json()["subscriptions"]["s"]["msgBacklog"]
+        else:
+            backlog = broker.backlog(TOPIC, "s")
+        assert backlog == 0
 
 
 def test_two_brokers_know_nothing_of_each_other() -> None:
