@@ -92,6 +92,8 @@ class AckGroup:
         left = 0
         if batch_index >= 0 and batch_size > 1:
             left = self._partly.get(key, all_bits(batch_size)) & ~(1 << batch_index)
+            if (waiting := self._waiting.get(key)) is not None:
+                left &= waiting.unacked  # what is to be sent may say more than is known by now
         if left:
             self._partly[key] = left
         elif self._partly:

@@ -79,6 +79,19 @@ class TestAckSets:
         assert group.add(1, 2, 2, 3)
         assert group.take() == ([AckId(1, 2, 0, 3)], None)
 
+    def test_a_message_acknowledged_again_takes_back_nothing_of_its_batch(self):
+        group = AckGroup(by_batch_index=True)
+        for index in (0, 1, 2, 0):
+            group.add(1, 2, index, 3)
+        assert group.take() == ([AckId(1, 2, 0, 3)], None)
+
+    def test_a_batch_that_comes_again_takes_back_nothing_that_waits_to_be_sent(self):
+        group = AckGroup(by_batch_index=True)
+        group.add(1, 2, 0, 3)
+        group.delivered((1, 2), 0b111, 3)
+        group.add(1, 2, 1, 3)
+        assert group.take() == ([AckId(1, 2, 0b100, 3)], None)
+
     def test_the_farthest_cumulative_one_counts(self):
         group = AckGroup(by_batch_index=True)
         for entry_id, index in ((5, 0), (5, 1), (4, -1)):
