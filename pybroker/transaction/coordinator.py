@@ -16,6 +16,7 @@ it fails whoever waits, and `Coordinators` opens a new one from the log.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -99,7 +100,7 @@ class TransactionCoordinator:
         self._ends: dict[int, _Ending] = {}
         self._timeouts = TimeoutTracker()
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_due_s = 0.0
+        self._timer_due_s = math.inf
         self._tasks = Tasks(f"transaction coordinator {coordinator_id}")
         self._participants = ParticipantEnds(participants, self._tasks)
         self._served_from_ms = store.outcomes.latest_ms or clock.now_ms()
@@ -264,7 +265,7 @@ class TransactionCoordinator:
 
     def _set_timer(self) -> None:
         due_s = self._timeouts.next_deadline_s
-        if due_s is None or (self._timer is not None and self._timer_due_s <= due_s):
+        if due_s >= self._timer_due_s:
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -273,7 +274,7 @@ class TransactionCoordinator:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._abort_expired)
 
     def _abort_expired(self) -> None:
-        self._timer = None
+        self._timer_due_s = math.inf
         for local_id in self._timeouts.expired(self._clock.monotonic_s()):
             if self._store.status(local_id) is TxnStatus.OPEN:
                 self._timed_out += 1

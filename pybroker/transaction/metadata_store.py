@@ -71,7 +71,6 @@ class TransactionMetadata:
     opened_at_ms: int
     owner: str | None
     status: TxnStatus = TxnStatus.OPEN
-    modified_at_ms: int = 0
     partitions: dict[str, None] = field(default_factory=dict)
     subscriptions: dict[tuple[str, str], None] = field(default_factory=dict)
 
@@ -230,7 +229,6 @@ class TransactionMetadataStore:
             record.timeout_ms,
             record.opened_at_ms,
             record.owner,
-            modified_at_ms=record.opened_at_ms,
         )
         self._highest_id = max(self._highest_id, record.local_id)
 
@@ -240,9 +238,7 @@ class TransactionMetadataStore:
             self.outcomes.record(record.local_id, record.status)
             self.outcomes.passed(record.at_ms, self.low_watermark)
             return
-        transaction = self._live[record.local_id]
-        transaction.status = record.status
-        transaction.modified_at_ms = record.at_ms
+        self._live[record.local_id].status = record.status
 
     def snapshot_pays_after(self, entries: int) -> bool:
         """Writing all live transactions again must cost less than what was logged since."""
@@ -261,4 +257,4 @@ class TransactionMetadataStore:
             if transaction.subscriptions:
                 yield AddSubscriptions(local_id, tuple(transaction.subscriptions))
             if transaction.status is not TxnStatus.OPEN:
-                yield ChangeStatus(local_id, transaction.status, transaction.modified_at_ms)
+                yield ChangeStatus(local_id, transaction.status, transaction.opened_at_ms)

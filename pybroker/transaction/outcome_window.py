@@ -19,6 +19,7 @@ from pybroker.transaction.txn_status import TxnStatus
 
 CHUNK_IDS: Final = 16_384
 _MARKS_PER_RETENTION: Final = 8
+_QUICK: Final = 1  # of compression: runs of one value pack well at any level
 _NOT_ENDED: Final = 0  # OPEN's value: it is never an outcome
 
 
@@ -36,7 +37,6 @@ class OutcomeWindow:
         self._chunks: dict[int, bytearray] = {}
         self._changed: dict[int, None] = {}
         self._expired: dict[int, None] = {}
-        self._first_chunk = 0
         self._marks: deque[OutcomeMark] = deque()
         self.latest_ms = 0  # the latest time that was told
 
@@ -72,11 +72,10 @@ class OutcomeWindow:
         if chunk is not None and any(chunk[:below]):
             chunk[:below] = bytes(below)
             self._changed[number] = None
-        for number in range(self._first_chunk, (watermark + 1) // CHUNK_IDS):
-            if self._chunks.pop(number, None) is not None:
-                self._expired[number] = None
-            self._changed.pop(number, None)
-            self._first_chunk = number + 1
+        for whole in [each for each in self._chunks if each < number]:
+            del self._chunks[whole]
+            self._changed.pop(whole, None)
+            self._expired[whole] = None
 
     def marks(self) -> list[OutcomeMark]:
         return list(self._marks)
@@ -91,11 +90,10 @@ class OutcomeWindow:
             self._expired[number] = None
             return
         self._chunks[number] = bytearray(zlib.decompress(packed))
-        self._first_chunk = min(self._chunks)
 
     def take_changes(self) -> tuple[dict[int, bytes], list[int]]:
         """What to write for a snapshot: packed chunks by number, and the numbers to delete."""
-        changed = {number: zlib.compress(self._chunks[number], 1) for number in self._changed}
+        changed = {number: zlib.compress(self._chunks[number], _QUICK) for number in self._changed}
         expired = list(self._expired)
         self._changed.clear()
         self._expired.clear()

@@ -9,6 +9,7 @@ flight for the same message only one passes; `give_back` undoes it when the writ
 """
 
 import asyncio
+import math
 from collections.abc import Iterable, Sequence
 
 from managed_ledger.cursor import ManagedCursor
@@ -44,7 +45,7 @@ class AcksOfTransaction:
             individual.append(PendingAck(position, ~bits & ((1 << size) - 1), size))
         records: list[Record] = [AckRecord(txn_id, False, individual)] if individual else []
         if self.cumulative:
-            records.append(AckRecord(txn_id, True, self.cumulative[-1:]))
+            records.append(AckRecord(txn_id, True, [self.cumulative[-1]]))
         if self.action is not None:
             records.append(EndRecord(txn_id, self.action))
         return records
@@ -88,10 +89,16 @@ class PendingAckState:
     def _left(self, position: tuple[int, int], pending: int) -> int:
         unacked = self._cursor.unacked_indexes(position)
         if unacked is None:
-            cumulative = self.cumulative()
-            size = cumulative.batch_size if cumulative is not None else 0
-            unacked = (1 << self._batch_sizes.get(position, size)) - 1
+            unacked = (1 << self._batch_size(position)) - 1
         return unacked & ~pending
+
+    def _batch_size(self, position: tuple[int, int]) -> int:
+        """Of an entry that is acknowledged in part."""
+        if position in self._batch_sizes:
+            return self._batch_sizes[position]
+        cumulative = self.cumulative()
+        assert cumulative is not None
+        return cumulative.batch_size
 
     def pending_indexes(self, position: tuple[int, int]) -> int:
         """Indexes of a batch that transactions acknowledged, as bits."""
@@ -213,10 +220,10 @@ class PendingAckState:
         for position in transaction.whole:
             cursor.delete(*position)
         for position, bits in transaction.indexes.items():
-            size = transaction.batch_sizes[position]
-            cursor.delete_batch_indexes(position, ~bits & ((1 << size) - 1), size)
-        for ack in transaction.cumulative[-1:]:
-            cursor.mark_delete(ack.position, ack.still_unacked, ack.batch_size)
+            cursor.delete_batch_indexes(position, ~bits, transaction.batch_sizes[position])
+        if transaction.cumulative:
+            last = transaction.cumulative[-1]
+            cursor.mark_delete(last.position, last.still_unacked, last.batch_size)
 
     def drop(self, txn_id: TxnId) -> list[Position]:
         """It is over; what it held individually is free, in order. Idempotent."""
@@ -249,7 +256,6 @@ class PendingAckState:
             del self.transactions[txn_id]
 
 
-def _reach(ack: PendingAck) -> tuple[Position, int]:
+def _reach(ack: PendingAck) -> tuple[Position, float]:
     """How far a cumulative acknowledgement goes; within a batch, by its number of indexes."""
-    whole = 1 << 62
-    return ack.position, ack.acked_indexes.bit_count() if ack.still_unacked else whole
+    return ack.position, ack.acked_indexes.bit_count() if ack.still_unacked else math.inf

@@ -48,6 +48,6 @@ class TimeoutTracker:
         return due
 
     @property
-    def next_deadline_s(self) -> float | None:
-        """When to call `expired` next; nothing may be due by then, if it ended in between."""
-        return self._order[0] / _BUCKETS_PER_S if self._bucket_of else None
+    def next_deadline_s(self) -> float:
+        """When to call `expired` next, or never; what was due by then may have ended by then."""
+        return self._order[0] / _BUCKETS_PER_S if self._bucket_of else math.inf

@@ -1,9 +1,12 @@
 """Decisions and their records: what is refused, and that replay says what live memory said."""
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.errors import InvalidTxnStatus, PulsarError, TransactionNotFound
+from pybroker.errors import InvalidTxnStatus, NotAllowed, PulsarError, TransactionNotFound
 from pybroker.transaction.metadata_store import (
     CoordinatorLimits,
     Record,
@@ -17,8 +20,19 @@ LIMITS = CoordinatorLimits(
 )
 
 
-def new_store() -> TransactionMetadataStore:
-    return TransactionMetadataStore(3, LIMITS)
+def new_store(limits: CoordinatorLimits = LIMITS) -> TransactionMetadataStore:
+    return TransactionMetadataStore(3, limits)
+
+
+def apply_one(store: TransactionMetadataStore, now_ms: int) -> int:
+    """A transaction that begins and commits."""
+    new = store.decide_new(1000, None, now_ms)
+    store.apply(new)
+    end = store.decide_end(new.local_id, TxnAction.COMMIT, None, now_ms)
+    assert end is not None
+    store.apply(end)
+    store.apply(store.decide_ended(new.local_id, TxnAction.COMMIT, now_ms))
+    return new.local_id
 
 
 def contents(store: TransactionMetadataStore) -> object:
@@ -131,3 +145,35 @@ def test_an_outcome_never_changes(script: list[tuple[str, int]]) -> None:
             if status in (TxnStatus.COMMITTED, TxnStatus.ABORTED):
                 assert ended.setdefault(each, status) is status
     assert all(store.status(each) is status for each, status in ended.items())
+
+
+def test_a_timeout_is_at_least_one_millisecond_and_at_most_the_limit() -> None:
+    store = new_store()
+    for allowed in (1, LIMITS.max_timeout_ms):
+        assert store.decide_new(allowed, None, 0).timeout_ms == allowed
+    for refused in (0, LIMITS.max_timeout_ms + 1):
+        with pytest.raises(NotAllowed):
+            store.decide_new(refused, None, 0)
+
+
+def test_an_end_that_is_applied_makes_those_too_old_forgotten() -> None:
+    """Replay forgets what was forgotten while it was live."""
+    store = new_store()
+    old = apply_one(store, 0)
+    apply_one(store, LIMITS.outcome_retention_ms)
+    assert store.status(old) is TxnStatus.COMMITTED
+    apply_one(store, LIMITS.outcome_retention_ms + 1)
+    assert store.status(old) is None
+
+
+@pytest.mark.parametrize(
+    ("live", "entries", "pays"),
+    [(0, 99, False), (0, 100, True), (50, 100, True), (51, 101, False), (51, 102, True)],
+)
+def test_a_snapshot_pays_after_twice_as_many_records_as_it_has_transactions(
+    live: int, entries: int, pays: bool
+) -> None:
+    store = new_store(replace(LIMITS, max_active=100))
+    for _ in range(live):
+        store.apply(store.decide_new(1000, None, 0))
+    assert store.snapshot_pays_after(entries) is pays

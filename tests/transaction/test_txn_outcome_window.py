@@ -1,6 +1,10 @@
 """Outcomes: kept for as long as promised, then dropped in chunks; deadlines in buckets."""
 
-from pybroker.transaction.outcome_window import CHUNK_IDS, OutcomeWindow
+import math
+
+import pytest
+
+from pybroker.transaction.outcome_window import CHUNK_IDS, OutcomeMark, OutcomeWindow
 from pybroker.transaction.timeout_tracker import TimeoutTracker
 from pybroker.transaction.txn_status import TxnStatus
 
@@ -17,6 +21,48 @@ def test_an_outcome_is_kept_for_the_whole_retention() -> None:
         assert window.get(oldest_promised) is TxnStatus.COMMITTED
     assert window.get(0) is None
     assert len(window._chunks) < 10
+
+
+def test_an_outcome_goes_as_soon_as_the_retention_is_over() -> None:
+    window = OutcomeWindow(HOUR_MS)
+    window.record(1, TxnStatus.COMMITTED)
+    for at_ms in (0, HOUR_MS - 10, HOUR_MS):
+        window.passed(at_ms, 1)
+        assert window.get(1) is TxnStatus.COMMITTED
+    window.passed(HOUR_MS + 1, 1)
+    assert window.get(1) is None
+
+
+def test_there_are_eight_marks_in_the_time_of_retention() -> None:
+    window = OutcomeWindow(HOUR_MS)
+    for step in range(64):
+        window.passed(step * HOUR_MS // 32, step)
+    assert [mark.watermark for mark in window.marks()] == [32, 36, 40, 44, 48, 52, 56, 60]
+
+
+def test_a_mark_that_comes_again_counts_once_and_tells_the_time() -> None:
+    window = OutcomeWindow(HOUR_MS)
+    assert window.latest_ms == 0
+    mark = OutcomeMark(7000, 3)
+    for _ in range(2):
+        window.restore_mark(mark)
+    assert (window.marks(), window.latest_ms) == ([mark], 7000)
+
+
+@pytest.mark.parametrize("ended", [CHUNK_IDS - 2, CHUNK_IDS - 1, CHUNK_IDS])
+def test_the_transaction_behind_a_mark_is_not_forgotten_with_those_before_it(ended: int) -> None:
+    window = OutcomeWindow(HOUR_MS)
+    window.passed(0, ended)
+    for local_id in (ended - 1, ended, ended + 1):
+        window.record(local_id, TxnStatus.ABORTED)
+    window.take_changes()
+    window.passed(HOUR_MS + 1, ended + 1)
+    assert [window.get(ended - 1), window.get(ended)] == [None, None]
+    assert window.get(ended + 1) is TxnStatus.ABORTED
+    changed, expired = window.take_changes()
+    assert expired == ([0] if ended >= CHUNK_IDS - 1 else [])
+    assert sorted(changed) == {CHUNK_IDS - 2: [0], CHUNK_IDS - 1: [], CHUNK_IDS: [1]}[ended]
+    assert window.take_changes() == ({}, [])
 
 
 def test_a_live_transaction_keeps_the_chunks_behind_it() -> None:
@@ -82,7 +128,7 @@ def test_deadlines_come_in_order_and_once() -> None:
     assert tracker.expired(9.9) == []
     assert tracker.expired(15) == [2, 3]
     assert tracker.expired(25) == [1]
-    assert tracker.next_deadline_s is None
+    assert tracker.next_deadline_s == math.inf
 
 
 def test_nobody_is_aborted_before_the_deadline() -> None:

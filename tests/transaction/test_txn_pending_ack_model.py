@@ -5,9 +5,9 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from txn_world import cursor_over
 
 from managed_ledger.cursor import ManagedCursor
-from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.position import Position
 from pybroker.errors import TransactionConflict
 from pybroker.names import TxnId
@@ -38,12 +38,6 @@ steps = st.lists(
     ),
     max_size=40,
 )
-
-
-def new_cursor() -> ManagedCursor:
-    index = LedgerIndex([], 0)
-    index.grow(ENTRIES, ENTRIES)
-    return ManagedCursor("sub", index, Position(0, -1), {})
 
 
 def ack_of(entry: int, bits: int) -> PendingAck:
@@ -98,7 +92,7 @@ def acked_in(cursor: ManagedCursor) -> set[tuple[int, int]]:
 
 
 def play(script: Script) -> tuple[PendingAckState, ManagedCursor, Model, list[Record]]:
-    cursor, model, records = new_cursor(), Model(), []
+    cursor, model, records = cursor_over(ENTRIES), Model(), []
     state = PendingAckState(cursor)
     for kind, txn_id, *rest in script:
         if kind in ("commit", "abort"):
@@ -161,7 +155,7 @@ def test_an_entry_is_pending_when_nothing_of_it_is_left(script: Script) -> None:
 @given(steps, st.booleans())
 def test_replay_holds_what_was_held(script: Script, cursor_was_written: bool) -> None:
     state, cursor, _, records = play(script)
-    replayed_cursor = cursor if cursor_was_written else new_cursor()
+    replayed_cursor = cursor if cursor_was_written else cursor_over(ENTRIES)
     replayed = PendingAckState(replayed_cursor)
     snapshot = [record for records_ in state.records() for record in records_]
     for record in decode_entry(encode_entry([*records, *snapshot]), "test"):

@@ -14,6 +14,7 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
+from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.position import Position
 from managed_ledger.storage.group_commit import Group
 from managed_ledger.storage.memory import MemoryBackend
@@ -116,6 +117,13 @@ class StorageToBreak(MemoryBackend):
     def forget_keys(self, part: str) -> None:
         table = self._state.table
         table.load(item for item in table.items() if part not in item[0])
+
+
+def cursor_over(entries: int) -> ManagedCursor:
+    """Of a ledger 0 that nobody writes to."""
+    index = LedgerIndex([], 0)
+    index.grow(entries, entries)
+    return ManagedCursor("sub", index, Position(0, -1), {})
 
 
 def message(payload: str) -> bytes:

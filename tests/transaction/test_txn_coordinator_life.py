@@ -1,0 +1,236 @@
+"""A coordinator at work and done for: what it counts, what it refuses, which timers it leaves."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from txn_world import ABORT, COMMIT, ORDERS, World, in_world, in_world_with, run, soon
+
+from pybroker.errors import TransactionCoordinatorNotFound, TransactionNotFound
+from pybroker.names import TxnId
+from pybroker.transaction.coordinator import TransactionCoordinator
+from pybroker.transaction.txn_status import TxnStatus
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+
+def timers_of(coordinator: TransactionCoordinator) -> int:
+    """That will go off."""
+    loop: Any = asyncio.get_running_loop()
+    callbacks = [handle._callback for handle in loop._scheduled if not handle.cancelled()]
+    return sum(getattr(callback, "__self__", None) is coordinator for callback in callbacks)
+
+
+async def hang(participant: str) -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+# -- what it counts
+
+
+@in_world
+async def test_what_happened_is_counted(world: World) -> None:
+    coordinator = await world.coordinators.get(0)
+
+    def counted() -> tuple[int, ...]:
+        stats = coordinator.stats()
+        return (stats.active, stats.opened, stats.committed, stats.aborted, stats.timed_out)
+
+    assert counted() == (0, 0, 0, 0, 0)
+    for action in (COMMIT, COMMIT, ABORT):
+        await world.end(await world.begin(), action)
+    assert counted() == (0, 3, 2, 1, 0)
+    for _ in range(2):
+        await world.begin(timeout_ms=1000)
+    await world.begin()
+    await asyncio.sleep(2)
+    assert counted() == (1, 6, 2, 3, 2)
+    assert (coordinator.stats().coordinator_id, coordinator.stats().retries) == (0, [])
+
+
+# -- too many
+
+
+@in_world_with(max_active_transactions_per_coordinator=1)
+async def test_one_too_many_begins_if_another_ends_within_a_moment(world: World) -> None:
+    first = await world.begin()
+    second = asyncio.ensure_future(world.begin())
+    await soon()
+    await world.end(first, COMMIT)
+    assert await second == TxnId(0, 1)
+
+
+@in_world_with(max_active_transactions_per_coordinator=1)
+async def test_one_too_many_is_refused_when_the_coordinator_is_closed_meanwhile(
+    world: World,
+) -> None:
+    await world.begin()
+    second = asyncio.ensure_future(world.begin())
+    await soon()
+    await world.coordinators.close()
+    with pytest.raises(TransactionCoordinatorNotFound):
+        await second
+
+
+# -- done for
+
+COMMANDS: dict[str, Callable[[TransactionCoordinator, TxnId], object]] = {
+    "new": lambda coordinator, txn_id: coordinator.new_transaction(1000, None),
+    "partitions": lambda coordinator, txn_id: coordinator.add_partitions(txn_id, [ORDERS], None),
+    "subscriptions": lambda coordinator, txn_id: coordinator.add_subscriptions(
+        txn_id, [(ORDERS, "sub")], None
+    ),
+    "end": lambda coordinator, txn_id: coordinator.end(txn_id, COMMIT, None),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_coordinator_that_is_done_for_takes_nothing(command: str) -> None:
+    @in_world
+    async def life(world: World) -> None:
+        txn_id = await world.begin()
+        coordinator = await world.coordinators.get(0)
+        await coordinator.close()
+        with pytest.raises(TransactionCoordinatorNotFound):
+            COMMANDS[command](coordinator, txn_id)
+
+    life()
+
+
+@in_world
+async def test_who_is_told_nothing_yet_is_told_when_the_log_fails(world: World) -> None:
+    """Those that wait for the decision, for the end, and for a refusal that rests on it."""
+    txn_id, other = await world.begin(), await world.begin()
+    coordinator = await world.coordinators.get(0)
+    world.storage.holding = True
+    waiting = [
+        coordinator.end(txn_id, COMMIT, None),
+        coordinator.end(txn_id, COMMIT, None),
+        coordinator.end(txn_id, ABORT, None),
+        coordinator.add_partitions(txn_id, [ORDERS], None),
+        coordinator.add_partitions(other, [ORDERS], None),
+        coordinator.new_transaction(1000, None),
+    ]
+    await soon()
+    assert not any(answer.done() for answer in waiting)
+    world.storage.full = True
+    world.storage.release()
+    await soon()
+    for answer in waiting:
+        assert isinstance(answer.exception(), TransactionCoordinatorNotFound)
+
+
+@in_world
+async def test_who_left_is_no_trouble_to_those_that_still_wait(world: World) -> None:
+    txn_id = await world.begin()
+    coordinator = await world.coordinators.get(0)
+    world.storage.holding = True
+    leaving = [
+        coordinator.end(txn_id, COMMIT, None),
+        coordinator.end(txn_id, ABORT, None),
+        coordinator.new_transaction(1000, None),
+    ]
+    waiting = coordinator.end(txn_id, COMMIT, None)
+    for answer in leaving:
+        answer.cancel()
+    world.storage.release()
+    assert await waiting == txn_id
+
+
+@in_world
+async def test_a_log_that_fails_while_participants_are_told_fails_who_waits_for_them(
+    world: World,
+) -> None:
+    txn_id = await world.begin_on(ORDERS)
+    await world.send(txn_id, "a")
+    world.before_end, working = hang, world.before_end
+    ended = asyncio.ensure_future(world.end(txn_id, COMMIT))
+    await soon()
+    world.storage.full = True
+    with pytest.raises(TransactionCoordinatorNotFound):
+        await world.begin()
+    with pytest.raises(TransactionCoordinatorNotFound):
+        await ended
+    world.storage.full, world.before_end = False, working
+    await asyncio.sleep(3)
+    assert world.coordinators.status(txn_id) is TxnStatus.COMMITTED
+    assert await world.read() == ["a"]
+
+
+# -- time
+
+
+@in_world
+async def test_there_is_one_timer_for_all_transactions(world: World) -> None:
+    coordinator = await world.coordinators.get(0)
+    for timeout_ms in (60_000, 30_000, 10_000, 20_000):
+        await world.begin(timeout_ms=timeout_ms)
+        assert timers_of(coordinator) == 1
+    await world.end(TxnId(0, 2), COMMIT)
+    await asyncio.sleep(25)
+    assert timers_of(coordinator) == 1
+    assert [world.coordinators.status(TxnId(0, at)) for at in range(4)] == [
+        TxnStatus.OPEN,
+        TxnStatus.OPEN,
+        TxnStatus.COMMITTED,
+        TxnStatus.ABORTED,
+    ]
+    await asyncio.sleep(40)
+    assert timers_of(coordinator) == 0
+
+
+@in_world
+async def test_closing_leaves_no_timer(world: World) -> None:
+    await world.begin()
+    coordinator = await world.coordinators.get(0)
+    assert timers_of(coordinator) == 1
+    await world.coordinators.close()
+    assert timers_of(coordinator) == 0
+
+
+@in_world
+async def test_a_deadline_that_passed_while_nothing_ran_is_kept_at_the_start(world: World) -> None:
+    txn_id = await world.begin(timeout_ms=1000)
+    copy = world.storage.durable_copy()
+    await world.stopped()
+    await asyncio.sleep(60)
+    world = await World(copy).start()
+    await soon()
+    assert world.coordinators.status(txn_id) is TxnStatus.ABORTED
+
+
+@pytest.mark.parametrize(("moved_ms", "left_s"), [(-3_600_000, 10), (4_000, 6), (3_600_000, 0)])
+def test_a_wall_clock_set_over_a_restart_gives_no_more_time_than_asked_for(
+    moved_ms: int, left_s: int
+) -> None:
+    async def scenario() -> None:
+        world = await World().start()
+        txn_id = await world.begin(timeout_ms=10_000)
+        copy = World(world.storage.durable_copy())
+        copy.clock.wall_offset_ms = world.clock.wall_offset_ms + moved_ms
+        world = await copy.start()
+        if left_s:
+            await asyncio.sleep(left_s - 0.2)
+            assert world.coordinators.status(txn_id) is TxnStatus.OPEN
+        await asyncio.sleep(0.4)
+        assert world.coordinators.status(txn_id) is TxnStatus.ABORTED
+
+    run(scenario())
+
+
+@in_world_with(transaction_outcome_retention_ms=60_000)
+async def test_an_end_is_not_found_once_its_outcome_is_too_old(world: World) -> None:
+    """Though no other transaction ended meanwhile."""
+    txn_id = await world.begin()
+    for _ in range(2):
+        await world.end(txn_id, COMMIT)
+        await asyncio.sleep(59)
+    await world.end(txn_id, COMMIT)
+    await asyncio.sleep(2)
+    with pytest.raises(TransactionNotFound):
+        await world.end(txn_id, COMMIT)

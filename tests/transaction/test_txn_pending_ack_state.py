@@ -1,0 +1,153 @@
+"""What is pending, in examples: sizes, records, and giving back what could not be written."""
+
+import pytest
+from txn_world import cursor_over
+
+from managed_ledger.cursor import ManagedCursor
+from managed_ledger.position import Position
+from pybroker.errors import TransactionConflict
+from pybroker.names import TxnId
+from pybroker.transaction.pending_ack_state import PendingAckState
+from pybroker.transaction.pending_ack_store import AckRecord, EndRecord, PendingAck
+from pybroker.transaction.txn_status import TxnAction
+
+ONE, TWO = TxnId(0, 1), TxnId(0, 2)
+AT = [Position(0, entry) for entry in range(5)]
+
+
+def part(position: Position, *acked: int, size: int = 8) -> PendingAck:
+    """These indexes of a batch."""
+    return PendingAck(position, ((1 << size) - 1) & ~sum(1 << index for index in acked), size)
+
+
+@pytest.fixture
+def cursor() -> ManagedCursor:
+    return cursor_over(len(AT))
+
+
+@pytest.fixture
+def state(cursor: ManagedCursor) -> PendingAckState:
+    return PendingAckState(cursor)
+
+
+def test_its_size_is_that_of_what_is_held(state: PendingAckState) -> None:
+    assert (state.is_empty, state.size) == (True, 0)
+    state.take(ONE, [PendingAck(AT[0]), PendingAck(AT[1]), part(AT[2], 0)])
+    state.take(TWO, [part(AT[2], 1), part(AT[3], 1)])
+    assert (state.is_empty, state.size) == (False, 2 + 2 + 2)
+    state.drop(ONE)
+    assert state.size == 2 + 1
+
+
+@pytest.mark.parametrize("ack", [PendingAck(AT[0]), part(AT[0], 3)])
+def test_one_acknowledgement_is_enough_to_be_not_empty(
+    state: PendingAckState, ack: PendingAck
+) -> None:
+    state.take(ONE, [ack])
+    assert not state.is_empty
+    state.drop(ONE)
+    assert state.is_empty
+    state.take_cumulative(ONE, ack)
+    assert not state.is_empty
+
+
+def test_the_records_of_a_transaction_bring_about_what_it_holds(state: PendingAckState) -> None:
+    state.take(ONE, [PendingAck(AT[4]), part(AT[3], 0, 7)])
+    state.take(TWO, [part(AT[3], 1)])
+    state.take_cumulative(TWO, PendingAck(AT[0]))
+    state.take_cumulative(TWO, part(AT[1], 0))
+    state.transactions[TWO].action = TxnAction.ABORT
+    assert state.records() == [
+        [AckRecord(ONE, False, [PendingAck(AT[4]), part(AT[3], 0, 7)])],
+        [
+            AckRecord(TWO, False, [part(AT[3], 1)]),
+            AckRecord(TWO, True, [part(AT[1], 0)]),
+            EndRecord(TWO, TxnAction.ABORT),
+        ],
+    ]
+
+
+def test_what_is_given_back_twice_is_given_back_once(state: PendingAckState) -> None:
+    """Others hold indexes of the same batch; the transaction holds something else."""
+    mine = [PendingAck(AT[0]), part(AT[1], 0)]
+    state.take(ONE, [*mine, PendingAck(AT[3])])
+    state.take(TWO, [part(AT[1], 1)])
+    for _ in range(2):
+        state.give_back(ONE, mine)
+        assert state.pending_indexes(AT[1]) == 0b10
+        assert not state.is_pending(AT[0])
+        assert state.transactions[ONE].positions() == [AT[3]]
+    state.give_back(TWO, [part(AT[1], 1)])
+    assert list(state.transactions) == [ONE]
+    state.give_back(ONE, [PendingAck(AT[3])])
+    assert (state.is_empty, state.size) == (True, 0)
+    state.give_back(ONE, mine)
+    assert state.is_empty
+
+
+def test_what_is_given_back_is_of_the_one_that_held_it(state: PendingAckState) -> None:
+    state.take(ONE, [part(AT[1], 0)])
+    state.take(TWO, [part(AT[1], 1), PendingAck(AT[0])])
+    state.give_back(ONE, [part(AT[1], 0, 1), PendingAck(AT[0])])
+    assert state.pending_indexes(AT[1]) == 0b10
+    assert state.is_pending(AT[0])
+
+
+def test_a_cumulative_one_that_is_given_back_leaves_the_one_before(state: PendingAckState) -> None:
+    first, second = PendingAck(AT[1]), PendingAck(AT[3])
+    state.take_cumulative(ONE, first)
+    state.take_cumulative(ONE, second)
+    for _ in range(2):
+        state.give_back_cumulative(ONE, second)
+        assert state.cumulative() == first
+    with pytest.raises(TransactionConflict, match=r"transaction \(0,1\)"):
+        state.take_cumulative(TWO, second)
+    for _ in range(2):
+        state.give_back_cumulative(ONE, first)
+        assert state.is_empty and not state.transactions
+    state.take_cumulative(TWO, second)
+
+
+def test_a_transaction_that_is_ending_stays_though_it_holds_nothing(
+    state: PendingAckState,
+) -> None:
+    state.take(ONE, [PendingAck(AT[0])])
+    state.take_cumulative(ONE, PendingAck(AT[1]))
+    state.transactions[ONE].ending = object()  # type: ignore[assignment]
+    state.give_back(ONE, [PendingAck(AT[0])])
+    state.give_back_cumulative(ONE, PendingAck(AT[1]))
+    assert list(state.transactions) == [ONE]
+
+
+@pytest.mark.parametrize("whole_last", [True, False])
+def test_of_cumulative_ones_the_last_is_acknowledged(
+    state: PendingAckState, cursor: ManagedCursor, whole_last: bool
+) -> None:
+    state.take_cumulative(ONE, PendingAck(AT[0]))
+    state.take_cumulative(ONE, part(AT[2], 0))
+    if whole_last:
+        state.take_cumulative(ONE, PendingAck(AT[2]))
+    with pytest.raises(TransactionConflict, match="before"):
+        state.take_cumulative(ONE, part(AT[2], 0))
+    state.commit(ONE)
+    assert cursor.mark_delete_position == AT[2 if whole_last else 1]
+    assert cursor.unacked_indexes(AT[2]) == (None if whole_last else 0b11111110)
+    assert state.is_empty
+
+
+def test_a_conflict_names_the_indexes_that_are_acknowledged(
+    state: PendingAckState, cursor: ManagedCursor
+) -> None:
+    cursor.delete_batch_indexes(AT[0], 0b11111010, 8)
+    with pytest.raises(TransactionConflict, match="indexes 0b101 are"):
+        state.take(ONE, [part(AT[0], 0, 1, 2)])
+    state.take(ONE, [part(AT[0], 1)])
+
+
+def test_a_batch_that_a_cumulative_one_reaches_into_is_pending_when_its_rest_is(
+    state: PendingAckState,
+) -> None:
+    state.take_cumulative(ONE, part(AT[2], 0, size=2))
+    assert state.is_pending(AT[1]) and not state.is_pending(AT[2])
+    state.take(TWO, [part(AT[2], 1, size=2)])
+    assert state.is_pending(AT[2]) and not state.is_pending(AT[3])
