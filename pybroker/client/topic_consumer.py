@@ -252,17 +252,22 @@ class TopicConsumer:
             )
 
     def redeliver_unacknowledged(self) -> None:
-        """All of it, in order. Without a connection there is no need to ask."""
+        """All of it, in order: what is under way is not taken. Without a connection there is no
+        need to ask.
+
+        Differs: Apache Pulsar's clients count epochs on Exclusive and Failover alone.
+        """
         connection = self._attachment.connection
         if connection is None or connection.closed:
             return
         self._acks.flush()
         self._intake.chunks.clear()
-        request = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self._id)
-        if self._spec.options.consumer_type in (ConsumerType.Exclusive, ConsumerType.Failover):
-            self._intake.epoch += 1
-            request.consumer_epoch = self._intake.epoch
-        connection.post(request)
+        self._intake.epoch += 1
+        connection.post(
+            pb.CommandRedeliverUnacknowledgedMessages(
+                consumer_id=self._id, consumer_epoch=self._intake.epoch
+            )
+        )
         self.owe_permits(self._queue.discard(self))
 
     # --- positions --------------------------------------------------------------------------

@@ -263,9 +263,12 @@ class TestRedelivery:
         (request,) = broker.asked_for(pb.CommandRedeliverUnacknowledgedMessages)
         assert [each.entryId for each in request.message_ids] == [5]
 
-    def test_an_ordered_subscription_asks_for_everything(self, broker: ScriptedBroker, client: Any):
+    @pytest.mark.parametrize("kind", ConsumerType)
+    def test_nothing_under_way_gets_ahead_of_what_is_delivered_again(
+        self, broker: ScriptedBroker, client: Any, kind: ConsumerType
+    ):
         async def work() -> list[bytes]:
-            consumer = await client.subscribe("t", "s")
+            consumer = await client.subscribe("t", "s", consumer_type=kind)
             for entry_id in range(3):
                 broker.peer.deliver(1, entry_id, b"old")
             await consumer.receive(1000)
