@@ -87,8 +87,9 @@ class BlockIndex:
         """
         at = bisect_right(self._first_entry_ids, first) - 1
         stop = bisect_right(self._first_entry_ids, last)
-        fitting = bisect_right(self._offsets, self._offsets[at] + max_bytes) - 1
-        stop = max(at + 1, min(stop, fitting))
+        limit = self._offsets[at] + max_bytes
+        if limit < file_bytes:
+            stop = max(at + 1, min(stop, bisect_right(self._offsets, limit) - 1))
         end = self._offsets[stop] if stop < len(self._offsets) else file_bytes
         return self._offsets[at], end
 

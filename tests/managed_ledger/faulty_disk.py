@@ -16,6 +16,7 @@ class FaultyDisk:
         self.operations: list[tuple[str, str]] = []
         self.fault: Fault = lambda operation, name: None
         self.locked = False
+        self.open_files = 0
         self.free: Callable[[], int] | None = None
 
     def contents(self) -> dict[str, bytes]:
@@ -69,6 +70,8 @@ class FaultyFile:
         self._disk = disk
         self._name = name
         self._data = disk.files[name]
+        self._is_open = True
+        disk.open_files += 1
 
     def pwritev(self, parts: Sequence[bytes], offset: int) -> None:
         """A failing write leaves half of itself behind."""
@@ -95,7 +98,9 @@ class FaultyFile:
         return len(self._data)
 
     def close(self) -> None:
-        pass
+        assert self._is_open, "it is closed once"
+        self._is_open = False
+        self._disk.open_files -= 1
 
     def _put(self, data: bytes, offset: int) -> None:
         self._data.extend(bytes(max(0, offset - len(self._data))))
