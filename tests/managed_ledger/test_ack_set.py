@@ -1,5 +1,8 @@
 """The bitmap of acknowledged entries against a plain set of ints."""
 
+from itertools import combinations_with_replacement, count
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,3 +71,30 @@ def test_a_hundred_thousand_holes_fit_into_a_few_kilobytes():
     assert acks.range_count() == 100_000
     assert len(acks.encode()) < 30_000
     assert AckSet.decode(acks.encode()).range_count() == 100_000
+
+
+EDGES = (0, 1, 2, 510, 511, 512, 513, 1023, 1024, 1025, 1535, 1536)
+
+
+@pytest.mark.parametrize("extra", [None, 514, 2047])
+def test_every_answer_is_right_around_the_borders_of_chunks(extra):
+    asked = (*EDGES, 3, 1537, 2046, 2047, 2048, 5000)
+    for first, last in combinations_with_replacement(EDGES, 2):
+        acks, model = filled([(first, last - first)])
+        if extra is not None:
+            assert acks.add(extra) == (extra not in model)
+            model.add(extra)
+        assert (bool(acks), len(acks)) == (True, len(model))
+        assert acks.range_count() == len(ranges_of(model))
+        for at in asked:
+            assert (at in acks) == (at in model)
+            assert acks.count_up_to(at) == sum(entry <= at for entry in model)
+            assert acks.first_missing(at) == next(e for e in count(at) if e not in model)
+            seen = {entry for entry in model if first + 1 <= entry <= at}
+            assert acks.runs(first + 1, at) == ranges_of(seen)
+        border = (first + last) // 2
+        again = AckSet.decode(acks.encode())
+        again.discard_up_to(border)
+        left = {entry for entry in model if entry > border}
+        assert again.runs(0, 5000) == ranges_of(left)
+        assert bool(again) == bool(left)

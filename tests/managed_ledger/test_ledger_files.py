@@ -119,8 +119,8 @@ def test_tags_stand_in_the_block_of_their_entries():
 def test_the_bytes_of_a_block_stay_what_they_are():
     plain = FlushJob(LEDGER, FlushedPart(2), [b"ab", b""], array("I", [1, 5]), TagRuns())
     ((first, parts),) = encode_blocks(plain)
-    body = bytes.fromhex("02000000" "00000000" "01000000" "05000000") + b"ab"
-    head = bytes.fromhex("50424c31" "0400000000000000" "0200000000000000" "02000000" "12000000")
+    body = bytes.fromhex("02000000000000000100000005000000") + b"ab"
+    head = bytes.fromhex("50424c31040000000000000002000000000000000200000012000000")
     assert first == 2
     assert b"".join(parts)[:-26] == head  # before two checksums and the body
     assert b"".join(parts)[-26:-18] == b"".join(
@@ -133,8 +133,8 @@ def test_the_bytes_of_a_block_stay_what_they_are():
     ((_, parts),) = encode_blocks(tagged)
     joined = b"".join(parts)
     assert joined[:4] == b"PBL2"
-    columns = "01000000" "01000000" "01000000" "03000000" "78797a"
-    assert joined[HEADER_BYTES:].hex() == columns + "02000000" "01000000" "01000000" "05000000" + (
+    columns = "0100000001000000010000000300000078797a"
+    assert joined[HEADER_BYTES:].hex() == columns + "02000000010000000100000005000000" + (
         b"abc".hex()
     )
 
@@ -178,7 +178,7 @@ def test_a_file_from_before_a_crash_that_does_not_count_yet_is_taken():
 
 @pytest.mark.parametrize("block", range(len(BLOCKS)))
 def test_an_index_ends_where_a_header_is_bad_and_what_is_before_is_read(block):
-    disk, flushed, entries = written()
+    disk, flushed, _ = written()
     good = load_index(disk, LEDGER, flushed)
     start = starts_of(BLOCKS)[block]
     offset, _ = good.stretch(start, start, flushed.file_bytes, 1)

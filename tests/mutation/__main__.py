@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from hypothesis import HealthCheck, Phase, settings
 
 FOLDER: Final = Path(__file__).parent
 ROOT: Final = FOLDER.parents[1]
@@ -86,7 +87,17 @@ def main() -> int:
         options.seeds,
         options.map,
     )
-    quiet = ["-q", "-p", "no:cacheprovider", "-o", "timeout=0"]  # a child has a timer of its own
+    settings.register_profile(
+        "mutation",
+        phases=(Phase.explicit, Phase.generate),  # that it fails is enough: nobody reads how
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    settings.load_profile("mutation")
+    # A child has a timer of its own, and nobody reads what it says of a failure.
+    quiet = ["-q", "-p", "no:cacheprovider", "--tb=native", "-o", "timeout=0"]
     code = pytest.main([*quiet, "-m", UNIT, *_tests()], plugins=[plugin])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         return int(code)

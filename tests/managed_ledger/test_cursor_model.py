@@ -1,0 +1,182 @@
+"""A ManagedCursor against a dict of what is left of each entry, after any series of steps."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from managed_ledger.cursor import ManagedCursor
+from managed_ledger.ledger_index import LedgerIndex
+from managed_ledger.ledger_metadata import CursorRecord, LedgerInfo
+from managed_ledger.position import EARLIEST, LATEST, Position
+
+BATCH = 3
+ALL = (1 << BATCH) - 1
+SHAPE = ((3, 4), (4, 0), (6, 5), (9, 4))
+THERE = [Position(id_, entry) for id_, count in SHAPE for entry in range(count)]
+POSITIONS = [Position(id_, entry) for id_ in (2, 3, 4, 6, 9, 10) for entry in range(-1, 6)]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["delete", "range", "indexes", "mark", "take back", "reset"]),
+        st.sampled_from(POSITIONS),
+        st.integers(0, 5),
+        st.integers(0, ALL),
+    ),
+    max_size=14,
+)
+
+
+def index_of(*shape: tuple[int, int]) -> LedgerIndex:
+    *closed, (current, entries) = shape
+    index = LedgerIndex([LedgerInfo(id_, count, count, 0) for id_, count in closed], current)
+    index.grow(entries, entries)
+    return index
+
+
+class Twins:
+    """A cursor, what it writes, and the model."""
+
+    def __init__(self) -> None:
+        self.index = index_of(*SHAPE)
+        self.written: list[bytes] = []
+        self.told = 0
+        self.cursor = self.made(Position(3, -1))
+        self.left = dict.fromkeys(THERE, ALL)
+
+    def made(self, mark: Position) -> ManagedCursor:
+        return ManagedCursor("s", self.index, mark, {"k": "v"}, self.store, self.dirty)
+
+    def store(self, name: str, value: bytes) -> Any:
+        self.written.append(value)
+
+    def dirty(self, cursor: ManagedCursor) -> None:
+        self.told += 1
+
+    def step(self, what: str, position: Position, extent: int, bits: int) -> None:
+        before = dict(self.left)
+        self.cursor.write()
+        self.told = 0
+        returned = self.returned(what, position, extent, bits)
+        changed = self.left != before
+        assert self.told <= 1
+        assert self.told or not changed  # or it would not be written
+        if what in ("delete", "mark"):
+            assert returned == changed
+        if what == "indexes":
+            gone = before.get(position, 0) != 0 and self.left.get(position) == 0
+            assert returned == gone
+
+    def returned(self, what: str, position: Position, extent: int, bits: int) -> object:
+        cursor, left = self.cursor, self.left
+        match what:
+            case "delete":
+                if position in left:
+                    left[position] = 0
+                return cursor.delete(*position)
+            case "range":
+                for at in left:
+                    if position <= at <= (position.ledger_id, position.entry_id + extent):
+                        left[at] = 0
+                last = position.entry_id + extent
+                return cursor.delete_range(position.ledger_id, position.entry_id, last)
+            case "indexes":
+                if position in left:
+                    left[position] &= bits
+                return cursor.delete_batch_indexes(position, bits, BATCH)
+            case "take back":
+                if left.get(position, ALL) not in (0, ALL):
+                    left[position] |= bits
+                return cursor.restore_indexes(position, bits)
+            case "mark":
+                return self.mark(position, bits)
+        for at in left:
+            left[at] = ALL if at >= position else 0
+        return cursor.reset(position)
+
+    def mark(self, position: Position, bits: int) -> bool:
+        """A mark where no entry is means the entry before; the bits then, too."""
+        before = [at for at in THERE if at <= position]
+        for at in before:
+            self.left[at] &= bits if at == before[-1] else 0
+        return self.cursor.mark_delete(position, bits, BATCH)
+
+    def agree(self, cursor: ManagedCursor) -> None:
+        left = self.left
+        mark = cursor.mark_delete_position
+        assert [at for at in THERE if cursor.is_deleted(at)] == [at for at in left if not left[at]]
+        for at in THERE:
+            known = cursor.unacked_indexes(at)
+            assert known == (left[at] or None) or (known is None and left[at] == ALL)
+        assert set(cursor.partial_batches) <= {at for at in left if left[at]}
+        behind = [at for at in THERE if at > mark]
+        assert not behind or left[behind[0]], "the mark stands right before the first that is left"
+        holes = [at for at in behind if not left[at]]
+        assert cursor.individually_deleted_count == len(holes)
+        joined = [at for at in holes if at.before not in holes]
+        assert cursor.unacked_ranges_count == len(joined)
+        for up_to in (*THERE, LATEST):
+            wanted = sum(1 for at in behind if at <= up_to and left[at])
+            if up_to > mark:
+                assert cursor.backlog(up_to) == wanted
+        for id_, count in SHAPE:
+            for first, last in product(range(count), range(count)):
+                if first <= last:
+                    found = cursor.deleted_within(id_, first, last)
+                    listed = [at for low, high in found for at in range(low, high + 1)]
+                    assert listed == [
+                        at for at in range(first, last + 1) if not left[Position(id_, at)]
+                    ]
+
+
+@given(STEPS)
+def test_after_any_steps_it_knows_what_is_left_of_each_entry(steps):
+    twins = Twins()
+    for step in steps:
+        twins.step(*step)
+    twins.agree(twins.cursor)
+
+
+@given(STEPS)
+def test_what_is_written_down_is_found_again(steps):
+    twins = Twins()
+    for step in steps:
+        twins.step(*step)
+    twins.cursor.mark_new()
+    twins.cursor.write()
+    record = CursorRecord.decode(twins.written[-1], "s")
+    again = twins.made(record.mark_delete_position)
+    again.restore(record)
+    assert record.properties == {"k": "v"}
+    twins.agree(again)
+
+
+@pytest.mark.parametrize("count", [511, 512, 513, 514, 1200])
+def test_long_runs_of_acknowledgements_in_order_and_backwards(count):
+    """Behind the mark things are forgotten some at a time."""
+    index = index_of((3, count), (5, 10))
+    forwards = ManagedCursor("f", index, EARLIEST, {})
+    backwards = ManagedCursor("b", index, EARLIEST, {})
+    backwards.delete_batch_indexes((3, 1), 1, 2)
+    for entry in range(count):
+        assert forwards.delete(3, entry)
+        assert backwards.delete(3, count - 1 - entry)
+    for cursor in (forwards, backwards):
+        assert cursor.mark_delete_position == (3, count - 1)
+        assert cursor.individually_deleted_count == 0
+        assert cursor.backlog(LATEST) == 10
+        assert not cursor.partial_batches
+        assert not cursor.delete(3, 0)
+
+
+def test_ledgers_that_went_take_the_mark_along():
+    index = index_of((3, 4), (6, 2), (9, 2))
+    cursor = ManagedCursor("s", index, Position(3, 1), {})
+    cursor.delete(6, 0)
+    index.remove([3])
+    cursor.skip_removed()
+    assert cursor.mark_delete_position == (6, 0)
+    cursor.skip_removed()
+    assert cursor.mark_delete_position == (6, 0)
+    assert cursor.backlog(LATEST) == 3
