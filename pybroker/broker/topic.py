@@ -35,7 +35,7 @@ from pybroker.names import TopicName, TxnId, check_subscription_name
 from pybroker.runtime import Clock, Tasks
 from pybroker.transaction.aborted_txns import HiddenEntries
 from pybroker.transaction.transaction_buffer import TransactionBuffer
-from pybroker.transaction.transactional_entries import sent_by
+from pybroker.transaction.transactional_entries import with_sent
 from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
@@ -148,13 +148,13 @@ class Topic:
             return
         self.messages_in += len(run.entries)
         self.published_at_ms = self.clock.now_ms()
+        sent = None if taken is None else taken.sent_by(producer.name)
         if run.txn_id is None:
-            tag = b"" if taken is None else sent_by(producer.name)
+            tag = b"" if sent is None else with_sent(sent)
             self.ledger.append(run.entries, run.message_counts, self._notifying(published), tag)
         else:
-            name = None if taken is None else producer.name
             done = self._notifying(published)
-            self.buffer.append(run.txn_id, run.entries, run.message_counts, done, name)
+            self.buffer.append(run.txn_id, run.entries, run.message_counts, done, sent)
 
     def _refusal(self, producer: Producer) -> PulsarError | None:
         if producer.state is not ProducerState.WRITING:

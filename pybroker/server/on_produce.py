@@ -15,12 +15,18 @@ from pybroker.broker.producers import AccessMode, Granted, Producer, ProducerSta
 from pybroker.broker.schema_rules import StoredSchema
 from pybroker.broker.schemas import version_bytes
 from pybroker.broker.topic import Topic
-from pybroker.errors import PersistenceError, PulsarError, ServiceNotReady, TopicTerminated
+from pybroker.errors import (
+    ChecksumError,
+    PersistenceError,
+    PulsarError,
+    ServiceNotReady,
+    TopicTerminated,
+)
 from pybroker.names import TopicName, TxnId, check_client
 from pybroker.server.held_runs import HeldRuns
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.frames import SendRun
+from pybroker.wire.frames import BadChecksum, SendRun
 
 if TYPE_CHECKING:
     from pybroker.server.session import ProducerSlot, Session
@@ -147,6 +153,16 @@ def send(session: "Session", run: SendRun) -> None:
         _publish(session, slot, run, None)
     else:
         _send_new(session, slot, run, deduplication)
+
+
+def refuse_damaged(session: "Session", damaged: BadChecksum) -> None:
+    """What comes behind it is stored before it comes again."""
+    slot = session.producers.get(damaged.producer_id)
+    if slot is not None and (deduplication := slot.topic.deduplication) is not None:
+        ids = damaged.sequence_id, damaged.highest_sequence_id
+        deduplication.refused(slot.producer.name, *ids)
+    error = ChecksumError(f"Message {damaged.sequence_id} does not match its CRC32C")
+    session.write(commands.send_error(damaged.producer_id, damaged.sequence_id, error))
 
 
 def _send_new(

@@ -17,7 +17,7 @@ from pybroker.broker.consumer import Consumer
 from pybroker.broker.producers import Producer
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
-from pybroker.errors import ChecksumError, PulsarError
+from pybroker.errors import PulsarError
 from pybroker.server import on_produce
 from pybroker.server.handlers import HANDLERS, Handler
 from pybroker.server.held_runs import HeldRuns
@@ -29,7 +29,6 @@ from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.connection_state import ACCEPTED, ConnectionState
 from pybroker.wire.frames import (
-    BadChecksum,
     CommandFrame,
     Event,
     ProtocolError,
@@ -150,7 +149,7 @@ class Session(asyncio.BufferedProtocol):
             self._handle(event.command, event.size_bytes)
         else:
             self._require(ConnectionState.CONNECTED, "SEND")
-            self._refuse_checksum(event)
+            on_produce.refuse_damaged(self, event)
 
     def pause_writing(self) -> None:
         self.writable = False
@@ -301,10 +300,6 @@ class Session(asyncio.BufferedProtocol):
             await work
         except Exception as error:
             handler.answer_error(self, body, as_answer(error))
-
-    def _refuse_checksum(self, event: BadChecksum) -> None:
-        error = ChecksumError(f"Message {event.sequence_id} does not match its CRC32C")
-        self.write(commands.send_error(event.producer_id, event.sequence_id, error))
 
     def write_pong(self) -> None:
         self.write(commands.PONG)

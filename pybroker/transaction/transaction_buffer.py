@@ -42,9 +42,9 @@ from pybroker.transaction.transactional_entries import (
     marker,
     parse_position,
     position_text,
-    sent_by,
     tag_of,
     transactional_entries,
+    with_sent,
 )
 from pybroker.transaction.txn_status import (
     TransactionOutcomes,
@@ -149,10 +149,10 @@ class TransactionBuffer:
         entries: Sequence[bytes],
         message_counts: Sequence[int],
         done: Appended,
-        producer: str | None = None,
+        sent: bytes | None = None,
     ) -> None:
-        """Append entries of one transaction; `done` as in ManagedLedger.append. `producer`, if
-        given, is kept with them.
+        """Append entries of one transaction; `done` as in ManagedLedger.append. `sent`, if given,
+        is kept with them.
 
         Refused, through `done`: InvalidTxnStatus (not OPEN, or the topic was not added to it),
         TransactionNotFound, TransactionCoordinatorNotFound.
@@ -166,7 +166,7 @@ class TransactionBuffer:
             return
         transaction.in_flight += 1
         answered = partial(self._appended, txn_id, transaction, len(entries), done)
-        tag = transaction.tag if producer is None else sent_by(producer, transaction.tag)
+        tag = transaction.tag if sent is None else with_sent(sent, transaction.tag)
         self._ledger.append(entries, message_counts, answered, tag)
 
     def _begin(self, txn_id: TxnId) -> OpenTransaction:

@@ -8,7 +8,6 @@ property of the ledger (see `UntaggedSpan`).
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -34,10 +33,9 @@ TAGGED_SINCE: Final = "transaction-tags"
 _TAG: Final = Struct("<BQQ")  # kind, most and least bits of the transaction
 _KINDS: Final = {None: 1, TxnAction.COMMIT: 2, TxnAction.ABORT: 3}
 _ACTIONS: Final = {kind: action for action, kind in _KINDS.items()}
-# The name of the producer stands behind the kind, or behind the transaction.
-_SENT_PLAIN: Final = 4
-_SENT_IN_TRANSACTION: Final = 5
-_MAX_NAME_BYTES: Final = 1024
+# What deduplication keeps of messages stands behind the kind, or behind the transaction.
+_SENT_PLAIN: Final = 6
+_SENT_IN_TRANSACTION: Final = 7
 
 _MARKER_TYPES: Final = {TxnAction.COMMIT: MARKER_TXN_COMMIT, TxnAction.ABORT: MARKER_TXN_ABORT}
 _ACTIONS_OF_MARKERS: Final = {marker: action for action, marker in _MARKER_TYPES.items()}
@@ -57,7 +55,7 @@ class ToldEntries(NamedTuple):
 
     txn_id: TxnId | None
     action: TxnAction | None
-    producer: str | None
+    sent: bytes | None
     first: Position
     entry_count: int
 
@@ -65,7 +63,7 @@ class ToldEntries(NamedTuple):
 class EntryTag(NamedTuple):
     txn_id: TxnId | None
     action: TxnAction | None = None
-    producer: str | None = None
+    sent: bytes | None = None
 
 
 def marker(txn_id: TxnId, action: TxnAction, publish_time_ms: int) -> bytes:
@@ -77,31 +75,25 @@ def tag_of(txn_id: TxnId, action: TxnAction | None = None) -> bytes:
     return _TAG.pack(_KINDS[action], *txn_id)
 
 
-@lru_cache(maxsize=4096)
-def sent_by(producer: str, tag: bytes = b"") -> bytes:
-    """The tag of messages, plain or of a transaction, that says who sent them, too. Deduplication
-    has it written. (A name out of all proportion is left to the messages' metadata.)
-    """
-    name = producer.encode()
-    if len(name) > _MAX_NAME_BYTES:
-        return tag
-    return bytes((_SENT_IN_TRANSACTION if tag else _SENT_PLAIN,)) + tag[1:] + name
+def with_sent(sent: bytes, tag: bytes = b"") -> bytes:
+    """The tag of messages, plain or of a transaction, that says how they were sent, too."""
+    return bytes((_SENT_IN_TRANSACTION if tag else _SENT_PLAIN,)) + tag[1:] + sent
 
 
 def parse_tag(tag: bytes) -> EntryTag:
     """Raises CorruptStorage."""
     kind = tag[0]
     if kind == _SENT_PLAIN:
-        return EntryTag(None, producer=tag[1:].decode())
-    named = kind == _SENT_IN_TRANSACTION and len(tag) >= _TAG.size
-    if not named and (kind not in _ACTIONS or len(tag) != _TAG.size):
+        return EntryTag(None, sent=tag[1:])
+    sent = kind == _SENT_IN_TRANSACTION and len(tag) >= _TAG.size
+    if not sent and (kind not in _ACTIONS or len(tag) != _TAG.size):
         raise CorruptStorage(
             f"An entry carries the tag {tag.hex()}, which this version does not know: run the "
             "version that wrote it"
         )
     txn_id = TxnId(*_TAG.unpack_from(tag)[1:])
-    if named:
-        return EntryTag(txn_id, producer=tag[_TAG.size :].decode())
+    if sent:
+        return EntryTag(txn_id, sent=tag[_TAG.size :])
     return EntryTag(txn_id, _ACTIONS[kind])
 
 

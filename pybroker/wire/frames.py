@@ -100,6 +100,7 @@ class BadChecksum:
 
     producer_id: int
     sequence_id: int
+    highest_sequence_id: int
 
 
 @dataclass(slots=True)
@@ -257,7 +258,9 @@ class FrameDecoder:
         producer, sequence, count, txn, highest = groups
         if not _checksum_matches(data, view, entry_start, entry_end):
             self._begin_event(events)
-            events.append(BadChecksum(varint.decode(producer[1:]), varint.decode(sequence[1:])))
+            lowest = varint.decode(sequence[1:])
+            last = lowest if highest is None else max(lowest, varint.decode(highest))
+            events.append(BadChecksum(varint.decode(producer[1:]), lowest, last))
             return
         key = (producer, txn)
         if key != self._run_key:

@@ -13,7 +13,7 @@ from managed_ledger.position import EARLIEST, LATEST
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, Piece, Taken
 from pybroker.names import TxnId
-from pybroker.transaction.transactional_entries import marker, tag_of
+from pybroker.transaction.transactional_entries import marker, tag_of, with_sent
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry, parse_metadata
@@ -85,6 +85,7 @@ class World:
         piece = self.ask(ids, producer, txn_id)
         if isinstance(piece, New):
             tag = b"" if txn_id is None else tag_of(txn_id)
+            tag = with_sent(piece.taken.sent_by(producer), tag)
             await self.ledger.append_one(entry_of(ids, producer, txn_id), tag=tag)
             piece.taken.stored()
             return True

@@ -23,6 +23,8 @@ steps = st.one_of(
     st.tuples(st.just("retry in"), slots, st.integers(0, 3)),
     st.tuples(st.just("copy"), slots, st.none() | slots, st.integers(0, 3)),
     st.tuples(st.just("fail"), producers),
+    st.tuples(st.just("refuse"), producers),
+    st.tuples(st.just("refused again"), producers),
     st.tuples(st.just("commit"), slots),
     st.tuples(st.just("abort"), slots),
     st.tuples(st.just("snapshot")),
@@ -41,6 +43,7 @@ class Model:
         # Copies that wait, by what they copy: the transactions that they are in, None for none.
         self.copies: dict[tuple[str, int], TxnId | None] = {}
         self.confirmed: set[tuple[str, int]] = set()
+        self.refused = dict[str, list[int]]((producer, []) for producer in PRODUCERS)
         self.begun = 0
 
     async def step(self, name: str, *args: object) -> None:
@@ -73,6 +76,18 @@ class Model:
         known = sorted(number for name, number in self.confirmed if name == producer)
         if len(known) > back:
             assert not await self.world.publish(one(known[-1 - back]), producer)
+
+    async def refuse(self, producer: str) -> None:
+        """The application goes on, and perhaps comes back to it."""
+        self.world.fail(self.world.take(one(self.next[producer]), producer), OSError())
+        self.refused[producer].append(self.next[producer])
+        self.next[producer] += 1
+
+    async def refused_again(self, producer: str) -> None:
+        if self.refused[producer]:
+            sequence_id = self.refused[producer].pop(0)
+            assert await self.world.publish(one(sequence_id), producer), "it is in no log"
+            self.confirmed.add((producer, sequence_id))
 
     async def fail(self, producer: str) -> None:
         """The write fails; the client sends it again."""
@@ -144,7 +159,7 @@ def known(deduplication: Deduplication) -> dict[str, Any]:
             state.top,
             state.durable,
             state.floor,
-            list(state.returned),
+            [span for span in state.returned if span[0] <= state.top],  # above, all is new
             {txn_id: list(ids) for txn_id, ids in state.open.items()},
             list(state.in_transactions),
             list(state.flying),

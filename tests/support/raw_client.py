@@ -186,7 +186,8 @@ class RawClient:
         metadata_fields.setdefault("producer_name", "raw")
         metadata_fields.setdefault("publish_time", 1_700_000_000_000)
         metadata = pb.MessageMetadata(sequence_id=sequence_id, **metadata_fields)
-        send = pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id, **send_fields or {})
+        fields = {"producer_id": producer_id, "sequence_id": sequence_id, **(send_fields or {})}
+        send = pb.CommandSend(**fields)
         for message in (metadata, send) if txn_id is not None else ():
             message.txnid_most_bits, message.txnid_least_bits = txn_id
         self.send(_T.SEND, "send", send, build_entry(metadata, payload))

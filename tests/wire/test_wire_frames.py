@@ -179,14 +179,14 @@ def test_a_wrong_checksum_costs_one_message_not_the_connection() -> None:
     broken = bytearray(send(1, 6))
     broken[-1] ^= 1
     good, bad, after = decode([send(1, 5) + bytes(broken) + send(1, 7)])
-    assert bad == BadChecksum(producer_id=1, sequence_id=6)
+    assert bad == BadChecksum(producer_id=1, sequence_id=6, highest_sequence_id=6)
     assert isinstance(good, SendRun) and isinstance(after, SendRun)
     assert [run.sequence_ids() for run in (good, after)] == [[5], [7]]
 
 
 def test_a_send_without_an_entry_is_a_bad_checksum() -> None:
     command = pb.BaseCommand(type=Type.SEND, send=pb.CommandSend(producer_id=1, sequence_id=2))
-    assert decode([encode_frame(command)]) == [BadChecksum(1, 2)]
+    assert decode([encode_frame(command)]) == [BadChecksum(1, 2, 2)]
 
 
 def test_a_chunk_is_a_run_of_its_own() -> None:

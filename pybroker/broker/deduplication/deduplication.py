@@ -7,7 +7,8 @@ that is still open can be neither stored nor receipted: it waits for that transa
 State is rebuilt at load from a snapshot in the metadata store and a scan of the entries behind it,
 which the log keeps until then. A snapshot writes everything, so it comes when as many messages have
 come as there is to write, and not before `interval` messages. What belongs to a transaction, and
-what ended it, is told by the entries' tags, as everywhere; so is who sent it.
+what ended it, is told by the entries' tags, as everywhere; so is who sent it, under which ids, and
+which ids before them were refused.
 """
 
 import asyncio
@@ -20,7 +21,8 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.backend import EntryRun, MetadataStore
 from pybroker.broker.deduplication.pieces import New, Piece, SequencedRun, chunk_of, pieces_of
-from pybroker.broker.deduplication.producer_sequence import ProducerSequence
+from pybroker.broker.deduplication.producer_sequence import Chunk, ProducerSequence
+from pybroker.broker.deduplication.sent import Sent, decode_sent
 from pybroker.broker.deduplication.snapshot import (
     decode,
     encode_head,
@@ -93,6 +95,10 @@ class Deduplication:
             self._forget_writers(txn_id)
             self._wake(txn_id)
 
+    def refused(self, producer: str, first: int, last: int) -> None:
+        """A message came damaged."""
+        self._state(producer).refused(first, last)
+
     def ended(self, txn_id: TxnId, aborted: bool) -> None:
         for state in self._writers.pop(txn_id, {}).values():
             state.ended(txn_id, aborted)
@@ -144,30 +150,43 @@ class Deduplication:
 
     def _replay(self, run: EntryRun, untagged: UntaggedSpan) -> None:
         start = 0
-        for txn_id, action, producer, first, count in told_entries(run, untagged):
+        for txn_id, action, sent, first, count in told_entries(run, untagged):
             at = first.entry_id - run.first_entry_id
             for entry in run.entries[start:at]:
-                self._replay_message(entry, None, None)
+                self._replay_message(entry, None)
             start = at + count
-            if action is None:
+            if sent is not None:
+                self._replay_sent(decode_sent(sent), txn_id, count)
+            elif action is None:
                 for entry in run.entries[at:start]:
-                    self._replay_message(entry, txn_id, producer)
+                    self._replay_message(entry, txn_id)
             elif txn_id is not None:
                 self.ended(txn_id, action is TxnAction.ABORT)
         for entry in run.entries[start:]:
-            self._replay_message(entry, None, None)
+            self._replay_message(entry, None)
 
-    def _replay_message(self, entry: bytes, txn_id: TxnId | None, producer: str | None) -> None:
-        """Without a producer's name from the broker, as before deduplication was on, the entry's
-        own counts.
+    def _replay_sent(self, sent: Sent, txn_id: TxnId | None, entry_count: int) -> None:
+        self._since_snapshot += entry_count
+        state = self._state(sent.producer)
+        state.replay_returned(sent.returned, sent.floor)
+        for first, last in sent.taken:
+            if sent.chunk >= 0:
+                state.replay_chunk(Chunk(first, sent.chunk), txn_id)
+            else:
+                state.replay(first, last, txn_id)
+        if txn_id is not None:
+            self._writers.setdefault(txn_id, {})[sent.producer] = state
+
+    def _replay_message(self, entry: bytes, txn_id: TxnId | None) -> None:
+        """It was written while deduplication was off, or by a version whose tags do not say who
+        sent it: its own metadata counts.
         """
         try:
             metadata = parse_metadata(entry)
         except BadEntry:
             return  # its producer made it so; it has no sequence id to remember
         self._since_snapshot += 1
-        name = metadata.producer_name if producer is None else producer
-        state = self._state(name)
+        state = self._state(metadata.producer_name)
         first = metadata.sequence_id
         chunk = chunk_of(first, metadata.chunk_id, metadata.num_chunks_from_msg)
         if chunk is not None:
@@ -175,7 +194,7 @@ class Deduplication:
         else:
             state.replay(first, max(first, metadata.highest_sequence_id), txn_id)
         if txn_id is not None:
-            self._writers.setdefault(txn_id, {})[name] = state
+            self._writers.setdefault(txn_id, {})[metadata.producer_name] = state
 
     # -- snapshots
 

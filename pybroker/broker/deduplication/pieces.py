@@ -14,6 +14,7 @@ from pybroker.broker.deduplication.producer_sequence import (
     ProducerSequence,
     Standing,
 )
+from pybroker.broker.deduplication.sent import MAX_TAKEN, Sent, encode_sent
 from pybroker.broker.deduplication.sequence_ranges import Range
 from pybroker.errors import NotAllowed
 from pybroker.names import TxnId
@@ -37,7 +38,7 @@ class SequencedRun(Protocol):
 class Taken:
     """New messages on their way to the log. Call `stored` or `failed`, once."""
 
-    __slots__ = ("_state", "chunk", "ranges", "txn_id")
+    __slots__ = ("_state", "_told", "chunk", "ranges", "txn_id")
 
     def __init__(
         self, state: ProducerSequence, txn_id: TxnId | None, chunk: Chunk | None = None
@@ -46,6 +47,7 @@ class Taken:
         self.txn_id = txn_id
         self.chunk = chunk
         self.ranges: list[Range] = []
+        self._told: list[Range] = []  # with these messages, of what was given back before
 
     def add(self, first: int, last: int) -> None:
         """Ascending neighbours become one range, taken with `settle` at the latest."""
@@ -61,6 +63,15 @@ class Taken:
         if self.ranges:
             self._state.take(*self.ranges[-1], self.txn_id)
 
+    def sent_by(self, producer: str) -> bytes:
+        """To be kept with these messages."""
+        self._told = self._state.tell()
+        number, ranges = -1, self.ranges
+        if self.chunk is not None:
+            sequence_id, number = self.chunk
+            ranges = [(sequence_id, sequence_id)]
+        return encode_sent(Sent(producer, number, ranges, self._told, self._state.floor))
+
     def stored(self) -> None:
         if self.chunk is not None:
             self._state.chunk_stored(self.chunk)
@@ -68,6 +79,7 @@ class Taken:
             self._state.stored(self.ranges)
 
     def failed(self, error: Exception) -> None:
+        self._state.not_told(self._told)
         if self.chunk is not None:
             self._state.chunk_failed(self.chunk, error)
         else:
@@ -126,6 +138,10 @@ def pieces_of(state: ProducerSequence, producer: str, run: SequencedRun) -> Iter
     start, taken = 0, Taken(state, run.txn_id)
     ids = zip(run.sequence_ids(), run.highest_sequence_ids(), strict=True)
     for index, (first, last) in enumerate(ids):
+        if index - start == MAX_TAKEN:
+            taken.settle()
+            yield New(start, index, taken)
+            start, taken = index, Taken(state, run.txn_id)
         if first > state.top:
             taken.add(first, max(first, last))
             continue
@@ -153,6 +169,7 @@ def _known(
 ) -> Piece:
     if standing is Standing.DUPLICATE:
         return Duplicate(index, index + 1, state, span)
+    state.refused(*span)
     return Refused(index, index + 1, _refusal(producer, span, standing))
 
 

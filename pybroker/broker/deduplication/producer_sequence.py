@@ -3,7 +3,8 @@
     top        the highest id taken; what is above it is new
     flying     taken, not durable yet; memory is ahead of the disk by these
     open       durable or flying, in a transaction whose end is not known yet
-    returned   up to `top`, but aborted or not written: it may come again
+    returned   aborted, refused or not written: it may come again
+    untold     of these, what the log does not tell: the producer's next append does
     floor      up to here `returned` was forgotten: what is not there may be aborted or stored
 
 An id in none of them, up to `top` and above `floor`, is stored for good. (Ids that were left out
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
+from pybroker.broker.deduplication.sent import MAX_TOLD
 from pybroker.broker.deduplication.sequence_ranges import Range, SequenceRanges
 from pybroker.names import TxnId
 
@@ -56,6 +58,7 @@ class ProducerSequence:
         "open",
         "returned",
         "top",
+        "untold",
         "waiting",
     )
 
@@ -63,6 +66,7 @@ class ProducerSequence:
         self.top = self.durable = self.floor = -1
         self.flying = SequenceRanges()
         self.returned = SequenceRanges()
+        self.untold = SequenceRanges()
         self.open: dict[TxnId, SequenceRanges] = {}
         self.in_transactions = SequenceRanges()  # all of `open` together
         self.chunk = self.durable_chunk = NO_CHUNK
@@ -147,16 +151,32 @@ class ProducerSequence:
         for first, last in ranges:
             self.flying.take_out(first, last)
             self._let_go(first, last, txn_id)
-            self._give_back(first, last)
+            self._give_back_untold(first, last)
             self._fail_waiting(first, last, error)
-        if not self.flying and self.top > self.durable:  # as if they had never been here
-            self.returned.take_out(self.durable + 1, self.top)
+        if not self.flying:  # as if they had never been here; what comes next may leave them out
             self.top = self.durable
 
     def chunk_failed(self, chunk: Chunk, error: Exception) -> None:
         if chunk <= self.chunk:
             self._end_chunk_before(chunk)
+        self.refused(chunk.sequence_id, chunk.sequence_id)
         self._fail_waiting(chunk.sequence_id, chunk.sequence_id, error)
+
+    def refused(self, first: int, last: int) -> None:
+        """They were not taken: what is new of them may come again, also behind later ones."""
+        if last > self.top:
+            self._give_back_untold(max(first, self.top + 1), last)
+
+    def tell(self) -> list[Range]:
+        """What has to be kept with the next messages that go to the log."""
+        if not self.untold:
+            return []
+        told, self.untold = list(self.untold), SequenceRanges()
+        return told
+
+    def not_told(self, told: list[Range]) -> None:
+        for first, last in told:
+            self.untold.add(first, last)
 
     def ended(self, txn_id: TxnId, aborted: bool) -> None:
         """The transaction is over."""
@@ -167,7 +187,13 @@ class ProducerSequence:
         if self.chunk_txn == txn_id:
             self.chunk_txn = None
             if aborted:
+                self._give_back(*(self.chunk.sequence_id,) * 2)
                 self.chunk = self.durable_chunk = NO_CHUNK
+
+    def replay_returned(self, ranges: list[Range], floor: int) -> None:
+        for first, last in ranges:
+            self.returned.add(first, last)
+        self.floor = max(self.floor, floor)
 
     def replay(self, first: int, last: int, txn_id: TxnId | None) -> None:
         """Taken and stored, as a log tells it."""
@@ -206,6 +232,11 @@ class ProducerSequence:
     def _give_back(self, first: int, last: int) -> None:
         self.returned.add(first, last)
         self.floor = max(self.floor, self.returned.forget_lowest(MAX_RETURNED_RANGES))
+
+    def _give_back_untold(self, first: int, last: int) -> None:
+        self._give_back(first, last)
+        self.untold.add(first, last)
+        self.floor = max(self.floor, self.untold.forget_lowest(MAX_TOLD))
 
     def _end_chunk_before(self, chunk: Chunk) -> None:
         before = Chunk(chunk.sequence_id, chunk.number - 1) if chunk.number else NO_CHUNK
