@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pybroker.config import BrokerConfig
+from pybroker.paced_loop import paced_loop
 from pybroker.version import version
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ def _standalone(options: argparse.Namespace) -> int:
         return _refuse(error)
     if not config.journal_sync_data:
         log.warning("durability is relaxed: a power cut may lose messages that were acknowledged")
-    return asyncio.run(_serve(config, options.data_dir, http=not options.no_http))
+    with asyncio.Runner(loop_factory=paced_loop) as runner:
+        return runner.run(_serve(config, options.data_dir, http=not options.no_http))
 
 
 def _configuration(options: argparse.Namespace) -> BrokerConfig:

@@ -1,0 +1,102 @@
+"""An event loop that reads many slow connections in ticks.
+
+When each of hundreds of connections sends a message now and then, nearly every one comes alone, and
+the wakeup, the commit and the hand-overs to and from its thread cost several times what the message
+costs. So while many connections come that had been quiet for long, the sockets are looked at once a
+tick, and what came within it is one commit. Who had been quiet for `QUIET_S` does not notice some
+milliseconds. A connection that answers at once what it gets, as a synchronous producer does, is not
+quiet: when there is more than a few of those the loop wakes up for each event, as any loop.
+"""
+
+import asyncio
+import selectors
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+TICK_S: Final = 0.002
+QUIET_S: Final = 0.03
+WINDOW_S: Final = 0.016
+QUIET_EVENTS_PER_S: Final = 1_000  # fewer of them than this wake the loop up for each
+QUIET_SHARE: Final = 0.9
+
+Ready = list[tuple[selectors.SelectorKey, int]]
+
+
+def paced_loop() -> asyncio.AbstractEventLoop:
+    selector = PacedSelector()
+    loop = asyncio.SelectorEventLoop(selector)
+    # By which other threads wake it up.
+    selector.pacing.leave_out(key.fd for key in selector.get_map().values())
+    return loop
+
+
+class Pacing:
+    """Judges, from which connections there is something and when, whether to go by ticks."""
+
+    def __init__(self) -> None:
+        self.by_ticks = False
+        self._left_out: frozenset[int] = frozenset()
+        self._heard_s: dict[int, float] = {}  # by descriptor, so no more than can be open
+        self._looked_s = 0.0
+        self._since_s = 0.0
+        self._quiet = self._busy = 0  # events since then
+
+    def leave_out(self, descriptors: Iterable[int]) -> None:
+        """These say nothing about the load."""
+        self._left_out = frozenset(descriptors)
+
+    def rest_s(self, now_s: float) -> float:
+        """How long not to look yet; 0 or less: look."""
+        return self._looked_s + TICK_S - now_s if self.by_ticks else 0.0
+
+    def looked(self, now_s: float, descriptors: Collection[int]) -> None:
+        self._looked_s = now_s
+        heard_s, quiet = self._heard_s, 0
+        heard = [fd for fd in descriptors if fd not in self._left_out]
+        for descriptor in heard:
+            quiet += now_s - heard_s.get(descriptor, 0.0) > QUIET_S
+            heard_s[descriptor] = now_s
+        self._quiet += quiet
+        self._busy += len(heard) - quiet
+        if now_s - self._since_s >= WINDOW_S:
+            self._judge(now_s)
+
+    def _judge(self, now_s: float) -> None:
+        many = self._quiet >= QUIET_EVENTS_PER_S * (now_s - self._since_s)
+        self.by_ticks = many and self._quiet >= QUIET_SHARE * (self._quiet + self._busy)
+        self._since_s = now_s
+        self._quiet = self._busy = 0
+
+
+class PacedSelector(selectors.DefaultSelector):
+    def __init__(
+        self,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__()
+        self.pacing = Pacing()
+        self._monotonic_s = monotonic_s
+        self._sleep = sleep
+
+    def select(self, timeout: float | None = None) -> Ready:
+        if self.pacing.by_ticks:
+            rest_s = self.pacing.rest_s(self._monotonic_s())
+            if rest_s > 0:
+                return self._select_after(rest_s, timeout)
+        return self._look(timeout)
+
+    def _select_after(self, rest_s: float, timeout: float | None) -> Ready:
+        """Nothing before the tick is over, but what is due by time or at once."""
+        if timeout is not None and timeout < rest_s:
+            if timeout > 0:
+                self._sleep(timeout)
+            return []
+        self._sleep(rest_s)
+        return self._look(None if timeout is None else timeout - rest_s)
+
+    def _look(self, timeout: float | None) -> Ready:
+        ready = super().select(timeout)
+        self.pacing.looked(self._monotonic_s(), [key.fd for key, _ in ready])
+        return ready
