@@ -152,7 +152,11 @@ class TransactionalAcks:
     # -- life
 
     async def close(self) -> None:
+        """Nothing is opened any more: it would write to the log beside who opens it next."""
         self._closed = True
+        if (opening := self._opening) is not None:
+            opening.cancel()
+            await asyncio.wait([opening])
         if self.opened is not None:
             await self.opened.close()
 

@@ -153,6 +153,29 @@ def test_an_unload_during_the_replay_leaves_the_transaction_s_end_to_be_asked_ag
     with_topic(scenario)
 
 
+def test_a_replay_that_an_unload_overtakes_comes_to_nothing() -> None:
+    """It was over before the topic's tasks were cancelled. What it had opened was closed by nobody,
+    looked after the log beside the subscription's next life, and emptied it.
+    """
+
+    async def scenario(topic: FakeTopic) -> None:
+        first = await topic.subscribe()
+        await topic.consumer(first, EXCLUSIVE, 100)
+        positions = await topic.publish(2)
+        await acknowledge(first, T1, positions[0])
+        await first.close()
+        replaying = await topic.subscribe()
+        await asyncio.sleep(0)
+        await replaying.close()
+        await topic.settled()
+        assert replaying.pending_acks is None
+        again = await topic.subscribe()
+        await end(again, T1, COMMIT)
+        assert again.backlog == 1
+
+    with_topic(scenario)
+
+
 def test_a_plain_acknowledgement_of_a_pending_message_is_dropped() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
