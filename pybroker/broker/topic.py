@@ -8,11 +8,11 @@ Everything here runs on the event loop; the ledger calls back when entries are d
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
 from typing import Final, Protocol
 
-from managed_ledger.errors import LedgerClosed
+from managed_ledger.errors import LedgerClosed, ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
@@ -117,15 +117,27 @@ class Topic:
         """Load the ledger and recover everything; the topic serves when this returns."""
         ledger = await factory.open(name.ledger_name)
         topic = cls(name, ledger, factory, metadata, deletions, outcomes, clock, config)
-        topic.buffer = await TransactionBuffer.recover(
-            ledger, metadata, outcomes, clock, config, topic.notify
-        )
-        topic.buffer.on_ended = topic._transaction_ended
-        if deduplicated:
-            await topic.enable_deduplication()
-        for cursor in list(ledger.cursors.values()):
-            topic.subscriptions[cursor.name] = await Subscription.open(topic, cursor)
+        try:
+            await topic._recover(deduplicated)
+        except BaseException:
+            with suppress(ManagedLedgerError):  # nothing of this try hangs on to the next one's
+                await ledger.close()
+            raise
         return topic
+
+    async def _recover(self, deduplicated: bool) -> None:
+        self.buffer = await TransactionBuffer.recover(
+            self.ledger, self.metadata, self.outcomes, self.clock, self.config, self.notify
+        )
+        self.buffer.on_ended = self._transaction_ended
+        if deduplicated:
+            try:
+                await self.enable_deduplication()
+            except BaseException:
+                await self.buffer.stop()
+                raise
+        for cursor in list(self.ledger.cursors.values()):
+            self.subscriptions[cursor.name] = await Subscription.open(self, cursor)
 
     # -- publish
 

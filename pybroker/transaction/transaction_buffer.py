@@ -343,7 +343,11 @@ class TransactionBuffer:
         """`stable_moved` is called whenever `max_read_position` may have moved."""
         buffer = cls(ledger, metadata, outcomes, clock, config, stable_moved)
         if buffer._marked:
-            await buffer._recover()
+            try:
+                await buffer._recover()
+            except BaseException:
+                await buffer.stop()  # it knows half of what is there: the next one reads it anew
+                raise
         return buffer
 
     async def _recover(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dispatch_fakes import FakeOutcomes, SteppedClock
 
-from managed_ledger.errors import StorageFull
+from managed_ledger.errors import StorageFailed, StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST
 from managed_ledger.storage.memory import MemoryBackend
@@ -93,6 +93,29 @@ def test_who_gives_up_waiting_does_not_stop_the_load() -> None:
         assert (await patient).name == ORDERS
 
     run(scenario)
+
+
+def test_a_load_that_failed_half_way_leaves_nothing_at_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was recovered by then would write beside the next load's."""
+
+    async def scenario(world: World) -> None:
+        left: list[Topic] = []
+
+        async def failing(topic: Topic) -> None:
+            left.append(topic)
+            raise StorageFailed("the disk does not answer")
+
+        with monkeypatch.context() as patches:
+            patches.setattr(Topic, "enable_deduplication", failing)
+            with pytest.raises(StorageFailed):
+                await world.topic()
+        topic = await world.topic()
+        assert left[0].ledger.closed and left[0].buffer._closed
+        assert not topic.ledger.closed
+
+    run(scenario, broker_deduplication_enabled=True)
 
 
 def test_a_load_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

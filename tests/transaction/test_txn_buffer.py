@@ -1,14 +1,17 @@
 """The transaction buffer: what readers see, what a crash leaves, what must never pin a topic."""
 
 import asyncio
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from txn_world import ABORT, COMMIT, ORDERS, World, in_world, soon
 
-from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.errors import ManagedLedgerError, StorageFailed
 from managed_ledger.position import Position
 from pybroker.errors import InvalidTxnStatus, TransactionNotFound
 from pybroker.names import TxnId
+from pybroker.transaction import transaction_buffer
 
 
 @in_world
@@ -238,6 +241,36 @@ async def test_a_snapshot_that_was_interrupted_hides_nothing_less(world: World) 
     world.storage.full = False
     world = await world.restarted()
     assert await world.read() == []
+
+
+@in_world
+async def test_a_recovery_that_failed_half_way_tells_the_next_one_nothing(world: World) -> None:
+    """It took a snapshot of what it had not read: the next recovery believed that, and showed the
+    messages of a transaction that was still open.
+    """
+    aborted, still_open = await world.begin_on(ORDERS), await world.begin_on(ORDERS)
+    await world.send(aborted, "aborted")
+    await world.end(aborted, ABORT)
+    await world.send(still_open, "open")
+    world = await world.crashed()
+    ledger = await world.ledger(ORDERS)
+    read = ledger.read
+
+    async def damaged(position: Position, *limits: Any) -> Any:
+        if position.entry_id == 2:
+            raise StorageFailed("the disk does not answer")
+        return await read(position, *limits)
+
+    with (
+        patch.object(ledger, "read", damaged),
+        patch.object(transaction_buffer, "_SCAN_ENTRIES", 2),
+    ):
+        with pytest.raises(StorageFailed):
+            await world.buffer()
+        ledger.settle_down()
+        await soon()
+    assert await world.read() == []
+    assert await (await world.crashed()).read() == []
 
 
 @in_world
