@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 EXIT_CANNOT_START: Final = 1
 EXIT_DISK_FAILED: Final = 70
 EXIT_SECOND_SIGNAL: Final = 130
+GARBAGE_THRESHOLDS: Final = (2_000, 10, 2_500)  # objects, then collections of the generation before
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 log = logging.getLogger("pybroker")
@@ -150,10 +151,11 @@ async def _serve(config: BrokerConfig, data_dir: Path, http: bool) -> int:
 
 def _collect_garbage_seldom() -> None:
     """Little of what a broker allocates is cyclic, and what it loaded stays: a fifth of the CPU
-    of small transactions went into looking at it again and again.
+    of small transactions went into looking at it again and again. Young objects are looked at some
+    thousands at a time, for nobody is served meanwhile.
     """
     gc.freeze()
-    gc.set_threshold(10_000, 50, 100)
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
 
 
 def _ready_line(broker: "Broker") -> str:

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Final
 
 MAX_RUN_ENTRIES: Final = 1000
+ROUND_STEPS: Final = 3  # of up to MAX_RUN_ENTRIES, or one look at all consumers, in a dispatch
 ROUND_BYTES: Final = 1 << 20  # what one dispatch writes before other subscriptions have their turn
 
 

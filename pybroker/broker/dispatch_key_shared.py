@@ -13,7 +13,7 @@ from typing import Final
 
 from managed_ledger.position import Position
 from pybroker.broker.consumer import Consumer, KeySharedPolicy
-from pybroker.broker.delivery import MAX_RUN_ENTRIES, ROUND_BYTES, Delivery
+from pybroker.broker.delivery import MAX_RUN_ENTRIES, ROUND_BYTES, ROUND_STEPS, Delivery
 from pybroker.broker.dispatch_shared import SharedDispatcher, Source, UnackedLimits
 from pybroker.broker.entry_reader import EntryReader
 from pybroker.broker.key_hash import slot_of, split_by
@@ -49,6 +49,7 @@ class KeySharedDispatcher(SharedDispatcher):
         self._in_flight = SlotsInFlight()
         self._waiting: defaultdict[Consumer | None, WaitingEntries] = defaultdict(WaitingEntries)
         self._draining: defaultdict[int, list[Position]] = defaultdict(list)
+        self._parked = 0  # in all that waits and all that drains
 
     # -- what the admin API tells
 
@@ -95,6 +96,7 @@ class KeySharedDispatcher(SharedDispatcher):
         draining = [(at, slot) for slot, held in self._draining.items() for at in held]
         self._waiting.clear()
         self._draining.clear()
+        self._parked = 0
         for position, slot in sorted(waiting + draining):
             self._wait(position, slot, self._ring.owner(slot))
 
@@ -103,11 +105,13 @@ class KeySharedDispatcher(SharedDispatcher):
     def dispatch(self) -> bool:
         """As SharedDispatcher.dispatch."""
         bytes_left = ROUND_BYTES
-        while bytes_left > 0:
+        for _ in range(ROUND_STEPS):
             handled = self._step(bytes_left)
             if not handled:
                 return False
             bytes_left -= handled
+            if bytes_left <= 0:
+                break
         return True
 
     def _step(self, max_bytes: int) -> int:
@@ -148,6 +152,7 @@ class KeySharedDispatcher(SharedDispatcher):
         part = found.pick([at for at, entry in enumerate(found.entry_ids) if entry in wanted])
         part = part.part(0, part.affordable(allowance))
         slots = entries.remove((ledger_id, entry_id) for entry_id in part.entry_ids)
+        self._parked -= len(slots)
         return self._deliver_slots(consumer, part, slots)
 
     def _first_wanted(self, entries: WaitingEntries, limit: int) -> list[Position]:
@@ -157,7 +162,7 @@ class KeySharedDispatcher(SharedDispatcher):
             wanted = [at for at in positions if self._reader.wants(at)]
             if wanted:
                 return wanted
-            entries.remove(positions)
+            self._parked -= len(entries.remove(positions))
         return []
 
     def _read_on(self, budget: dict[Consumer, int], max_bytes: int) -> int:
@@ -165,9 +170,8 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def _may_wait(self) -> bool:
         """Whether what is read now and cannot be taken may join what waits already."""
-        waiting = sum(map(len, self._waiting.values())) + sum(map(len, self._draining.values()))
-        consumers = sum(1 for _ in self._consumers())
-        return waiting < min(MAX_WAITING, MAX_WAITING_PER_CONSUMER * consumers)
+        consumers = sum(map(len, self._levels.values()))
+        return self._parked < min(MAX_WAITING, MAX_WAITING_PER_CONSUMER * consumers)
 
     def _route_from(self, source: Source, budget: dict[Consumer, int], max_bytes: int) -> int:
         delivery = source.peek(self._allowed(sum(budget.values())), max_bytes)
@@ -206,8 +210,9 @@ class KeySharedDispatcher(SharedDispatcher):
     def _wait(self, position: Position, slot: int, owner: Consumer | None) -> None:
         if self._is_draining(slot, owner):
             self._draining[slot].append(position)
+            self._parked += 1
         else:
-            self._waiting[owner].add(position, slot)
+            self._parked += self._waiting[owner].add(position, slot)
 
     def _deliver_slots(self, consumer: Consumer, delivery: Delivery, slots: list[int]) -> int:
         for entry_id, slot in zip(delivery.entry_ids, slots, strict=True):
@@ -231,6 +236,7 @@ class KeySharedDispatcher(SharedDispatcher):
         """What waited for a slot that nobody holds any more goes to its present owner."""
         for slot in self._in_flight.remove(positions):
             drained = self._draining.pop(slot, ())
+            self._parked -= len(drained)
             for position in drained:
                 self._wait(position, slot, self._ring.owner(slot))
             if drained:
@@ -241,3 +247,4 @@ class KeySharedDispatcher(SharedDispatcher):
         self._in_flight.clear()
         self._waiting.clear()
         self._draining.clear()
+        self._parked = 0

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from managed_ledger.position import Position
 from pybroker.broker.consumer import MAX_PERMITS, Consumer
-from pybroker.broker.delivery import ROUND_BYTES, Delivery
+from pybroker.broker.delivery import ROUND_BYTES, ROUND_STEPS, Delivery
 from pybroker.broker.entry_reader import EntryReader
 from pybroker.broker.redelivery import RedeliveryCounts, RedeliveryQueue
 
@@ -80,7 +80,7 @@ class SharedDispatcher:
     def dispatch(self) -> bool:
         """Deliver what permits and sockets allow; True if a round was not enough."""
         bytes_left = ROUND_BYTES
-        while bytes_left > 0:
+        for _ in range(ROUND_STEPS):
             ready = self._ready()
             if not ready:
                 self._reader.skip_invisible()
@@ -89,6 +89,8 @@ class SharedDispatcher:
             if not sent:
                 return False
             bytes_left -= sent
+            if bytes_left <= 0:
+                break
         return True
 
     def _ready(self) -> list[Ready]:

@@ -10,7 +10,7 @@ from typing import Final
 
 from managed_ledger.position import Position
 from pybroker.broker.consumer import Consumer
-from pybroker.broker.delivery import ROUND_BYTES, Delivery
+from pybroker.broker.delivery import ROUND_BYTES, ROUND_STEPS, Delivery
 from pybroker.broker.entry_reader import EntryReader
 from pybroker.broker.redelivery import RedeliveryQueue
 
@@ -66,14 +66,15 @@ class SingleActiveDispatcher:
     def dispatch(self) -> bool:
         """Deliver what permits and the socket allow; True if a round was not enough."""
         consumer = self.active
-        bytes_left = ROUND_BYTES
+        bytes_left, steps_left = ROUND_BYTES, ROUND_STEPS
         while consumer is not None and consumer.permits > 0 and consumer.sink.writable:
-            if bytes_left <= 0:
+            if bytes_left <= 0 or steps_left <= 0:
                 return True
             delivery = self._next(consumer.permits, bytes_left)
             if delivery is None:
                 return False
             bytes_left -= consumer.deliver(delivery)
+            steps_left -= 1
         self._reader.skip_invisible()
         return False
 

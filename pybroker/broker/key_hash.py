@@ -4,7 +4,7 @@ AUTO_SPLIT: every consumer has 100 points on the ring and owns the slots up to e
 consumer that comes or goes moves only its own share. STICKY: consumers name their ranges.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
@@ -52,59 +52,93 @@ def _slot_of_short(key: bytes) -> int:
 
 
 class HashRing:
-    """AUTO_SPLIT."""
+    """AUTO_SPLIT. A consumer that comes or goes costs its own points, not everybody's."""
 
     def __init__(self) -> None:
-        self._consumers: list[Consumer] = []
+        self._namesakes: dict[str, list[Consumer]] = {}  # by rank
+        self._seeds: dict[Consumer, str] = {}
+        self._claims: dict[int, list[Consumer]] = {}  # by point; by rank: the first one has it
         self._points: list[int] = []
-        self._owners: list[Consumer] = []
 
     def add(self, consumer: Consumer) -> None:
-        self._consumers.append(consumer)
-        self._place()
+        namesakes = self._namesakes.setdefault(consumer.name, [])
+        insort(namesakes, consumer, key=_rank)
+        self._place(namesakes)
 
     def remove(self, consumer: Consumer) -> None:
-        self._consumers.remove(consumer)
-        self._place()
+        namesakes = self._namesakes[consumer.name]
+        namesakes.remove(consumer)
+        if not namesakes:
+            del self._namesakes[consumer.name]
+        self._withdraw([consumer])
+        self._place(namesakes)
 
     def owner(self, slot: int) -> Consumer | None:
         if not self._points:
             return None
-        return self._owners[bisect_left(self._points, slot) % len(self._points)]
+        return self._claims[self._points[bisect_left(self._points, slot) % len(self._points)]][0]
 
     def ranges(self) -> Iterator[tuple[int, int, Consumer]]:
         """Closed ranges of slots, in order. A point ends the range of slots that its owner has."""
         start = 0
-        for point, owner in zip(self._points, self._owners, strict=True):
-            yield start, point, owner
+        for point in self._points:
+            yield start, point, self._claims[point][0]
             start = point + 1
         if self._points and start < RING_SIZE:
-            yield start, RING_SIZE - 1, self._owners[0]
+            yield start, RING_SIZE - 1, self._claims[self._points[0]][0]
 
-    def _place(self) -> None:
-        """A point belongs to the first consumer that has it, by rank."""
-        owners: dict[int, Consumer] = {}
-        for consumer, seed in _seeds(sorted(self._consumers, key=lambda c: c.rank)):
-            for point in range(POINTS_PER_CONSUMER):
-                owners.setdefault(slot_of(f"{seed}/{point}".encode()), consumer)
-        self._points = sorted(owners)
-        self._owners = [owners[point] for point in self._points]
+    def _place(self, namesakes: list[Consumer]) -> None:
+        """Give those their points whose seed is new, because of who came or went."""
+        moved = [(one, seed) for one, seed in _seeds(namesakes) if self._seeds.get(one) != seed]
+        self._withdraw([consumer for consumer, _ in moved if consumer in self._seeds])
+        for consumer, seed in moved:
+            self._claim(consumer, seed)
+        self._points.sort()
+
+    def _claim(self, consumer: Consumer, seed: str) -> None:
+        self._seeds[consumer] = seed
+        for point in _points_of(seed):
+            claimants = self._claims.get(point)
+            if claimants is None:
+                self._claims[point] = [consumer]
+                self._points.append(point)
+            else:
+                insort(claimants, consumer, key=_rank)
+
+    def _withdraw(self, consumers: list[Consumer]) -> None:
+        for consumer in consumers:
+            for point in _points_of(self._seeds.pop(consumer)):
+                self._claims[point].remove(consumer)
+                if not self._claims[point]:
+                    del self._claims[point]
+        if consumers:
+            self._points = [point for point in self._points if point in self._claims]
 
 
-def _seeds(ranked: list[Consumer]) -> Iterator[tuple[Consumer, str]]:
+def _rank(consumer: Consumer) -> tuple[str, int, int]:
+    return consumer.rank
+
+
+@lru_cache(maxsize=2000)
+def _points_of(seed: str) -> tuple[int, ...]:
+    points = (slot_of(f"{seed}/{number}".encode()) for number in range(POINTS_PER_CONSUMER))
+    return tuple(dict.fromkeys(points))
+
+
+def _seeds(namesakes: list[Consumer]) -> Iterator[tuple[Consumer, str]]:
     """A name alone for the oldest that has it, so that it keeps its slots when it reconnects; for
     younger namesakes their connection too, so that none of them moves another one's slots.
     """
-    eldest: str | None = None
-    on_connection: Counter[tuple[str, int]] = Counter()
-    for consumer in ranked:
-        if consumer.name != eldest:
-            eldest = consumer.name
+    on_connection: Counter[int] = Counter()
+    for at, consumer in enumerate(namesakes):
+        if at == 0:
             yield consumer, f"{consumer.name}/0"
             continue
-        key = consumer.name, consumer.connection
-        on_connection[key] += 1
-        yield consumer, f"{consumer.name}/{consumer.connection}.{on_connection[key]}"
+        on_connection[consumer.connection] += 1
+        yield (
+            consumer,
+            f"{consumer.name}/{consumer.connection}.{on_connection[consumer.connection]}",
+        )
 
 
 class StickyRanges:

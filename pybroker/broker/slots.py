@@ -62,8 +62,11 @@ class WaitingEntries:
     def items(self) -> Iterator[tuple[Position, int]]:
         return iter(self._slots.items())
 
-    def add(self, position: Position, slot: int) -> None:
+    def add(self, position: Position, slot: int) -> bool:
+        """False if it waited already."""
+        before = len(self._slots)
         self._slots[position] = slot
+        return len(self._slots) > before
 
     def remove(self, positions: Iterable[tuple[int, int]]) -> list[int]:
         """Returns their slots."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pybroker.cli import main
+from pybroker.cli import GARBAGE_THRESHOLDS, main
 
 READY = re.compile(r"pybroker ready pulsar://localhost:(\d+) (http://localhost:\d+)\n")
 
@@ -291,3 +291,9 @@ def test_an_impossible_command_line_exits_with_2(
 def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == 0
     assert re.fullmatch(r"pybroker \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_looking_for_garbage_holds_nobody_up() -> None:
+    """Objects that one collection of the young generations may have to look at."""
+    first, second, _ = GARBAGE_THRESHOLDS
+    assert first * second <= 20_000

@@ -12,8 +12,9 @@ from dispatch_fakes import (
 )
 
 from managed_ledger.position import Position
-from pybroker.broker import dispatch_key_shared, dispatch_shared, dispatch_single
+from pybroker.broker import dispatch_key_shared, dispatch_shared, dispatch_single, entry_reader
 from pybroker.broker.consumer import SubscriptionType
+from pybroker.broker.delivery import ROUND_STEPS
 
 ENTRY_BYTES = 1000
 MODULES = {
@@ -48,6 +49,33 @@ def test_a_round_ends_when_its_bytes_are_out_and_others_have_their_turn(
             await topic.settled()
         assert served[: 2 * entries] == [sink for sink in sinks for _ in range(entries)]
         assert [sink.entry_ids for sink in sinks] == [list(range(7))] * 2
+
+    with_topic(scenario)
+
+
+@EVERY_TYPE
+def test_a_round_of_small_messages_ends_after_some_steps(
+    kind: SubscriptionType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand of them fit into the bytes of a round."""
+    monkeypatch.setattr(entry_reader, "MAX_RUN_ENTRIES", 2)
+
+    async def scenario(topic: FakeTopic) -> None:
+        first, second = await topic.subscribe("first"), await topic.subscribe("second")
+        for _ in range(20):
+            await topic.ledger.append_one(b"x", 1)
+        served: list[RecordingSink] = []
+        sinks = []
+        for subscription in (first, second):
+            consumer, sink = await topic.consumer(subscription, kind)
+            sink.turns = served
+            sinks.append(sink)
+            consumer.add_permits(100)
+        for _ in range(4):
+            await topic.changed()
+        one, other = sinks
+        assert served.index(other) == 2 * ROUND_STEPS
+        assert one.entry_ids == other.entry_ids == list(range(20))
 
     with_topic(scenario)
 

@@ -1,11 +1,17 @@
 """Murmur3 and who owns which slot."""
 
+from collections import Counter
+
 import pytest
 from dispatch_fakes import RecordingSink
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from pybroker.broker import key_hash
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.key_hash import (
     MAX_HASHED_BYTES,
+    POINTS_PER_CONSUMER,
     RING_SIZE,
     HashRing,
     murmur3_32,
@@ -44,6 +50,62 @@ def test_a_joining_consumer_takes_only_its_own_share() -> None:
     assert 0.1 < len(moved) / RING_SIZE < 0.3
     ring.remove(consumers[4])
     assert [ring.owner(slot) for slot in range(RING_SIZE)] == before
+
+
+def test_a_consumer_that_comes_or_goes_costs_its_own_points_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    placed: list[str] = []
+
+    def points_of(seed: str) -> tuple[int, ...]:
+        placed.append(seed)
+        return (slot_of(seed.encode()),)
+
+    monkeypatch.setattr(key_hash, "_points_of", points_of)
+    ring = HashRing()
+    others = [Consumer(number, f"c{number}", RecordingSink()) for number in range(100)]
+    for consumer in [*others, *namesakes(1, 2, 3)]:
+        ring.add(consumer)
+    assert len(placed) == 103
+    ring.remove(others[50])
+    assert placed[103:] == ["c50/0"]
+
+
+def naive_owners(consumers: list[Consumer]) -> dict[int, Consumer]:
+    """By point: it belongs to the first by rank that has it."""
+    found: dict[int, Consumer] = {}
+    seen: Counter[tuple[str, int]] = Counter()
+    names: set[str] = set()
+    for consumer in sorted(consumers, key=lambda one: one.rank):
+        seed = f"{consumer.name}/0"
+        if consumer.name in names:
+            seen[consumer.name, consumer.connection] += 1
+            number = seen[consumer.name, consumer.connection]
+            seed = f"{consumer.name}/{consumer.connection}.{number}"
+        names.add(consumer.name)
+        for point in range(POINTS_PER_CONSUMER):
+            found.setdefault(slot_of(f"{seed}/{point}".encode()), consumer)
+    return found
+
+
+@given(st.lists(st.tuples(st.sampled_from(["", "a", "b"]), st.integers(0, 2)), max_size=30))
+@settings(max_examples=30, deadline=None)
+def test_the_ring_does_not_depend_on_who_was_there_before(
+    visitors: list[tuple[str, int]],
+) -> None:
+    """Who comes a second time leaves."""
+    ring, present = HashRing(), dict[tuple[str, int], Consumer]()
+    for number, visitor in enumerate(visitors):
+        if (leaving := present.pop(visitor, None)) is not None:
+            ring.remove(leaving)
+            continue
+        name, connection = visitor
+        joining = Consumer(number, name, RecordingSink(), connection=connection)
+        present[visitor] = joining
+        ring.add(joining)
+    owners = naive_owners(list(present.values()))
+    found = {end: owner for _, end, owner in ring.ranges() if end in owners}
+    assert found == owners
 
 
 def test_consumers_of_one_name_share_the_ring() -> None:
