@@ -255,7 +255,6 @@ class PendingAcks:
         held = self._state.transactions[txn_id]
         held.action = action
         held.ending = asyncio.get_running_loop().create_future()
-        self._visit_later()
         self._store.append(EndRecord(txn_id, action), partial(self._end_logged, txn_id, action))
         return held.ending
 

@@ -5,6 +5,7 @@ everything durable by then and nothing else.
 """
 
 import asyncio
+import gc
 import selectors
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -290,6 +291,18 @@ async def ended(ending: "asyncio.Future[None] | None") -> None:
     """What `end` of a participant gives is there for all who ask; None: it has ended."""
     if ending is not None:
         await asyncio.shield(ending)
+
+
+async def told_to_nobody(work: Callable[[], Coroutine[Any, Any, None]]) -> list[str]:
+    """What the loop complains of when all is over: errors that nobody looked at."""
+    complaints: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(context["message"]))
+    await work()
+    await soon()
+    gc.collect()
+    loop.set_exception_handler(None)
+    return complaints
 
 
 async def soon() -> None:

@@ -1,0 +1,311 @@
+"""Pending acknowledgements over time: opened again, settled, failed, and their log kept short."""
+
+import asyncio
+from unittest.mock import Mock
+
+import pytest
+from test_txn_pending_acks import indexes, ten_messages, whole
+from txn_world import (
+    ABORT,
+    COMMIT,
+    ORDERS,
+    World,
+    ended,
+    in_world,
+    in_world_with,
+    soon,
+    told_to_nobody,
+)
+
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.position import Position
+from pybroker.errors import (
+    InvalidTxnStatus,
+    TransactionConflict,
+    TransactionCoordinatorNotFound,
+)
+from pybroker.names import TopicName, TxnId, pending_ack_log
+from pybroker.transaction.pending_ack import PendingAck
+from pybroker.transaction.pending_ack_store import AckRecord
+from pybroker.transaction.txn_status import TxnStatus
+
+
+async def log_length(world: World) -> int:
+    """In entries that the next opening would replay."""
+    log = await world.factory.open(pending_ack_log(TopicName.parse(ORDERS), "sub"))
+    return log.cursors["__pending_ack_state"].backlog(log.last_confirmed)
+
+
+async def log_end(world: World) -> int:
+    log = await world.factory.open(pending_ack_log(TopicName.parse(ORDERS), "sub"))
+    return log.last_confirmed.entry_id
+
+
+async def skip_subscription(world: World, txn_id: TxnId) -> None:
+    """Its coordinator will not tell the subscription how it ended."""
+    transaction = (await world.coordinators.get(0)).metadata(txn_id)
+    assert transaction is not None
+    transaction.subscriptions.clear()
+
+
+# -- opened again
+
+
+@in_world
+async def test_the_log_of_a_subscription_that_is_idle_since_the_start_is_cleaned(
+    world: World,
+) -> None:
+    acks, _, at = await ten_messages(world)
+    txn_id = await world.begin_acking()
+    await acks.acknowledge(txn_id, whole(at[3]))
+    await world.end(txn_id, COMMIT)
+    world = await world.crashed()
+    acks = await world.acks()
+    assert await log_length(world) == 2
+    await asyncio.sleep(12)
+    assert (await log_length(world), acks._visit) == (1, None)
+
+
+@in_world
+async def test_an_end_that_was_lost_is_done_when_the_subscription_is_opened(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    txn_id = await world.begin_acking()
+    await acks.acknowledge(txn_id, whole(at[3]))
+    await skip_subscription(world, txn_id)
+    await world.end(txn_id, COMMIT)
+    world = await world.crashed()
+    await world.acks()
+    await soon()
+    assert (await world.cursor("sub")).is_deleted(at[3])
+
+
+@in_world
+async def test_an_end_that_is_lost_late_is_asked_for_too(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    txn_id = await world.begin_acking()
+    await acks.acknowledge(txn_id, whole(at[3]))
+    await asyncio.sleep(12)
+    assert acks.is_pending(*at[3])
+    await skip_subscription(world, txn_id)
+    await world.end(txn_id, ABORT)
+    await asyncio.sleep(6)
+    assert not acks.has_pending
+
+
+@in_world
+async def test_a_coordinator_that_recovers_keeps_no_other_s_transaction_open(world: World) -> None:
+    class Recovering:
+        def status(self, txn_id: TxnId) -> TxnStatus | None:
+            if txn_id == recovering:
+                raise TransactionCoordinatorNotFound("it is recovering")
+            return TxnStatus.ABORTED
+
+        def has_partition(self, txn_id: TxnId, topic: str) -> bool:
+            return True
+
+        def has_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> bool:
+            return True
+
+    acks, _, at = await ten_messages(world)
+    recovering, lost = await world.begin_acking(), await world.begin_acking()
+    await acks.acknowledge(recovering, whole(at[1]))
+    await acks.acknowledge(lost, whole(at[2]))
+    acks._outcomes = Recovering()
+    await asyncio.sleep(6)
+    assert acks.is_pending(*at[1]) and not acks.is_pending(*at[2])
+
+
+# -- refused
+
+
+@in_world
+async def test_an_acknowledgement_is_refused_while_the_end_runs(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    txn_id = await world.begin_acking()
+    await acks.acknowledge(txn_id, whole(at[1]))
+    world.storage.holding = True
+    ending = acks.end(txn_id, ABORT)
+    assert ending is not None
+    with pytest.raises(InvalidTxnStatus, match="being ended"):
+        acks.acknowledge(txn_id, whole(at[2]))
+    with pytest.raises(InvalidTxnStatus, match="being ended"):
+        acks.acknowledge_cumulative(txn_id, PendingAck(at[2]))
+    world.storage.release()
+    await ending
+    assert not acks.has_pending
+
+
+@in_world
+async def test_a_message_that_never_was_cannot_be_acknowledged(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    await (await world.ledger(ORDERS)).roll_over()
+    await world.send(None, "in the next ledger")
+    txn_id = await world.begin_acking()
+    with pytest.raises(TransactionConflict, match="no message there"):
+        acks.acknowledge(txn_id, whole(at[9].after))
+    await acks.acknowledge(txn_id, whole(at[9]))
+
+
+# -- failed
+
+
+@in_world
+async def test_a_cumulative_one_that_is_not_written_is_told_as_given_back(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    txn_id = await world.begin_acking()
+    told: list[list[Position]] = []
+    acks.on_restored = told.append
+    world.storage.full = True
+    for failing in (
+        acks.acknowledge_cumulative(txn_id, PendingAck(at[4])),
+        acks.acknowledge(txn_id, [*whole(at[6]), indexes(at[7], 2)]),
+    ):
+        with pytest.raises(Exception, match="was not written"):
+            await failing
+    assert told == [[], [at[6], at[7]]]
+
+
+@in_world
+async def test_an_end_that_was_not_written_can_be_repeated(world: World) -> None:
+    acks, cursor, at = await ten_messages(world)
+    txn_id = await world.begin_acking()
+    await acks.acknowledge(txn_id, whole(at[0]))
+    world.storage.full = True
+    with pytest.raises(ManagedLedgerError):
+        await ended(acks.end(txn_id, COMMIT))
+    world.storage.full = False
+    assert acks.is_pending(*at[0])
+    assert acks._state.records() == [[AckRecord(txn_id, False, whole(at[0]))]]
+    await ended(acks.end(txn_id, COMMIT))
+    assert cursor.is_deleted(at[0]) and not acks.has_pending
+
+
+@in_world
+async def test_who_left_before_a_write_failed_is_missed_by_nobody(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    txn_id, other = await world.begin_acking(), await world.begin_acking()
+    await acks.acknowledge(other, whole(at[5]))
+
+    async def leave() -> None:
+        world.storage.full = True
+        acks.acknowledge(txn_id, whole(at[0]))
+        acks.acknowledge(txn_id, whole(at[1])).cancel()
+        acks.acknowledge_cumulative(txn_id, PendingAck(at[3]))
+        acks.end(other, ABORT)
+
+    assert await told_to_nobody(leave) == []
+    assert acks.stats()[0].individual == 1 and len(acks.stats()) == 1
+
+
+@in_world
+async def test_who_left_before_it_was_written_holds_it_all_the_same(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    txn_id = await world.begin_acking()
+    withheld: list[bool] = []
+    acks.acknowledge(txn_id, whole(at[0]), lambda: withheld.append(True)).cancel()
+    await soon()
+    assert withheld == [True] and acks.is_pending(*at[0])
+
+
+# -- a short log
+
+
+@in_world_with(transaction_pending_ack_log_entries=20)
+async def test_the_log_of_one_that_goes_on_acknowledging_stays_short(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    txn_id = await world.begin_acking()
+    lengths = []
+    for position in at:
+        for count in range(1, 8):
+            await acks.acknowledge_cumulative(txn_id, indexes(position, *range(count)))
+            await soon()
+            lengths.append(await log_length(world))
+    assert max(lengths) == 20
+
+
+@in_world_with(transaction_pending_ack_log_entries=2)
+async def test_the_log_may_be_twice_as_long_as_what_is_held(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    txn_id = await world.begin_acking()
+    for position in at:
+        await acks.acknowledge(txn_id, whole(position))
+    for count in range(12):  # ten entries, one transaction: 22 records at the last of these
+        await soon()
+        assert await log_length(world) == 10 + count
+        position = at[8 + count // 7]
+        await acks.acknowledge_cumulative(txn_id, indexes(position, *range(count % 7 + 1)))
+    await soon()
+    assert await log_length(world) == 1
+
+
+@in_world_with(transaction_pending_ack_log_entries=2)
+async def test_one_checkpoint_is_written_at_a_time(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    txn_id = await world.begin_acking()
+    world.storage.holding = True
+    for position in at:
+        for count in range(1, 8):
+            acks.acknowledge_cumulative(txn_id, indexes(position, *range(count)))
+        await soon()
+        assert len(acks._tasks) == 1
+    world.storage.release()
+    await soon()
+
+
+@in_world_with(transaction_pending_ack_log_entries=20)
+async def test_the_log_is_shortened_when_many_end(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    txn_ids = [await world.begin_acking() for _ in at]
+    for txn_id, position in zip(txn_ids, at, strict=True):
+        await acks.acknowledge(txn_id, whole(position))
+    assert await log_length(world) == 10
+    for txn_id in txn_ids:
+        await ended(acks.end(txn_id, ABORT))
+    await soon()
+    assert await log_length(world) == 1
+
+
+@in_world
+async def test_a_log_of_what_is_open_is_not_written_again_and_again(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    await acks.acknowledge(await world.begin_acking(), whole(at[3]))
+    visit = acks._visit
+    await acks.acknowledge(await world.begin_acking(), whole(at[4]))
+    assert acks._visit is visit is not None
+    await asyncio.sleep(20)
+    assert await log_end(world) == 1
+    assert acks._visit is not None
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_closing_leaves_a_short_log_and_no_timer(in_flight: bool) -> None:
+    @in_world
+    async def life(world: World) -> None:
+        acks, _, at = await ten_messages(world)
+        for position in at:
+            txn_id = await world.begin_acking()
+            await acks.acknowledge(txn_id, whole(position))
+            await world.end(txn_id, ABORT)
+        open_one = await world.begin_acking()
+        acknowledging = acks.acknowledge(open_one, whole(at[0]))
+        if not in_flight:
+            await acknowledging
+        for _ in range(2):
+            await acks.close()
+        await acknowledging
+        world = await world.crashed()
+        assert await log_length(world) == 1
+        assert (await world.acks()).is_pending(*at[0])
+
+    life()
+
+
+@in_world
+async def test_a_closed_one_asks_nobody_any_more(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    await acks.acknowledge(await world.begin_acking(), whole(at[0]))
+    await acks.close()
+    asked = Mock()
+    acks._outcomes = asked
+    await asyncio.sleep(20)
+    assert asked.mock_calls == []
