@@ -1,13 +1,15 @@
 """Many participants are told some at a time; each follows, whatever it answers first."""
 
 import asyncio
+from collections.abc import Awaitable
 
-from txn_world import COMMIT, run, soon
+import pytest
+from txn_world import ABORT, COMMIT, run, soon
 
 from pybroker.names import TxnId
 from pybroker.runtime import Tasks
 from pybroker.transaction.metadata_store import TransactionMetadata
-from pybroker.transaction.participants import ParticipantEnds
+from pybroker.transaction.participants import CannotParticipate, ParticipantEnds
 from pybroker.transaction.txn_status import TxnAction
 
 ID = TxnId(0, 1)
@@ -104,5 +106,169 @@ def test_a_closed_one_tells_nobody_any_more() -> None:
         participants.answer()
         await soon()
         assert (participants.asked, followed) == (200, [])
+
+    run(scenario())
+
+
+class Wanting:
+    """Answers as the script of each participant says, then follows; knows when it was asked."""
+
+    def __init__(self, scripts: dict[str, list[object]]) -> None:
+        self.scripts = scripts
+        self.asked: dict[str, list[float]] = {}
+
+    def end_on_partition(
+        self, txn_id: TxnId, topic: str, action: TxnAction, low_watermark: int
+    ) -> Awaitable[object] | None:
+        assert (txn_id, action, low_watermark) == (ID, ABORT, 7)
+        now_s = round(asyncio.get_running_loop().time(), 2)
+        self.asked.setdefault(topic, []).append(now_s)
+        script = self.scripts.get(topic)
+        answer = script.pop(0) if script else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer() if callable(answer) else None
+
+    def end_on_subscription(
+        self, txn_id: TxnId, topic: str, subscription: str, action: TxnAction, low_watermark: int
+    ) -> Awaitable[object] | None:
+        return self.end_on_partition(txn_id, f"{topic}/{subscription}", action, low_watermark)
+
+
+async def later_refused() -> None:
+    await asyncio.sleep(0)
+    raise OSError("not now")
+
+
+async def later_impossible() -> None:
+    await asyncio.sleep(0)
+    raise CannotParticipate("never")
+
+
+async def later_done() -> None:
+    await asyncio.sleep(0)
+
+
+def refused() -> "asyncio.Future[None]":
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.set_exception(OSError("not now"))
+    return future
+
+
+def impossible() -> "asyncio.Future[None]":
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.set_exception(CannotParticipate("never"))
+    return future
+
+
+def ending(
+    participants: Wanting, *topics: str, tasks: Tasks | None = None
+) -> tuple[ParticipantEnds, list[float]]:
+    followed: list[float] = []
+    transaction = TransactionMetadata(ID, 1000, 0, None)
+    transaction.partitions.update(dict.fromkeys(topics))
+    ends = ParticipantEnds(participants, tasks or Tasks("test"))
+    loop = asyncio.get_running_loop()
+    ends.end_everywhere(transaction, ABORT, 7, lambda: followed.append(round(loop.time(), 2)))
+    return ends, followed
+
+
+@pytest.mark.parametrize("way", [OSError("not now"), refused, later_refused])
+def test_the_pauses_between_two_attempts_grow_up_to_ten_seconds(way: object) -> None:
+    async def scenario() -> None:
+        participants = Wanting({"t": [way] * 10})
+        ends, followed = ending(participants, "t", "well")
+        await asyncio.sleep(30)
+        (retry,) = ends.retries()
+        assert (retry.txn_id, retry.participant.topic, retry.attempts) == (ID, "t", 10)
+        assert (str(retry.participant), retry.last_error) == ("t", "OSError: not now")
+        await asyncio.sleep(10)
+        at = [0, 0.05, 0.15, 0.35, 0.75, 1.55, 3.15, 6.35, 12.75, 22.75, 32.75]
+        assert participants.asked == {"t": pytest.approx(at, abs=0.02), "well": [0]}
+        assert followed == [pytest.approx(32.75, abs=0.02)]
+        assert (ends.retries(), ends.given_up()) == ([], [])
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("way", [CannotParticipate("never"), impossible, later_impossible])
+@pytest.mark.parametrize("at_first", [True, False])
+def test_what_can_never_follow_is_given_up_and_shown(way: object, at_first: bool) -> None:
+    async def scenario() -> None:
+        participants = Wanting({"t": [way] if at_first else [OSError("not now"), way]})
+        ends, followed = ending(participants, "t", "well")
+        await asyncio.sleep(1)
+        (given_up,) = ends.given_up()
+        assert (given_up.txn_id, given_up.participant.topic) == (ID, "t")
+        assert (given_up.attempts, given_up.last_error) == (1, "never")
+        assert (ends.retries(), len(followed)) == ([], 1)
+        assert len(participants.asked["t"]) == (1 if at_first else 2)
+
+    run(scenario())
+
+
+def test_the_last_hundred_that_were_given_up_are_kept() -> None:
+    async def scenario() -> None:
+        topics = [f"t{number}" for number in range(120)]
+        ends, _ = ending(
+            Wanting({topic: [CannotParticipate("never")] for topic in topics}), *topics
+        )
+        await soon()
+        assert [each.participant.topic for each in ends.given_up()] == topics[20:]
+
+    run(scenario())
+
+
+def test_all_ways_to_follow_count() -> None:
+    async def scenario() -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        scripts: dict[str, list[object]] = {
+            "at once": [None],
+            "by a coroutine": [later_done],
+            "by a future": [lambda: done],
+            "again by a coroutine": [OSError("not now"), later_done],
+            "again by a future": [OSError("not now"), lambda: done],
+        }
+        ends, followed = ending(Wanting(scripts), *scripts)
+        await asyncio.sleep(1)
+        assert followed == []
+        done.set_result(None)
+        await soon()
+        assert (len(followed), ends.retries()) == (1, [])
+
+    run(scenario())
+
+
+def test_nothing_to_tell_is_done_at_once() -> None:
+    async def scenario() -> None:
+        _, followed = ending(Wanting({}))
+        assert followed == [0]
+
+    run(scenario())
+
+
+def test_a_future_of_a_participant_is_not_cancelled_with_who_asked_again() -> None:
+    """It belongs to others, too."""
+
+    async def scenario() -> None:
+        shared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        tasks = Tasks("test")
+        ending(Wanting({"t": [OSError("not now"), lambda: shared]}), "t", tasks=tasks)
+        await asyncio.sleep(1)
+        await tasks.close()
+        assert not shared.cancelled()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("count", [100, 200, 201, 400])
+def test_a_full_turn_is_two_hundred(count: int) -> None:
+    async def scenario() -> None:
+        topics = [f"t{number}" for number in range(count)]
+        participants = Wanting({})
+        _, followed = ending(participants, *topics)
+        assert (len(participants.asked), bool(followed)) == (min(count, 200), count < 200)
+        await soon()
+        assert (len(participants.asked), len(followed)) == (count, 1)
 
     run(scenario())

@@ -1,0 +1,465 @@
+"""The transaction buffer over time: writes that fail, snapshots, ledgers that go.
+
+Transactions whose marker is missing are asked for.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import Mock, patch
+
+import pytest
+from txn_world import (
+    ABORT,
+    COMMIT,
+    ORDERS,
+    World,
+    ended,
+    in_world,
+    in_world_with,
+    soon,
+    told_to_nobody,
+)
+
+from managed_ledger.errors import ManagedLedgerError, StorageFull
+from managed_ledger.position import Position
+from pybroker.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
+from pybroker.names import TxnId
+from pybroker.transaction import transaction_buffer
+from pybroker.transaction.transaction_buffer import TransactionBuffer
+from pybroker.transaction.txn_status import TxnAction, TxnStatus
+
+
+async def skip_topic(world: World, txn_id: TxnId) -> None:
+    """Its coordinator will not tell the topic how it ended."""
+    transaction = (await world.coordinators.get(txn_id.most)).metadata(txn_id)
+    assert transaction is not None
+    transaction.partitions.clear()
+
+
+def snapshot_position(buffer: TransactionBuffer) -> Position:
+    head = buffer._snapshots.head()
+    assert head is not None
+    return head.position
+
+
+# -- failed
+
+
+@in_world
+async def test_a_failed_append_lets_what_was_durable_before_it_stand(world: World) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.send(txn_id, "a")
+    world.storage.full = True
+    with pytest.raises(ManagedLedgerError):
+        await world.start_send(buffer, txn_id, "b")
+    world.storage.full = False
+    assert [ongoing.txn_id for ongoing in buffer.ongoing()] == [txn_id]
+    assert await world.read() == []
+    await world.end(txn_id, COMMIT)
+    assert await world.read() == ["a"]
+
+
+@in_world
+async def test_readers_are_told_when_a_failed_append_lets_them_go_on(world: World) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    world.storage.full = True
+    with pytest.raises(ManagedLedgerError):
+        await world.start_send(buffer, txn_id, "a")
+    assert world.stable_moves == [ORDERS]
+
+
+@in_world
+async def test_readers_are_told_once_of_a_transaction_s_appends(world: World) -> None:
+    """The first one shows what stood before it."""
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    first, _ = [await world.send(txn_id, payload) for payload in "ab"]
+    assert world.stable_moves == [ORDERS]
+    assert buffer.has_open
+    assert [each.first_position for each in buffer.ongoing()] == [first]
+
+
+@in_world
+async def test_one_whose_first_append_failed_keeps_its_place(world: World) -> None:
+    """Its second one is durable behind another transaction's first."""
+    failing, other = await world.begin_on(ORDERS), await world.begin_on(ORDERS)
+    buffer, ledger = await world.buffer(), await world.ledger(ORDERS)
+    appends: list[Callable[..., None]] = []
+
+    def append(entries: list[bytes], counts: list[int], done: Any, tag: bytes) -> None:
+        appends.append(done)
+        if len(appends) > 1:
+            real(entries, counts, done, tag)
+
+    real = ledger.append
+    with patch.object(ledger, "append", append):
+        sent = [world.start_send(buffer, txn_id, "x") for txn_id in (failing, other, failing)]
+        appends[0](None, StorageFull("no space left"))
+    await asyncio.gather(*sent, return_exceptions=True)
+    assert await world.read() == []
+    await buffer.close()
+    world = await world.crashed()
+    assert await world.read() == []
+    await world.end(failing, ABORT)
+    assert await world.read() == []
+    await world.end(other, COMMIT)
+    assert await world.read() == ["x"]
+
+
+@in_world
+async def test_a_topic_whose_mark_was_not_written_is_marked_by_the_next_transaction(
+    world: World,
+) -> None:
+    """Or recovery would look for no transactions."""
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    world.storage.full = True
+    with pytest.raises(ManagedLedgerError):
+        await world.start_send(buffer, txn_id, "a")
+    await soon()
+    world.storage.full = False
+    await world.send(txn_id, "a")
+    world = await world.crashed()
+    assert await world.read() == []
+    await world.end(txn_id, COMMIT)
+    assert await world.read() == ["a"]
+
+
+@in_world
+async def test_a_marker_that_was_not_written_can_be_repeated(world: World) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.send(txn_id, "a")
+    told: list[tuple[TxnId, TxnAction]] = []
+    buffer.on_ended = lambda *ended_: told.append(ended_)
+    world.storage.full = True
+    with pytest.raises(ManagedLedgerError):
+        await ended(buffer.end(txn_id, COMMIT, -1))
+    world.storage.full = False
+    assert await world.read() == [] and told == []
+    await ended(buffer.end(txn_id, COMMIT, -1))
+    assert await world.read() == ["a"] and told == [(txn_id, COMMIT)]
+
+
+@in_world
+async def test_a_marker_is_no_message(world: World) -> None:
+    txn_id = await world.begin_on(ORDERS)
+    position = await world.send(txn_id, "a")
+    await world.end(txn_id, COMMIT)
+    ledger = await world.ledger(ORDERS)
+    assert [ledger.message_count(at) for at in (position, position.after)] == [1, 0]
+
+
+@in_world
+async def test_a_marker_that_nobody_waits_for_may_fail(world: World) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.send(txn_id, "a")
+
+    async def leave() -> None:
+        world.storage.full = True
+        buffer.end(txn_id, COMMIT, -1)
+
+    assert await told_to_nobody(leave) == []
+
+
+@in_world
+async def test_a_send_is_refused_while_the_marker_is_on_its_way(world: World) -> None:
+    """Though its coordinator may still call it open."""
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.send(txn_id, "a")
+    world.storage.holding = True
+    ending = buffer.end(txn_id, ABORT, -1)
+    with pytest.raises(InvalidTxnStatus, match="being ended"):
+        await world.start_send(buffer, txn_id, "late")
+    world.storage.release()
+    await ended(ending)
+    assert await world.read() == []
+
+
+# -- ends that were lost
+
+
+@in_world
+async def test_only_a_watermark_of_the_oldest_one_s_coordinator_asks_how_it_ended(
+    world: World,
+) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.end(await world.begin(), COMMIT)
+    later = await world.begin_on(ORDERS)
+    await world.send(later, "b")
+    asked = Mock(wraps=world.coordinators)
+    buffer._outcomes = asked
+    most, least = later
+    for ending, watermark in ((txn_id, least - 1), (TxnId(most + 1, 0), least + 5)):
+        assert buffer.end(ending, COMMIT, watermark) is None
+    assert asked.status.mock_calls == []
+    for watermark in (least, least + 1):
+        assert buffer.end(txn_id, COMMIT, watermark) is None
+    assert asked.status.call_count == 2
+    assert [each.txn_id for each in buffer.ongoing()] == [later]
+
+
+@in_world
+async def test_an_end_lost_before_a_crash_is_done_by_recovery(world: World) -> None:
+    txn_id = await world.begin_on(ORDERS)
+    await world.send(txn_id, "a")
+    await skip_topic(world, txn_id)
+    await world.end(txn_id, COMMIT)
+    world = await world.crashed()
+    await world.buffer()
+    await soon()
+    assert await world.read() == ["a"]
+
+
+@in_world
+async def test_an_end_lost_long_after_a_crash_is_asked_for(world: World) -> None:
+    txn_id = await world.begin_on(ORDERS)
+    await world.cursor("sub")  # or the first ledger may go
+    await world.send(txn_id, "a")
+    world = await world.crashed()
+    await world.buffer()
+    await asyncio.sleep(12)
+    await skip_topic(world, txn_id)
+    await world.end(txn_id, COMMIT)
+    assert await world.read() == []
+    await asyncio.sleep(6)
+    assert await world.read() == ["a"]
+
+
+@in_world
+async def test_a_coordinator_that_recovers_pins_no_other_s_transaction(world: World) -> None:
+    recovering, lost = await world.begin_on(ORDERS), await world.begin_on(ORDERS)
+    await world.send(recovering, "a")
+    await world.send(lost, "b")
+    buffer = await world.buffer()
+
+    def status(txn_id: TxnId) -> TxnStatus:
+        if txn_id == recovering:
+            raise TransactionCoordinatorNotFound("it is recovering")
+        return TxnStatus.ABORTED
+
+    buffer._outcomes = Mock(status=status)
+    await asyncio.sleep(6)
+    assert [each.txn_id for each in buffer.ongoing()] == [recovering]
+
+
+@in_world
+async def test_a_closed_buffer_asks_nobody_any_more(world: World) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.send(txn_id, "a")
+    for _ in range(2):
+        await buffer.close()
+    buffer._outcomes = asked = Mock()
+    await asyncio.sleep(20)
+    assert asked.mock_calls == [] and buffer._visit is None
+
+
+@in_world
+async def test_an_idle_topic_is_left_alone_when_all_is_over_and_written(world: World) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.send(txn_id, "a")
+    assert (visit := buffer._visit) is not None
+    await world.send(txn_id, "b")
+    assert buffer._visit is visit
+    await world.end(txn_id, COMMIT)
+    await asyncio.sleep(12)
+    assert buffer._visit is None
+    assert snapshot_position(buffer) == (await world.ledger(ORDERS)).last_confirmed
+
+
+# -- snapshots
+
+
+@in_world_with(transaction_buffer_snapshot_max_transaction_count=7)
+async def test_so_many_changes_are_written_at_once(world: World) -> None:
+    buffer = await world.buffer()
+    for count in range(3):  # a message and its marker: two changes
+        txn_id = await world.begin_on(ORDERS)
+        await world.send(txn_id, str(count))
+        await world.end(txn_id, COMMIT)
+    await soon()
+    assert buffer._snapshots.head() is None
+    txn_id = await world.begin_on(ORDERS)
+    await world.send(txn_id, "last")
+    await soon()
+    assert buffer._snapshots.head() is None
+    await world.end(txn_id, COMMIT)
+    await soon()
+    assert snapshot_position(buffer) == (await world.ledger(ORDERS)).last_confirmed
+
+
+@in_world_with(transaction_buffer_snapshot_max_transaction_count=4)
+async def test_exactly_so_many_changes_are_written_at_once(world: World) -> None:
+    buffer = await world.buffer()
+    for _ in range(2):
+        assert buffer._snapshots.head() is None
+        txn_id = await world.begin_on(ORDERS)
+        await world.send(txn_id, "a")
+        await world.end(txn_id, COMMIT)
+        await soon()
+    assert snapshot_position(buffer).entry_id == 3
+
+
+@in_world
+async def test_a_snapshot_must_save_more_than_it_writes(world: World) -> None:
+    """Two open transactions with two ranges each are as long as the four sends to scan."""
+    one, two, buffer = *[await world.begin_on(ORDERS) for _ in range(2)], await world.buffer()
+    for txn_id in (one, two, one, two):
+        await world.send(txn_id, "x")
+    await asyncio.sleep(6)
+    assert buffer._snapshots.head() is None
+    await world.send(two, "y")  # its last range grows
+    await asyncio.sleep(6)
+    assert snapshot_position(buffer).entry_id == 4
+
+
+@in_world
+async def test_many_plain_messages_pay_a_snapshot(
+    world: World,
+) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.send(txn_id, "a")
+    await world.end(txn_id, COMMIT)
+    await buffer._snapshot()
+    written = snapshot_position(buffer)
+    with patch.object(transaction_buffer, "_SCAN_LIMIT_ENTRIES", 5):
+        await world.send(None, *"12345")
+        await asyncio.sleep(60)
+        assert snapshot_position(buffer) == written
+        await world.send(None, "6")
+        await asyncio.sleep(60)
+    assert snapshot_position(buffer) == (await world.ledger(ORDERS)).last_confirmed
+
+
+@in_world
+async def test_what_a_snapshot_failed_to_write_the_next_one_does(world: World) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.send(txn_id, "a")
+    await world.end(txn_id, ABORT)
+    changes = buffer._changes
+    assert changes == 2
+    world.storage.full = True
+    with pytest.raises(ManagedLedgerError):
+        await buffer._snapshot()
+    world.storage.full = False
+    assert buffer._changes == changes
+    await asyncio.sleep(6)
+    assert snapshot_position(buffer).entry_id == 1 and buffer._changes == 0
+    world = await world.crashed()
+    with patch.object(TransactionBuffer, "_replay", side_effect=AssertionError):
+        assert await world.read() == []
+
+
+@in_world
+async def test_closing_writes_nothing_that_is_written(world: World) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.send(txn_id, "a")
+    await world.end(txn_id, COMMIT)
+    await asyncio.sleep(12)
+    writes = len(world.storage._durable)
+    await buffer.close()
+    assert len(world.storage._durable) == writes
+
+
+@in_world
+async def test_a_buffer_that_is_stopped_writes_nothing(world: World) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.send(txn_id, "a")
+    await world.end(txn_id, COMMIT)
+    await buffer.stop()
+    await asyncio.sleep(60)
+    assert buffer._snapshots.head() is None
+    assert str(buffer) == f"The transaction buffer of {ORDERS}"
+
+
+@in_world
+async def test_a_snapshot_is_written_one_at_a_time(world: World) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.send(txn_id, "a", "b")
+    await world.end(txn_id, COMMIT)
+    world.storage.holding = True
+    for _ in range(3):
+        buffer._start_snapshot_if_due()
+        buffer._changes += 5
+        await soon()
+    assert len(buffer._tasks) == 1
+    world.storage.release()
+
+
+# -- ledgers that go
+
+
+@in_world
+async def test_what_was_aborted_in_a_ledger_that_went_is_not_hidden_again(world: World) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    ledger = await world.ledger(ORDERS)
+    await world.send(txn_id, "a")
+    first = ledger.last_confirmed.ledger_id
+    await ledger.roll_over()
+    await world.send(txn_id, "b")
+    await ledger.trim()
+    await world.end(txn_id, ABORT)
+    assert buffer.hidden.ranges_within(first, 0, 9) == []
+    second = ledger.last_confirmed.ledger_id
+    assert buffer.hidden.ranges_within(second, 0, 9) == [(0, 1)]
+    assert await world.read() == []
+
+
+@in_world
+async def test_the_snapshot_of_a_ledger_that_went_before_a_crash_goes_with_the_next(
+    world: World,
+) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.send(txn_id, "a")
+    await world.end(txn_id, ABORT)
+    await buffer._snapshot()
+    ledger = await world.ledger(ORDERS)
+    await ledger.roll_over()
+    await world.send(None, "plain")
+    await ledger.trim()
+    world = await world.crashed()
+    assert not (await world.buffer()).hidden
+    later = await world.begin_on(ORDERS)
+    await world.send(later, "b")
+    await world.end(later, ABORT)
+    await (await world.buffer())._snapshot()
+    hidden = world.storage.metadata.keys("transaction-buffer/")
+    ledger = await world.ledger(ORDERS)
+    last = str(ledger.last_confirmed.ledger_id)
+    assert [key.rpartition("/")[2] for key in hidden] == ["head", last]
+
+
+@in_world
+async def test_the_newest_visible_message_may_stand_ledgers_back(world: World) -> None:
+    buffer, ledger = await world.buffer(), await world.ledger(ORDERS)
+    assert buffer.last_visible_position().entry_id == -1
+    aborted = [await world.begin_on(ORDERS) for _ in range(3)]
+    await world.send(aborted[0], "a")
+    await world.end(aborted[0], ABORT)
+    assert buffer.last_visible_position().entry_id == -1
+    plain = await world.send(None, "plain")
+    for txn_id in aborted[1:]:
+        await world.send(txn_id, "b")
+        await world.end(txn_id, ABORT)
+        assert buffer.last_visible_position() == plain
+        await ledger.roll_over()
+    open_one = await world.begin_on(ORDERS)
+    await world.send(open_one, "c")
+    await world.send(None, "behind")
+    assert buffer.last_visible_position() == plain
+
+
+@in_world
+async def test_ongoing_transactions_say_from_where_and_since_when(world: World) -> None:
+    first, second = await world.begin_on(ORDERS), await world.begin_on(ORDERS)
+    buffer, began_ms = await world.buffer(), world.clock.now_ms()
+    await world.send(None, "plain")
+    position = await world.send(first, "a")
+    await asyncio.sleep(1)
+    world.storage.holding = True
+    world.start_send(buffer, second, "b")
+    await soon()
+    ongoing = [(each.txn_id, each.first_position) for each in buffer.ongoing()]
+    assert ongoing == [(first, position), (second, None)]
+    assert [each.opened_at_ms - began_ms for each in buffer.ongoing()] == [0, 1000]
+    world.storage.release()
+    await soon()
+    assert buffer.ongoing()[1].first_position == position.after
