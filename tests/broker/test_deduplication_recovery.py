@@ -121,6 +121,19 @@ def test_a_retake_in_flight_at_a_snapshot_may_come_again_after_a_crash() -> None
     with_world(scenario)
 
 
+def test_a_retake_in_flight_in_a_transaction_at_a_snapshot_may_come_again_in_it() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(one(0), txn_id=T1)
+        await world.publish(one(1))
+        await world.end(T1, abort=True)
+        world.take(one(0), txn_id=T2)
+        await world.deduplication.snapshot()
+        await world.crash_and_recover()
+        assert await world.publish(one(0), txn_id=T2), "a receipt for nothing"
+
+    with_world(scenario)
+
+
 def test_an_abort_gives_back_nothing_that_was_in_flight_at_a_snapshot_and_lost() -> None:
     async def scenario(world: World) -> None:
         await world.publish(one(0), txn_id=T1)

@@ -40,8 +40,8 @@ def encode_head(position: Position) -> bytes:
 
 
 def encode_producer(name: str, state: ProducerSequence) -> bytes:
-    """What would be known of it if the broker died now: what is flying may come again. (What is
-    flying in a transaction is with it here; if it is lost, whoever stores it later has it.)
+    """What would be known of it if the broker died now: what is flying may come again. If it comes
+    to the log after all, the scan tells of it, for it is behind the position.
     """
     out = Writer()
     out.text(name)
@@ -52,7 +52,7 @@ def encode_producer(name: str, state: ProducerSequence) -> bytes:
     out.number(len(state.open))
     for txn_id, ids in state.open.items():
         _write_txn_id(out, txn_id)
-        out.blob(ids.encode())
+        out.blob(_without_flying(ids, state).encode())
     return out.getvalue()
 
 
@@ -63,6 +63,15 @@ def _and_flying(ids: SequenceRanges, state: ProducerSequence) -> SequenceRanges:
     for first, last in state.flying:
         if first <= state.durable:
             ids.add(first, min(last, state.durable))
+    return ids
+
+
+def _without_flying(ids: SequenceRanges, state: ProducerSequence) -> SequenceRanges:
+    if not state.flying:
+        return ids
+    ids = ids.copy()
+    for first, last in state.flying:
+        ids.take_out(first, last)
     return ids
 
 
