@@ -130,9 +130,12 @@ class Subscription:
             self._dispatcher = None
         self.notify()
 
-    def _check_joinable(self, kind: SubscriptionType) -> None:
+    def _check_open(self) -> None:
         if self._closed is not None:
             raise ServiceNotReady(f"{self} is being unloaded: {self._closed}")
+
+    def _check_joinable(self, kind: SubscriptionType) -> None:
+        self._check_open()
         if self._damage is not None:
             raise PersistenceError(f"{self}: {self._damage}")
         if not self.consumers:
@@ -289,8 +292,7 @@ class Subscription:
         return self._acknowledge_pending(pending, consumer, txn_id, acks, cumulative)
 
     def _check_transactional(self, acks: Sequence[PendingAck], cumulative: bool) -> None:
-        if self._closed is not None:
-            raise ServiceNotReady(f"{self} is being unloaded: {self._closed}")
+        self._check_open()
         if not self.durable:
             raise NotAllowed(f"{self} is a reader's: it takes no acknowledgement in a transaction")
         if cumulative:
@@ -369,9 +371,10 @@ class Subscription:
         """The next message is the first at or behind `position`; consumers have to come again.
 
         They are disconnected first, as clients expect, so that nothing sent before is taken for
-        something behind the new position.
+        something behind the new position. Raises ServiceNotReady.
         """
         pending = await self.replayed()
+        self._check_open()  # the place to go to may have been looked for while it was closed
         self._damage = None
         self.disconnect_consumers("the subscription was moved by a seek")
         self.cursor.reset(position)
@@ -391,7 +394,11 @@ class Subscription:
         await self.seek(await first_published_at(self._topic.ledger, timestamp_ms))
 
     async def skip_all(self) -> None:
-        """Acknowledge the whole backlog; messages of open transactions are still to come."""
+        """Acknowledge the whole backlog; messages of open transactions are still to come.
+
+        Raises ServiceNotReady.
+        """
+        self._check_open()
         self._damage = None
         self.cursor.mark_delete(self._topic.max_read_position)
         self._redelivery_counts.clear()

@@ -5,7 +5,7 @@ from dispatch_fakes import EXCLUSIVE, FAILOVER, SHARED, FakeTopic, with_topic
 
 from managed_ledger.position import LATEST, Position
 from pybroker.broker import entry_reader
-from pybroker.errors import ConsumerBusy
+from pybroker.errors import ConsumerBusy, ServiceNotReady
 from pybroker.names import TopicName
 
 
@@ -328,6 +328,21 @@ def test_long_acknowledged_stretches_are_not_read() -> None:
         await topic.settled()
         assert sink.take() == [0, 3999]
         assert topic.ledger.reads == 2
+
+    with_topic(scenario)
+
+
+def test_a_cursor_is_not_said_to_have_moved_when_the_topic_was_unloaded_meanwhile() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        positions = await topic.publish(5)
+        await subscription.close()
+        topic.ledger.cursors["sub"].retired = True  # as when the ledger is closed, too
+        with pytest.raises(ServiceNotReady):
+            await subscription.seek(positions[3])
+        with pytest.raises(ServiceNotReady):
+            await subscription.skip_all()
+        assert subscription.cursor.mark_delete_position < positions[0]
 
     with_topic(scenario)
 
