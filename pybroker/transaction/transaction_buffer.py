@@ -88,6 +88,7 @@ class TransactionBuffer:
         "_metadata",
         "_open",
         "_outcomes",
+        "_plain_up_to",
         "_snapshot_position",
         "_stable_moved",
         "_tasks",
@@ -114,6 +115,7 @@ class TransactionBuffer:
         self.on_ended: Callable[[TxnId, TxnAction], None] = lambda txn_id, action: None
         self.hidden, self._open = _NOTHING_HIDDEN, _NONE_OPEN
         self._marked = SINCE in ledger.properties
+        self._plain_up_to: Position | None = None  # once there was a transaction
         # snapshots
         self._metadata = metadata
         self._snapshot_position = ledger.last_confirmed
@@ -160,6 +162,7 @@ class TransactionBuffer:
         try:
             require_open(self._outcomes, txn_id)
             transaction = self._open.get(txn_id) or self._begin(txn_id)
+            self._mark_ledger()
             self._check_not_ending(txn_id, transaction)
         except PulsarError as refusal:
             done(None, refusal)
@@ -175,7 +178,7 @@ class TransactionBuffer:
                 f"Transaction {txn_id} does not write to {self._topic}: add the partition to it "
                 "before sending"
             )
-        self._mark_ledger()
+        self._keep_books()
         self._visit_later()
         return self._open.begin(txn_id, self._ledger.last_confirmed, self._clock.now_ms())
 
@@ -188,14 +191,16 @@ class TransactionBuffer:
         if self._marked:
             return
         self._marked = True
-        self._keep_books()
-        position = position_text(self._ledger.last_confirmed)
+        # Where that failed on a full disk, messages may have come to the log since all the same.
+        self._plain_up_to = self._plain_up_to or self._ledger.last_confirmed
+        position = position_text(self._plain_up_to)
         marked = self._ledger.update_properties({SINCE: position, TAGGED_SINCE: position})
         marked.add_done_callback(self._ledger_marked)
 
     def _ledger_marked(self, marked: "asyncio.Future[None]") -> None:
         if marked.cancelled() or marked.exception() is not None:
-            self._marked = False  # the next transaction tries again
+            self._marked = False
+            self._visit_later()  # to try again
 
     def _appended(
         self,
@@ -403,6 +408,7 @@ class TransactionBuffer:
 
     def _visited(self) -> None:
         self._visit = None
+        self._mark_ledger()
         for txn_id, _ in list(self._open.items()):
             self._settle(txn_id)
         self._start_snapshot_if_due()
@@ -446,9 +452,10 @@ class TransactionBuffer:
     async def close(self) -> None:
         """Leave a snapshot, so that the next recovery scans nothing. Idempotent."""
         await self.stop()
-        if not self._marked or self._snapshot_position == self._ledger.last_confirmed:
+        if self._open is _NONE_OPEN or self._snapshot_position == self._ledger.last_confirmed:
             return
         try:
+            self._mark_ledger()
             await self._snapshot()
         except ManagedLedgerError as error:
             log.warning("%s: the next recovery reads more of it: %s", self._topic, error)

@@ -244,6 +244,27 @@ async def test_a_snapshot_that_was_interrupted_hides_nothing_less(world: World) 
 
 
 @in_world
+async def test_recovery_looks_for_a_first_transaction_that_a_full_disk_kept_from_being_told(
+    world: World,
+) -> None:
+    """Its message waited for a new ledger, and there was room again when that was made."""
+    await world.send(None, "plain")
+    first, second = await world.begin_on(ORDERS), await world.begin_on(ORDERS)
+    buffer, ledger = await world.buffer(), await world.ledger(ORDERS)
+    ledger._appender.hold()
+    world.storage.full = True
+    sent = world.start_send(buffer, first, "open")
+    await soon()
+    world.storage.full = False
+    ledger._appender.release()
+    await sent
+    await world.send(second, "later")
+    await world.end(second, COMMIT)
+    assert await world.read() == ["plain"]
+    assert await (await world.crashed()).read() == ["plain"]
+
+
+@in_world
 async def test_a_recovery_that_failed_half_way_tells_the_next_one_nothing(world: World) -> None:
     """It took a snapshot of what it had not read: the next recovery believed that, and showed the
     messages of a transaction that was still open.
