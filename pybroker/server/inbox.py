@@ -83,7 +83,7 @@ class Inbox:
         if self._waiting or self._decoder.behind:
             self.pause(Pause.BEHIND)
             self._go_on_soon()
-        elif Pause.BEHIND in self._paused:
+        elif self._paused and Pause.BEHIND in self._paused:
             self._end_behind()
 
     def _go_on_soon(self) -> None:

@@ -25,8 +25,20 @@ class Outboxes:
     def __init__(self, limit_bytes: int) -> None:
         self.held_bytes = 0  # as of the last write of each; what was taken since may be in it
         self.tight = False  # the limit is reached
+        self._to_flush: list[Outbox] = []  # at the end of this tick
         self._limit_bytes = limit_bytes
         self._held: dict[Outbox, int] = {}
+
+    def flush_soon(self, outbox: "Outbox") -> None:
+        """With all others that have something in this tick."""
+        if not self._to_flush:
+            asyncio.get_running_loop().call_soon(self._flush_all)
+        self._to_flush.append(outbox)
+
+    def _flush_all(self) -> None:
+        outboxes, self._to_flush = self._to_flush, []
+        for outbox in outboxes:
+            outbox.flush_tick()
 
     def account(self, outbox: "Outbox", held_bytes: int) -> None:
         """`outbox` holds so many bytes now."""
@@ -61,7 +73,6 @@ class Outbox:
     def __init__(self, outboxes: Outboxes) -> None:
         self._outboxes = outboxes
         self._transport: asyncio.Transport | None = None
-        self._loop = asyncio.get_running_loop()
         self._pieces: list[bytes] = []
         self._pieces_bytes = 0
         self._flushing = False
@@ -84,9 +95,9 @@ class Outbox:
             self.flush()
         elif not self._flushing:
             self._flushing = True
-            self._loop.call_soon(self._flush_tick)
+            self._outboxes.flush_soon(self)
 
-    def _flush_tick(self) -> None:
+    def flush_tick(self) -> None:
         self._flushing = False
         self.flush()
 

@@ -143,7 +143,8 @@ class Session(asyncio.BufferedProtocol):
 
     def _handle_event(self, event: Event) -> None:
         if isinstance(event, SendRun):
-            self._require(ConnectionState.CONNECTED, "SEND")
+            if self.state is not ConnectionState.CONNECTED:
+                self._require(ConnectionState.CONNECTED, "SEND")
             on_produce.send(self, event)
         elif isinstance(event, CommandFrame):
             self._handle(event.command, event.size_bytes)

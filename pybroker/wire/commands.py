@@ -6,7 +6,7 @@ and with it both size fields, depends only on what stays the same within a run.
 
 import struct
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -87,23 +87,29 @@ def transaction_done(kind: int, field: int, request_id: int, most: int, least: i
 
 def receipts(run: SendRun, ledger_id: int, first_entry_id: int) -> bytes:
     """The receipts of a whole run whose entries are consecutive, as one piece to write."""
-    ledger = b"\x08" + varint.encode(ledger_id) + b"\x10"
-    message_id = b"\x1a" + varint.encode(len(ledger) + ENTRY_WIDTH) + ledger
-    heads: dict[int, bytes] = {}
+    message_id = _receipt_message_id(ledger_id)
+    fixed = len(message_id) + ENTRY_WIDTH
     parts: list[bytes] = []
-    add = parts.extend
+    add, head_of = parts.extend, _receipt_head
     entry_id = first_entry_id
     for prefix, highest in zip(run.prefixes, run.highest, strict=True):
-        size = len(prefix) + len(highest)
-        head = heads.get(size)
-        if head is None:
-            body = size + len(message_id) + ENTRY_WIDTH
-            head = heads[size] = _head(b"\x08\x07\x3a" + varint.encode(body), body)
+        head = head_of(len(prefix) + len(highest) + fixed)
         add((head, prefix, message_id, ENTRY_LOW[entry_id & 127], ENTRY_HIGH[entry_id >> 7]))
         if highest:
             parts.append(highest)
         entry_id += 1
     return b"".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def _receipt_message_id(ledger_id: int) -> bytes:
+    ledger = b"\x08" + varint.encode(ledger_id) + b"\x10"
+    return b"\x1a" + varint.encode(len(ledger) + ENTRY_WIDTH) + ledger
+
+
+@lru_cache(maxsize=256)
+def _receipt_head(body: int) -> bytes:
+    return _head(b"\x08\x07\x3a" + varint.encode(body), body)
 
 
 def _head(command_start: bytes, body: int) -> bytes:

@@ -266,7 +266,8 @@ class FrameDecoder:
         if key != self._run_key:
             self._begin_event(events)
             self._run_key = key
-            self._run = SendRun(varint.decode(producer[1:]), _txn_id(txn))
+            txn_id = None if txn is None else _txn_id(txn)
+            self._run = SendRun(varint.decode(producer[1:]), txn_id, False, [], [], [], [])
             events.append(self._run)
         run = self._run
         assert run is not None
@@ -338,9 +339,7 @@ def _send_groups(send: pb.CommandSend) -> _SendGroups:
     )
 
 
-def _txn_id(fields: bytes | None) -> TxnId | None:
-    if fields is None:
-        return None
+def _txn_id(fields: bytes) -> TxnId:
     match = _TXN.fullmatch(fields)
     assert match is not None, fields
     return TxnId(varint.decode(match[2]), varint.decode(match[1]))
