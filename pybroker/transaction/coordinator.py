@@ -341,7 +341,6 @@ class TransactionCoordinator:
             self._timer.cancel()
         for running in self._ends.values():
             running.fail(self._not_found())
-        self._ends.clear()
 
     def _check_open(self) -> None:
         if self._closed:

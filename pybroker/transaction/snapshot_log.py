@@ -68,12 +68,8 @@ class SnapshotLog(Generic[R]):
         """Feed every entry that still counts to `apply`, oldest first; it returns the number of its
         records.
         """
-        position = self._cursor.mark_delete_position.after
-        end = self._ledger.last_confirmed
-        while position <= end:
-            run = await self._ledger.read(position, end, _READ_ENTRIES, _READ_BYTES)
-            if run is None:
-                break
+        position, end = self._cursor.mark_delete_position.after, self._ledger.last_confirmed
+        while run := await self._ledger.read(position, end, _READ_ENTRIES, _READ_BYTES):
             self.records_since_snapshot += sum(map(apply, run.entries))
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
 

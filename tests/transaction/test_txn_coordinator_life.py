@@ -4,10 +4,22 @@ import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
-from txn_world import ABORT, COMMIT, ORDERS, World, in_world, in_world_with, run, soon
+from txn_world import (
+    ABORT,
+    COMMIT,
+    ORDERS,
+    World,
+    in_world,
+    in_world_with,
+    run,
+    soon,
+    told_to_nobody,
+)
 
+from managed_ledger.errors import StorageFull
 from pybroker.errors import TransactionCoordinatorNotFound, TransactionNotFound
 from pybroker.names import TxnId
 from pybroker.transaction.coordinator import TransactionCoordinator
@@ -168,9 +180,12 @@ async def test_a_log_that_fails_while_participants_are_told_fails_who_waits_for_
 @in_world
 async def test_there_is_one_timer_for_all_transactions(world: World) -> None:
     coordinator = await world.coordinators.get(0)
-    for timeout_ms in (60_000, 30_000, 10_000, 20_000):
+    for timeout_ms in (60_000, 30_000, 10_000):
         await world.begin(timeout_ms=timeout_ms)
         assert timers_of(coordinator) == 1
+    timer = coordinator._timer
+    await world.begin(timeout_ms=20_000)
+    assert coordinator._timer is timer
     await world.end(TxnId(0, 2), COMMIT)
     await asyncio.sleep(25)
     assert timers_of(coordinator) == 1
@@ -185,12 +200,33 @@ async def test_there_is_one_timer_for_all_transactions(world: World) -> None:
 
 
 @in_world
-async def test_closing_leaves_no_timer(world: World) -> None:
+async def test_a_transaction_that_ended_leaves_no_deadline(world: World) -> None:
+    await world.end(await world.begin(timeout_ms=900_000), COMMIT)
+    assert len((await world.coordinators.get(0))._timeouts) == 0
+
+
+@in_world
+async def test_a_long_timeout_is_as_exact_as_a_short_one(world: World) -> None:
+    txn_id = await world.begin(timeout_ms=900_000)
+    await asyncio.sleep(899.9)
+    assert world.coordinators.status(txn_id) is TxnStatus.OPEN
+    await asyncio.sleep(0.3)
+    assert world.coordinators.status(txn_id) is TxnStatus.ABORTED
+
+
+@in_world
+async def test_closing_leaves_no_timer_and_no_task(world: World) -> None:
+    world.before_end = hang
+    ending = asyncio.ensure_future(world.end(await world.begin_on(ORDERS), COMMIT))
+    await soon()
     await world.begin()
     coordinator = await world.coordinators.get(0)
     assert timers_of(coordinator) == 1
+    assert len(coordinator._tasks) == 1
     await world.coordinators.close()
-    assert timers_of(coordinator) == 0
+    assert (timers_of(coordinator), len(coordinator._tasks)) == (0, 0)
+    with pytest.raises(TransactionCoordinatorNotFound):
+        await ending
 
 
 @in_world
@@ -234,3 +270,141 @@ async def test_an_end_is_not_found_once_its_outcome_is_too_old(world: World) -> 
     await asyncio.sleep(2)
     with pytest.raises(TransactionNotFound):
         await world.end(txn_id, COMMIT)
+
+
+@pytest.mark.parametrize("life_s", [0, 3500])
+def test_outcomes_are_kept_for_the_whole_retention_over_a_restart(life_s: int) -> None:
+    async def scenario() -> None:
+        world = await World(transaction_outcome_retention_ms=3_600_000).start()
+        txn_id = await world.begin()
+        for _ in range(2):
+            await world.end(txn_id, COMMIT)
+            await world.end(await world.begin(), COMMIT)
+            await asyncio.sleep(life_s / 2)
+        world = await world.restarted()
+        await asyncio.sleep(3598 - life_s)
+        await world.end(txn_id, COMMIT)
+        await asyncio.sleep(3600)
+        await world.end(await world.begin(), COMMIT)
+        with pytest.raises(TransactionNotFound):
+            await world.end(txn_id, COMMIT)
+
+    run(scenario())
+
+
+# -- snapshots
+
+
+@in_world_with(transaction_metadata_snapshot_entries=20)
+async def test_a_snapshot_is_written_when_it_is_due_and_one_at_a_time(world: World) -> None:
+    coordinator = await world.coordinators.get(0)
+    for _ in range(4):
+        await world.end(await world.begin(), COMMIT)  # three records
+        assert len(coordinator._tasks) == 0
+    txn_id = await world.begin()
+    for _ in range(2):
+        world.storage.holding = True
+        for number in range(60):
+            coordinator.add_partitions(txn_id, [f"t{number}"], None)
+            await soon()
+        assert len(coordinator._tasks) == 1
+        world.storage.release()
+        await soon()
+        assert len(coordinator._tasks) == 0
+        await asyncio.sleep(5)
+    await world.end(txn_id, COMMIT)
+    assert coordinator._log.records_since_snapshot < 60
+
+
+@in_world_with(transaction_metadata_snapshot_entries=20)
+async def test_a_snapshot_that_fails_is_made_good_by_opening_the_log_again(world: World) -> None:
+    """What it had taken to write would be missing in the next one."""
+    coordinator = await world.coordinators.get(0)
+    put = world.storage.metadata.put
+
+    async def refuse(key: str, *args: Any) -> Any:
+        if key.startswith("transaction-outcomes/"):
+            raise StorageFull("no space left")
+        return await put(key, *args)
+
+    ended = []
+    with patch.object(coordinator._log, "_metadata", Mock(put=refuse)):
+        for _ in range(7):
+            ended.append(await world.begin())
+            await world.end(ended[-1], COMMIT)
+        await soon()
+    await asyncio.sleep(2)
+    assert await world.coordinators.get(0) is not coordinator
+    world = await world.crashed()
+    assert {world.coordinators.status(txn_id) for txn_id in ended} == {TxnStatus.COMMITTED}
+
+
+# -- all of them
+
+
+@in_world
+async def test_a_log_of_which_several_writes_fail_is_opened_again_once(world: World) -> None:
+    coordinator = await world.coordinators.get(0)
+    assert world.coordinators.serving(0) is coordinator
+    assert world.coordinators.serving(1) is None
+    world.storage.holding = True
+    beginning = []
+    for _ in range(3):
+        beginning.append(coordinator.new_transaction(1000, None))
+        await soon()
+    world.storage.full = True
+    world.storage.release()
+    await asyncio.wait(beginning)
+    assert world.coordinators.serving(0) is None
+    world.storage.full = False
+    await asyncio.sleep(2)
+    again = await world.coordinators.get(0)
+    assert again is not coordinator and world.coordinators.served() == [again]
+    await world.begin()
+
+
+@in_world
+async def test_nothing_is_served_after_closing(world: World) -> None:
+    await world.begin()
+    world.storage.full = True
+    with pytest.raises(TransactionCoordinatorNotFound):
+        await world.begin()
+    await world.coordinators.close()
+    world.storage.full = False
+    await asyncio.sleep(3)
+    assert world.coordinators.served() == []
+    with pytest.raises(TransactionCoordinatorNotFound):
+        await world.coordinators.get(1)
+
+
+def test_closing_while_an_end_is_written_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    @in_world
+    async def life(world: World) -> None:
+        txn_id = await world.begin()
+        coordinator = await world.coordinators.get(0)
+        world.storage.holding = True
+        ending = coordinator.end(txn_id, COMMIT, None)
+        await soon()
+        closing = asyncio.ensure_future(world.coordinators.close())
+        await soon()
+        world.storage.release()
+        await closing
+        assert isinstance(ending.exception(), TransactionCoordinatorNotFound)
+
+    caplog.set_level(logging.ERROR)
+    life()
+    assert caplog.records == []
+
+
+@in_world
+async def test_who_left_before_the_log_failed_is_missed_by_nobody(world: World) -> None:
+    txn_id = await world.begin()
+
+    async def leave() -> None:
+        coordinator = await world.coordinators.get(0)
+        world.storage.full = True
+        coordinator.new_transaction(1000, None)
+        coordinator.end(txn_id, COMMIT, None)
+        coordinator.end(txn_id, ABORT, None)
+
+    assert await told_to_nobody(leave) == []

@@ -174,19 +174,22 @@ def ending(
 
 
 @pytest.mark.parametrize("way", [OSError("not now"), refused, later_refused])
-def test_the_pauses_between_two_attempts_grow_up_to_ten_seconds(way: object) -> None:
+def test_the_pauses_between_two_attempts_grow_up_to_ten_seconds(
+    way: object, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
-        participants = Wanting({"t": [way] * 10})
+        participants = Wanting({"t": [way] * 9 + [RuntimeError("worse")]})
         ends, followed = ending(participants, "t", "well")
         await asyncio.sleep(30)
         (retry,) = ends.retries()
         assert (retry.txn_id, retry.participant.topic, retry.attempts) == (ID, "t", 10)
-        assert (str(retry.participant), retry.last_error) == ("t", "OSError: not now")
+        assert (str(retry.participant), retry.last_error) == ("t", "RuntimeError: worse")
         await asyncio.sleep(10)
         at = [0, 0.05, 0.15, 0.35, 0.75, 1.55, 3.15, 6.35, 12.75, 22.75, 32.75]
         assert participants.asked == {"t": pytest.approx(at, abs=0.02), "well": [0]}
         assert followed == [pytest.approx(32.75, abs=0.02)]
         assert (ends.retries(), ends.given_up()) == ([], [])
+        assert len(caplog.records) == 1, "it is said once, not at each attempt"
 
     run(scenario())
 

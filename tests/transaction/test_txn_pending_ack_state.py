@@ -151,3 +151,13 @@ def test_a_batch_that_a_cumulative_one_reaches_into_is_pending_when_its_rest_is(
     assert state.is_pending(AT[1]) and not state.is_pending(AT[2])
     state.take(TWO, [part(AT[2], 1, size=2)])
     assert state.is_pending(AT[2]) and not state.is_pending(AT[3])
+
+
+def test_a_whole_entry_has_no_indexes_of_its_own(state: PendingAckState) -> None:
+    assert [PendingAck(AT[0], left, 8).acked_indexes for left in (None, 0, 0b11)] == [
+        0,
+        0,
+        0b11111100,
+    ]
+    state.take_cumulative(ONE, PendingAck(AT[1]))
+    assert [state.pending_indexes(position) for position in AT] == [0] * 5

@@ -1,0 +1,96 @@
+"""The logs of coordinators and of pending acknowledgements: their bytes, and reading them again."""
+
+import pytest
+from txn_world import COMMIT, ORDERS, World, in_world
+
+from managed_ledger.errors import CorruptStorage
+from managed_ledger.position import Position
+from pybroker.names import TopicName, TxnId, pending_ack_log
+from pybroker.transaction import pending_ack_store, transaction_log
+from pybroker.transaction.metadata_store import (
+    AddPartitions,
+    AddSubscriptions,
+    ChangeStatus,
+    IdsUsed,
+    NewTransaction,
+    Record,
+)
+from pybroker.transaction.outcome_window import OutcomeMark
+from pybroker.transaction.pending_ack import PendingAck
+from pybroker.transaction.pending_ack_store import AckRecord, EndRecord
+from pybroker.transaction.txn_status import TxnAction, TxnStatus
+
+ID, AT = TxnId(1, 2), Position(3, 200)
+
+
+@pytest.mark.parametrize(
+    ("record", "stored"),
+    [
+        (AckRecord(ID, False, (PendingAck(AT),)), "01010001020103c8010000"),
+        (AckRecord(ID, False, (PendingAck(AT, 0b01111110, 8),)), "01010001020103c80108017e"),
+        (AckRecord(ID, True, (PendingAck(AT, 0b11111110, 8),)), "01010101020103c8010801fe"),
+        (AckRecord(ID, True, (PendingAck(AT, 0b111111110, 9),)), "01010101020103c8010902fe01"),
+        (EndRecord(ID, TxnAction.COMMIT), "0101020102"),
+        (EndRecord(ID, TxnAction.ABORT), "0101030102"),
+    ],
+)
+def test_a_pending_acknowledgement_is_stored_as_it_always_was(
+    record: pending_ack_store.Record, stored: str
+) -> None:
+    assert pending_ack_store.encode_entry([record]).hex() == stored
+    assert pending_ack_store.decode_entry(bytes.fromhex(stored), "test") == [record]
+
+
+@pytest.mark.parametrize(
+    ("record", "stored"),
+    [
+        (NewTransaction(5, 1000, 7, None), "01010005e807070000"),
+        (NewTransaction(5, 1000, 7, "me"), "01010005e8070701026d65"),
+        (AddPartitions(5, ("t", "u")), "010101050201740175"),
+        (AddSubscriptions(5, (("t", "s"),)), "010102050101740173"),
+        (ChangeStatus(5, TxnStatus.ABORTING, 300), "0101030503ac02"),
+        (IdsUsed(-1, -1), "0101040000"),
+        (OutcomeMark(300, -1), "010105ac0200"),
+    ],
+)
+def test_a_coordinator_s_record_is_stored_as_it_always_was(record: Record, stored: str) -> None:
+    assert transaction_log.encode_entry([record]).hex() == stored
+    assert transaction_log.decode_entry(bytes.fromhex(stored), "test") == [record]
+
+
+LOGS = {
+    "coordinator": transaction_log.log_name(0),
+    "subscription": pending_ack_log(TopicName.parse(ORDERS), "sub"),
+}
+
+
+async def used(world: World) -> None:
+    """Both logs, with so many records: begin, subscribe; acknowledge."""
+    await world.cursor("sub")
+    position = await world.send(None, "a")
+    txn_id = await world.begin_acking()
+    await (await world.acks()).acknowledge(txn_id, [PendingAck(position)])
+
+
+@in_world
+async def test_what_is_read_again_counts_for_the_next_snapshot(world: World) -> None:
+    await used(world)
+    world = await world.crashed()
+    assert (await world.coordinators.get(0))._log.records_since_snapshot == 2
+    assert (await world.acks())._store.records_since_snapshot == 1
+    await world.end(TxnId(0, 0), COMMIT)
+    assert (await world.coordinators.get(0))._log.records_since_snapshot == 4
+    assert (await world.acks())._store.records_since_snapshot == 2
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_who_cannot_read_a_log_says_which(log: str) -> None:
+    @in_world
+    async def life(world: World) -> None:
+        await used(world)
+        ledger = await world.factory.open(LOGS[log])
+        await ledger.append_one(b"\x63")
+        with pytest.raises(CorruptStorage, match=LOGS[log]):
+            await (await world.crashed()).acks()
+
+    life()

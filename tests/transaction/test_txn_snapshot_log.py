@@ -1,0 +1,107 @@
+"""A log that replaces its past: what becomes one entry, and who hears of a write that failed."""
+
+from collections.abc import Sequence
+
+import pytest
+from txn_world import World, in_world, soon, told_to_nobody
+
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.ledger import ManagedLedger
+from pybroker.transaction.snapshot_log import SnapshotLog
+
+NAME = "pulsar/system/persistent/log"
+
+
+def joined(records: Sequence[int]) -> bytes:
+    return " ".join(map(str, records)).encode()
+
+
+async def opened(world: World) -> tuple[SnapshotLog[int], ManagedLedger]:
+    log = await SnapshotLog.open(world.factory, NAME, "cursor", joined)
+    return log, await world.factory.open(NAME)
+
+
+async def replayed(world: World) -> list[list[int]]:
+    """By entry."""
+    log, _ = await opened(world)
+    entries: list[list[int]] = []
+
+    def apply(entry: bytes) -> int:
+        entries.append([int(number) for number in entry.split()])
+        return len(entries[-1])
+
+    await log.replay(apply)
+    assert log.records_since_snapshot == sum(map(len, entries))
+    return entries
+
+
+def ignore(error: Exception | None) -> None:
+    """Nobody waits."""
+
+
+async def nothing() -> None:
+    """Nothing is kept elsewhere."""
+
+
+@in_world
+async def test_what_comes_in_one_tick_is_one_entry_of_at_most_five_hundred(world: World) -> None:
+    log, ledger = await opened(world)
+    for number in range(1001):
+        log.append(number, ignore)
+    assert log.records_since_snapshot == 1001
+    await soon()
+    log.append(1001, ignore)
+    await soon()
+    entries = await replayed(await world.crashed())
+    assert [len(entry) for entry in entries] == [500, 500, 1, 1]
+    assert [number for entry in entries for number in entry] == list(range(1002))
+    assert ledger.message_count(ledger.last_confirmed) == 1
+
+
+@in_world
+async def test_what_was_handed_over_before_closing_is_written(world: World) -> None:
+    log, _ = await opened(world)
+    log.append(1, ignore)
+    await log.close()
+    assert await replayed(await world.crashed()) == [[1]]
+
+
+@in_world
+async def test_a_snapshot_takes_the_place_of_all_before_it(world: World) -> None:
+    log, ledger = await opened(world)
+    log.append(1, ignore)
+    await soon()
+    log.append(2, ignore)
+    await log.replace_past([b"7 8", b"9"], nothing)
+    assert log.records_since_snapshot == 0
+    assert ledger.message_count(ledger.last_confirmed) == 1
+    log.append(3, ignore)
+    await soon()
+    assert await replayed(await world.crashed()) == [[7, 8], [9], [3]]
+
+
+@in_world
+async def test_whoever_owns_the_log_hears_of_every_write_that_failed(world: World) -> None:
+    log, _ = await opened(world)
+    failures: list[Exception] = []
+    told: list[Exception | None] = []
+    log.on_failure = failures.append
+    world.storage.full = True
+    log.append(1, told.append)
+    await soon()
+    assert (len(failures), told) == (1, failures)
+    with pytest.raises(ManagedLedgerError):
+        await log.replace_past([b"7"], nothing)
+    assert len(failures) == 2
+
+
+@in_world
+async def test_a_snapshot_that_nobody_waits_for_may_fail(world: World) -> None:
+    log, _ = await opened(world)
+
+    async def leave() -> None:
+        world.storage.full = True
+        log._append_snapshot([b"7"])
+        log._append_snapshot([b"8"]).cancel()
+
+    assert await told_to_nobody(leave) == []
