@@ -13,6 +13,10 @@ class DiskFile(Protocol):
         """Write all parts, one behind the other, from `offset` on. Not durable until synced."""
         ...
 
+    def pwritev_uncached(self, parts: Sequence[bytes], offset: int) -> None:
+        """The same, for what will not be read soon; by one thread at a time."""
+        ...
+
     def pread(self, size: int, offset: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
         ...

@@ -90,7 +90,7 @@ class JournalWriter:
     def _write_frame(self, body: list[bytes], makes_room: bool) -> None:
         parts = encode_frame(body, self.generation, self.size, self._synced_to)
         try:
-            self._file.pwritev(parts, self.size)
+            self._file.pwritev_uncached(parts, self.size)
         except OSError as error:
             if is_full(error) and makes_room and self.room.give_up_reserve():
                 self._write_frame(body, makes_room)

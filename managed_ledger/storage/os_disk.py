@@ -3,10 +3,12 @@
 import fcntl
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from managed_ledger.errors import DirectoryInUse
+from managed_ledger.storage.direct_write import DirectWriter
 from managed_ledger.storage.spare_descriptors import SpareDescriptors
 
 MAX_PARTS: Final = 1024  # of one pwritev
@@ -89,13 +91,15 @@ class OsFile:
     def __init__(self, descriptor: int, closed: Callable[[], None]) -> None:
         self._descriptor = descriptor
         self._closed = closed
+        self._direct: DirectWriter | None = None
 
     def pwritev(self, parts: Sequence[bytes], offset: int) -> None:
-        views = [memoryview(part) for part in parts if part]
-        while views:
-            written = os.pwritev(self._descriptor, views[:MAX_PARTS], offset)
-            offset += written
-            views = drop_front(views, written)
+        write_views(self._descriptor, [memoryview(part) for part in parts if part], offset)
+
+    def pwritev_uncached(self, parts: Sequence[bytes], offset: int) -> None:
+        if self._direct is None:
+            self._direct = DirectWriter(self._descriptor, partial(write_views, self._descriptor))
+        self._direct.write(parts, offset)
 
     def pread(self, size: int, offset: int) -> bytes:
         data = os.pread(self._descriptor, size, offset)
@@ -118,6 +122,13 @@ class OsFile:
     def close(self) -> None:
         os.close(self._descriptor)
         self._closed()
+
+
+def write_views(descriptor: int, views: list[memoryview], offset: int) -> None:
+    while views:
+        written = os.pwritev(descriptor, views[:MAX_PARTS], offset)
+        offset += written
+        views = drop_front(views, written)
 
 
 def drop_front(views: list[memoryview], size: int) -> list[memoryview]:

@@ -83,6 +83,9 @@ class FaultyFile:
             raise
         self._put(data, offset)
 
+    def pwritev_uncached(self, parts: Sequence[bytes], offset: int) -> None:
+        self.pwritev(parts, offset)
+
     def pread(self, size: int, offset: int) -> bytes:
         self._disk.note("read", self._name)
         return bytes(self._data[offset : offset + size])

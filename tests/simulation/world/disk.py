@@ -320,6 +320,9 @@ class File:
             raise OSError(errno.ENOSPC, "no space left on the device", self._name)
         self._inode.write(offset, data)
 
+    def pwritev_uncached(self, parts: Sequence[bytes], offset: int) -> None:
+        self.pwritev(parts, offset)
+
     def pread(self, size: int, offset: int) -> bytes:
         self._mount._do("read", self._name, 0.0)
         return bytes(self._inode.content[offset : offset + size])

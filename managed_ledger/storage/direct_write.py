@@ -1,0 +1,89 @@
+"""Writing around the page cache what will not be read again.
+
+The page cache costs a large write more than the disk does: fresh pages, a copy into cold memory,
+writeback. So the whole blocks in the middle of a large write go straight to the file from a buffer
+of ours, which stays warm; what is before and behind them goes the usual way, so that blocks are
+never padded and the file is byte for byte the same. Both ways are only durable once synced. A file
+system that cannot do this says so at the first try, and is not asked again.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, PAGESIZE, mmap
+from typing import Final
+
+BLOCK_BYTES: Final = max(4096, PAGESIZE)  # offsets, sizes and memory are aligned to that
+LEAST_BYTES: Final = 256 * 1024  # the disk is waited for once more: not worth it for less
+BUFFER_BYTES: Final = 1024 * 1024
+_FLAG: Final = getattr(os, "O_DIRECT", 0)
+
+Views = list[memoryview]
+
+
+class DirectWriter:
+    """Writes to one file, by one thread at a time; `write_cached` is the usual way."""
+
+    def __init__(self, descriptor: int, write_cached: Callable[[Views, int], None]) -> None:
+        self._descriptor = descriptor
+        self._write_cached = write_cached
+        self._supported = bool(_FLAG)
+        self._buffer: memoryview | None = None
+
+    def write(self, parts: Sequence[bytes], offset: int) -> None:
+        """Raises OSError; any part of it may be there then."""
+        rest = [memoryview(part) for part in parts if part]
+        end = offset + sum(map(len, rest))
+        first, last = -(-offset // BLOCK_BYTES) * BLOCK_BYTES, end // BLOCK_BYTES * BLOCK_BYTES
+        if not self._supported or last - first < LEAST_BYTES:
+            self._write_cached(rest, offset)
+            return
+        self._write_cached(take_front(rest, first - offset), offset)
+        self._write_blocks(take_front(rest, last - first), first)
+        self._write_cached(rest, last)
+
+    def _write_blocks(self, views: Views, offset: int) -> None:
+        while views:
+            piece = self._gather(take_front(views, BUFFER_BYTES))
+            written = self._write_piece(piece, offset)
+            if written < len(piece):  # says why, if there is a reason
+                self._write_cached([piece[written:]], offset + written)
+            offset += len(piece)
+
+    def _gather(self, views: Views) -> memoryview:
+        if self._buffer is None:
+            self._buffer = memoryview(mmap(-1, BUFFER_BYTES, MAP_PRIVATE | MAP_ANONYMOUS))
+        at = 0
+        for view in views:
+            self._buffer[at : at + len(view)] = view
+            at += len(view)
+        return self._buffer[:at]
+
+    def _write_piece(self, piece: memoryview, offset: int) -> int:
+        """How much of it was written."""
+        if not self._supported:
+            return 0
+        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | _FLAG)
+            return os.pwrite(self._descriptor, piece, offset)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+            self._supported = False
+            return 0
+        finally:
+            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags)
+
+
+def take_front(views: Views, size: int) -> Views:
+    """The first `size` bytes, or all; `views` keeps the rest."""
+    front: Views = []
+    while views and size >= len(views[0]):
+        size -= len(views[0])
+        front.append(views.pop(0))
+    if views and size:
+        front.append(views[0][:size])
+        views[0] = views[0][size:]
+    return front

@@ -1,0 +1,125 @@
+"""Writing around the page cache: the file is the same as if written the usual way."""
+
+import errno
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from managed_ledger.storage import direct_write
+from managed_ledger.storage.direct_write import BLOCK_BYTES, BUFFER_BYTES, LEAST_BYTES, take_front
+from managed_ledger.storage.os_disk import OsDisk, OsFile
+
+BEFORE = b"what was there before"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> OsDisk:
+    return OsDisk(tmp_path)
+
+
+@pytest.fixture
+def file(disk: OsDisk) -> OsFile:
+    file = disk.create("journal/1")
+    file.pwritev([BEFORE], 0)
+    return file
+
+
+def parts_of(seed: int, size: int) -> list[bytes]:
+    rng = random.Random(seed)
+    parts: list[bytes] = []
+    while (left := size - sum(map(len, parts))) > 0:
+        parts.append(rng.randbytes(min(left, rng.choice((0, 1, 50, BLOCK_BYTES, 300_000)))))
+    return parts
+
+
+def content(file: OsFile) -> bytes:
+    return file.pread(file.size(), 0)
+
+
+def expect(file: OsFile, parts: Sequence[bytes], offset: int) -> None:
+    assert content(file) == BEFORE + bytes(offset - len(BEFORE)) + b"".join(parts)
+
+
+@pytest.mark.parametrize("offset", [len(BEFORE), 4095, 4096, 4097, 10_000])
+@pytest.mark.parametrize(
+    "size",
+    [1, LEAST_BYTES - 1, LEAST_BYTES, LEAST_BYTES + 9_000, BUFFER_BYTES, 3 * BUFFER_BYTES + 1],
+)
+def test_the_file_is_the_same_byte_for_byte(file: OsFile, offset: int, size: int) -> None:
+    parts = parts_of(size, size)
+    file.pwritev_uncached(parts, offset)
+    file.fdatasync()
+    expect(file, parts, offset)
+
+
+def test_writes_one_behind_the_other_share_blocks(file: OsFile) -> None:
+    at, written = len(BEFORE), BEFORE
+    for seed, size in enumerate((400_001, 5, 300_000, 100, 2_000_003, 17)):
+        parts = parts_of(seed, size)
+        file.pwritev_uncached(parts, at)
+        written += b"".join(parts)
+        at += size
+        assert content(file) == written
+
+
+def test_a_second_descriptor_sees_what_was_written(disk: OsDisk, file: OsFile) -> None:
+    parts = parts_of(1, 1_000_000)
+    file.pwritev_uncached(parts, len(BEFORE))
+    assert disk.open("journal/1").pread(2_000_000, 0) == BEFORE + b"".join(parts)
+
+
+def test_a_write_over_what_was_taken_back_stands(file: OsFile) -> None:
+    file.pwritev_uncached(parts_of(1, 1_000_000), len(BEFORE))
+    file.truncate(len(BEFORE))
+    parts = parts_of(2, 700_000)
+    file.pwritev_uncached(parts, len(BEFORE))
+    expect(file, parts, len(BEFORE))
+
+
+def test_a_file_system_that_cannot_is_asked_once(
+    file: OsFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def refuse(descriptor: int, data: memoryview, offset: int) -> int:
+        asked.append(offset)
+        raise OSError(errno.EINVAL, "invalid argument")
+
+    monkeypatch.setattr(direct_write.os, "pwrite", refuse)
+    parts = parts_of(3, 2_500_000)
+    file.pwritev_uncached(parts, len(BEFORE))
+    file.pwritev_uncached(parts, len(BEFORE))
+    expect(file, parts, len(BEFORE))
+    assert asked == [BLOCK_BYTES]
+
+
+def test_what_a_short_write_left_out_goes_the_usual_way(
+    file: OsFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(
+        direct_write.os, "pwrite", lambda fd, data, at: pwrite(fd, data[:BLOCK_BYTES], at)
+    )
+    parts = parts_of(4, 2_500_000)
+    file.pwritev_uncached(parts, len(BEFORE))
+    expect(file, parts, len(BEFORE))
+
+
+def test_an_error_of_the_disk_is_raised(file: OsFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int, data: memoryview, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "no space left on the device")
+
+    monkeypatch.setattr(direct_write.os, "pwrite", fail)
+    with pytest.raises(OSError, match="no space left"):
+        file.pwritev_uncached(parts_of(5, 1_000_000), len(BEFORE))
+
+
+def test_taking_the_front_divides_a_view_where_it_must() -> None:
+    views = [memoryview(b"abc"), memoryview(b"defg"), memoryview(b"hi")]
+    assert [bytes(view) for view in take_front(views, 5)] == [b"abc", b"de"]
+    assert [bytes(view) for view in views] == [b"fg", b"hi"]
+    assert [bytes(view) for view in take_front(views, 100)] == [b"fg", b"hi"]
+    assert views == []
