@@ -145,7 +145,9 @@ class EmbeddedBackend(QueueingBackend):
     def _lock_and_recover(self, recovery: Recovery) -> JournalWriter:
         self._disk.lock()
         try:
-            return recovery.run()
+            writer = recovery.run()
+            self._room.begin()
+            return writer
         except OSError as error:
             self._disk.unlock()
             raise translated(error, "the data directory") from error

@@ -21,7 +21,8 @@ from managed_ledger.storage.operations import (
 SPARE_BYTES: Final = 16 * 1024 * 1024  # beside a second copy of the journal
 NEXT_TO_NOTHING_BYTES: Final = 1024 * 1024
 EARLY_JOURNAL_BYTES: Final = 64 * 1024  # a journal of so much goes when room is low
-RESERVE: Final = "reserve/room"
+RESERVE_FOLDER: Final = "reserve"
+RESERVE: Final = f"{RESERVE_FOLDER}/room"
 RESERVE_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -41,21 +42,30 @@ class Room:
     def must_wait(self, operation: Operation) -> bool:
         return isinstance(operation, Append) or (self.is_out and not makes_room(operation))
 
+    def begin(self) -> None:
+        """Use what an earlier process has held in reserve: on a full disk at once, for a broker
+        has to start before it can be told what to delete. Blocks; raises OSError.
+        """
+        self._has_reserve = RESERVE in self._disk.names(RESERVE_FOLDER)
+        self.look(0)
+        if self.is_out:
+            self.give_up_reserve()
+            self.look(0)
+
     def keep_reserve(self) -> None:
         """Have the reserve on the disk, if there is room. Blocks; raises OSError."""
         free_bytes = self._disk.free_bytes()
         if self._has_reserve or self.is_low or not free_bytes or free_bytes < SPARE_BYTES:
             return
-        if RESERVE not in self._disk.names("reserve"):
-            file = self._disk.create(RESERVE)
-            try:
-                file.pwritev([bytes(RESERVE_BYTES)], 0)
-                file.fdatasync()
-            except OSError:
-                self._disk.unlink(RESERVE)
-                raise
-            finally:
-                file.close()
+        file = self._disk.create(RESERVE)
+        try:
+            file.pwritev([bytes(RESERVE_BYTES)], 0)
+            file.fdatasync()
+        except OSError:
+            self._disk.unlink(RESERVE)
+            raise
+        finally:
+            file.close()
         self._has_reserve = True
 
     def give_up_reserve(self) -> bool:
