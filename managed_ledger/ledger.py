@@ -15,7 +15,7 @@ from managed_ledger.appender import Appended, Appender
 from managed_ledger.config import Clock, ManagedLedgerConfig
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.cursors import Cursors
-from managed_ledger.deletion import delete_managed_ledger
+from managed_ledger.deletion import delete_managed_ledger, write_with_new_ledger
 from managed_ledger.errors import LedgerClosed, LedgerNotFound, ManagedLedgerError, StorageFull
 from managed_ledger.housekeeper import Housekeeper, Visit
 from managed_ledger.ledger_index import LedgerIndex
@@ -419,7 +419,8 @@ class ManagedLedger:
         current = self._index.infos()[-1]
         full = replace(current, closed_at_ms=max(now_ms, self._clock.now_ms()))
         ledgers = (*self._record.queued.ledgers[:-1], full, LedgerInfo(ledger_id, 0, 0, None))
-        await self._record.write(replace(self._record.queued, ledgers=ledgers))
+        listed = replace(self._record.queued, ledgers=ledgers)
+        await write_with_new_ledger(self._backend, self._record, listed, ledger_id)
         self._index.roll_over(full, ledger_id)
         self._closed_at_ms[full.ledger_id] = now_ms
         self._current_since_ms = now_ms

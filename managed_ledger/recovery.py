@@ -9,7 +9,7 @@ import logging
 from dataclasses import replace
 
 from managed_ledger.config import Clock
-from managed_ledger.deletion import delete_managed_ledger
+from managed_ledger.deletion import delete_managed_ledger, write_with_new_ledger
 from managed_ledger.errors import LedgerNotFound
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import LedgerInfo, ledgers_key
@@ -36,7 +36,8 @@ async def recover_list(name: str, backend: Backend, clock: Clock) -> tuple[Ledge
     if not found.ledgers:  # it is made now
         properties = {**found.properties, CREATED_AT_MS: str(clock.now_ms())}
         found = replace(found, properties=properties)
-    await record.write(replace(found, ledgers=(*kept, current), deleting=deleting))
+    listed = replace(found, ledgers=(*kept, current), deleting=deleting)
+    await write_with_new_ledger(backend, record, listed, current_id)
     await asyncio.gather(*map(backend.delete_ledger, deleting))
     if deleting:
         record.amend(replace(record.queued, deleting=()))

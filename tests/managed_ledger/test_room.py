@@ -131,6 +131,67 @@ def test_on_a_disk_without_any_room_a_deletion_is_written_into_the_reserve(run, 
     run(scenario())
 
 
+def test_a_start_on_a_disk_without_any_room_uses_the_reserve(run, clock):
+    async def scenario():
+        disk = Disk()
+        backend = await opened(disk, clock)
+        await backend.close()
+        assert RESERVE in disk.files
+        disk.free_bytes_left = 0
+        backend = await opened(disk, clock)
+        await backend.metadata.put("small", b"without which nothing starts")
+        assert RESERVE not in disk.files
+        await backend.close()
+
+    run(scenario())
+
+
+def test_a_deletion_after_a_restart_is_written_into_the_reserve(run, clock):
+    async def scenario():
+        disk = Disk()
+        backend = await opened(disk, clock)
+        factory = ManagedLedgerFactory(backend, clock)
+        await (await factory.open("log")).append_one(b"x")
+        await factory.close()
+        await backend.close()
+        disk.free_bytes_left = 2 * MB
+        backend = await opened(disk, clock)
+        disk.free_bytes_left = 0
+        await ManagedLedgerFactory(backend, clock).delete("log")
+        assert RESERVE not in disk.files
+        await backend.close()
+
+    run(scenario())
+
+
+def test_a_ledger_whose_list_found_no_room_is_deleted(run, clock):
+    async def scenario():
+        disk = FaultyDisk()
+        backend = await opened(disk, clock)
+        factory = ManagedLedgerFactory(backend, clock)
+        await factory.open("log")
+        put = backend.metadata.put
+
+        def full_once(operation: str, name: str) -> None:
+            if operation == "write":
+                disk.fault = lambda operation, name: None
+                raise OSError(errno.ENOSPC, "full", name)
+
+        def put_into_no_room(*arguments):
+            disk.fault = full_once
+            return put(*arguments)
+
+        backend.metadata.put = put_into_no_room
+        with pytest.raises(StorageFull):
+            await factory.open("other")
+        await backend.metadata.delete("nothing")  # comes after what was asked for before
+        await factory.close()
+        assert list(backend.ledger_ids()) == factory.ledger_ids("log")
+        await backend.close()
+
+    run(scenario())
+
+
 def test_files_of_deleted_ledgers_go_though_the_checkpoint_finds_no_room(run, clock):
     async def scenario():
         disk = FaultyDisk()
