@@ -27,7 +27,9 @@ from pybroker.names import TopicName
 PARTITIONS: Final = 3
 NAMESPACE: Final = "public/rebirth"
 UNTIL_UNLINKED_S: Final = 5.0
-LOOK_S: Final = 60.0  # longer than any transaction stays open, and any disk full
+# Longer than any transaction stays open, any disk is full, and the client needs to notice that the
+# other end of a silent connection is gone (twice its keep-alive).
+LOOK_S: Final = 120.0
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from checks.promises import Logs
 from checks.space import leftovers, not_trimmed
@@ -12,8 +12,12 @@ from clients.streaming import StreamConsumer, StreamProducer
 from sim_scenario import Scenario
 
 from features.feature import Feature
+from managed_ledger.storage.room import RESERVE
 from pybroker.errors import TopicNotFound
 from pybroker.names import TopicName
+
+if TYPE_CHECKING:
+    from sim_seed import Simulation
 
 STREAM: Final = "persistent://public/default/stream"
 BALLAST: Final = "persistent://public/default/ballast"
@@ -85,7 +89,7 @@ class Filler(Process):
 
     async def work(self, client: Any) -> None:
         """An earlier life may have come some way."""
-        if not self.feature.capacity_bytes:
+        if not self.feature.filled_bytes:
             await self._write_ballast(client)
             await self.pause(5.0)
             self.feature.fill()
@@ -120,7 +124,7 @@ class Filler(Process):
 
     async def _use_the_room(self) -> None:
         for _ in range(60):
-            if self.broker.disk.used_bytes() < self.feature.capacity_bytes - 100_000:
+            if self.feature.data_bytes() < self.feature.filled_bytes - 100_000:
                 return
             await self.pause(2.0)
         self.history.failures.append("NOT HEALED: what was deleted is still on the full disk")
@@ -128,25 +132,34 @@ class Filler(Process):
 
 class FullDisk(Feature):
     name = "full disk"
-    capacity_bytes = 0
+    filled_bytes = 0  # what stood on the disk when it was filled, without the reserve
 
     @classmethod
     def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:
         # In a large journal the ballast would stay until that is full.
         return replace(scenario, storage={**scenario.storage, "journal_max_bytes": 10_000})
 
+    def __init__(self, simulation: "Simulation") -> None:
+        super().__init__(simulation)
+        self.broker.disk.usual_capacity_bytes = ROOM_BYTES  # from the first start on
+        self.broker.disk.make_room()
+
     def begin(self) -> None:
         filler = Filler(self.world, self.history, "filler", feature=self)
         self.simulation.producers.append(filler)
-        self.broker.disk.usual_capacity_bytes = ROOM_BYTES
-        self.broker.disk.make_room()
+
+    def data_bytes(self) -> int:
+        disk = self.broker.disk
+        reserve = disk.names.get(RESERVE)
+        return disk.used_bytes() - (len(reserve.content) if reserve else 0)
 
     def fill(self) -> None:
         self.count("disks filled")
         self.broker.disk_had_faults = True
-        self.broker.disk.fill_up(self.rng.choice((0, 500, 3000)))
-        self.capacity_bytes = self.broker.disk.capacity_bytes or 0
-        self.note(f"the disk is full: {self.capacity_bytes} bytes")
+        room_bytes = self.rng.choice((0, 500, 3000))
+        self.broker.disk.fill_up(room_bytes)
+        self.filled_bytes = self.data_bytes()
+        self.note(f"the disk is full: {self.filled_bytes} bytes, {room_bytes} are left")
 
     def heal(self) -> None:
         self.broker.disk.make_room()
