@@ -137,7 +137,11 @@ class FullDisk(Feature):
     @classmethod
     def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:
         # In a large journal the ballast would stay until that is full.
-        return replace(scenario, storage={**scenario.storage, "journal_max_bytes": 10_000})
+        return replace(
+            scenario,
+            storage={**scenario.storage, "journal_max_bytes": 10_000},
+            guards=(*scenario.guards, (BALLAST, "guard")),  # it is not to be trimmed
+        )
 
     def __init__(self, simulation: "Simulation") -> None:
         super().__init__(simulation)
