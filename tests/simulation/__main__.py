@@ -1,23 +1,20 @@
 """`python -m tests.simulation --seeds 1000` simulates fresh seeds; `--seed N` replays one, talking.
 
 Exit code 1 if any seed broke a promise; each is printed with the line that replays it. At the end
-stands what was done to the broker; `--save FILE` adds it to what earlier runs saved there, and
-`--table FILE` prints such a file as a table.
+stands what was done to the broker; `--save FILE` adds it, as it goes, to what other runs save
+there, before or at the same time, and `--table FILE...` prints such files, added up, as a table.
 """
 
 import argparse
 import gc
-import json
 import logging
 import secrets
 import sys
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -26,24 +23,16 @@ for folder in (Path(__file__).parents[2], Path(__file__).parent):
 
 import features  # noqa: E402
 from bugs import BUGS  # noqa: E402
+from sim_counts import Chunk, counts_of, save, table  # noqa: E402
 from sim_seed import Report, Simulation  # noqa: E402
 
 CHUNK = 20  # seeds that a process takes at a time
 
 
-@dataclass(slots=True)
-class Chunk:
-    """What came of some seeds."""
-
-    seeds: int = 0
-    failures: list[str] = field(default_factory=list)
-    counts: "Counter[str]" = field(default_factory=Counter)
-
-
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.table is not None:
-        print(table(json.loads(options.table.read_text())))
+        print(table(options.table))
         return 0
     enabled = None if options.features is None else tuple(filter(None, options.features.split(",")))
     if options.seed is not None:
@@ -63,7 +52,9 @@ def _parser() -> argparse.ArgumentParser:
         help=f"enable these, whatever the seed draws; of {', '.join(features.ALL)}; '' for none",
     )
     parser.add_argument("--save", type=Path, help="add the counts to this file, as JSON")
-    parser.add_argument("--table", type=Path, help="print the counts of such a file, and no more")
+    parser.add_argument(
+        "--table", type=Path, nargs="+", help="print the counts of such files, and no more"
+    )
     return parser
 
 
@@ -86,14 +77,14 @@ def _run_many(options: argparse.Namespace, enabled: tuple[str, ...] | None) -> i
         total.seeds += chunk.seeds
         total.counts += chunk.counts
         total.failures += chunk.failures
+        if options.save is not None:
+            save(options.save, chunk)
         print(*chunk.failures, sep="\n", end="\n" * bool(chunk.failures), flush=True)
         if number % 5 == 0 or number == len(chunks):
             seconds = (time.monotonic() - began) / total.seeds
             failed = len(total.failures)
             print(f"{total.seeds} seeds, {failed} failed, {seconds:.2f} s each", flush=True)
     print(", ".join(f"{count} {what}" for what, count in sorted(total.counts.items())))
-    if options.save is not None:
-        _save(options.save, total)
     return 1 if total.failures else 0
 
 
@@ -121,35 +112,12 @@ def run_chunk(seeds: range, bug: str | None, enabled: tuple[str, ...] | None) ->
     return chunk
 
 
-def counts_of(report: Report) -> dict[str, int]:
-    return {
-        **report.counts,
-        **{f"seeds with {name}": 1 for name in report.features},
-        "transactions": report.txns,
-        "messages received": report.messages,
-        "virtual seconds": round(report.virtual_s),
-        "steps": report.steps,
-    }
-
-
 def _failure(report: Report, bug: str | None, enabled: tuple[str, ...] | None) -> str:
     replay = f"python -m tests.simulation --seed {report.seed}"
     replay += f" --bug {bug}" if bug else ""
     replay += f" --features '{','.join(enabled)}'" if enabled is not None else ""
     drawn = f" ({', '.join(report.features)})" if report.features else ""
     return f"seed {report.seed}{drawn} failed: {report.violations[0]}\n    {replay}"
-
-
-def _save(path: Path, total: Chunk) -> None:
-    known = Counter(json.loads(path.read_text())) if path.exists() else Counter()
-    known.update({**total.counts, "seeds": total.seeds, "seeds that failed": len(total.failures)})
-    path.write_text(json.dumps(dict(sorted(known.items())), indent=2) + "\n")
-
-
-def table(counts: dict[str, int]) -> str:
-    """As Markdown."""
-    rows = [f"| {what} | {count:,} |" for what, count in counts.items()]
-    return "\n".join(("| what | how often |", "|---|---|", *rows))
 
 
 def summary(report: Report) -> str:

@@ -51,7 +51,9 @@ class Scenario:
     last_restart: Fault | None = None
     last_rest_s: float = 0.0
     # What features change.
-    retention: int = -1  # the account reads everything from its start, unless a guardian holds it
+    # In minutes and in megabytes. The account reads everything from its start, so for ever, or a
+    # guardian holds it.
+    retention: int = -1
     guards: tuple[tuple[str, str], ...] = ()  # subscriptions that are there before all else
     outcome_retention_s: float = OUTCOME_RETENTION_S
     pending_ack_log_entries: int = 0  # 0: with the other snapshots

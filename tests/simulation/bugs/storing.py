@@ -2,13 +2,19 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from bugs.believing import nothing
+from managed_ledger import ledger, recovery
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.storage import disk_errors
+from managed_ledger.list_record import ListRecord
+from managed_ledger.steady_time import SteadyTime
+from managed_ledger.storage import disk_errors, journal
+from managed_ledger.storage.block_reader import BlockReader
+from managed_ledger.storage.room import RESERVE, RESERVE_FOLDER, Room
 from pybroker.broker.deletions import Deletions
 from pybroker.broker.topics import Topics
 
@@ -56,9 +62,68 @@ def missing_descriptors_taken_for_a_failed_disk() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def journal_kept_on_a_full_disk() -> Iterator[None]:
+    """What was deleted stands in a journal that does not go, for nothing more fits in."""
+    with patch.object(journal, "EARLY_JOURNAL_BYTES", 1024 * 1024):
+        yield
+
+
+@contextmanager
+def reserve_kept_at_a_start() -> Iterator[None]:
+    """On a full disk no broker starts, so nothing can be deleted."""
+
+    def begin(self: Room) -> None:
+        self._has_reserve = RESERVE in self._disk.names(RESERVE_FOLDER)
+
+    with patch.object(Room, "begin", begin):
+        yield
+
+
+@contextmanager
+def ledger_made_in_vain_left() -> Iterator[None]:
+    """One that no list has, since there was no room to write the list."""
+
+    async def write(backend: Any, record: ListRecord, value: Any, ledger_id: int) -> None:
+        await record.write(value)
+
+    with ExitStack() as patches:
+        for module in (ledger, recovery):
+            patches.enter_context(patch.object(module, "write_with_new_ledger", write))
+        yield
+
+
+@contextmanager
+def ages_by_the_wall_clock() -> Iterator[None]:
+    """A clock that is set back keeps consumed ledgers for as long again."""
+    with patch.object(SteadyTime, "now_ms", lambda self: self._clock.now_ms()):
+        yield
+
+
+@contextmanager
+def evicted_entries_mistaken() -> Iterator[None]:
+    """Who reads from before what is in memory is given what is in memory in its stead."""
+    right = BlockReader.cached
+
+    def cached(self: BlockReader, state: Any, first: int, last: int, *limits: int) -> Any:
+        in_memory = state.tail.first_entry_id
+        if not first < in_memory <= last:
+            return right(self, state, first, last, *limits)
+        run = right(self, state, in_memory, last, *limits)
+        return None if run is None else replace(run, first_entry_id=first)
+
+    with patch.object(BlockReader, "cached", cached):
+        yield
+
+
 BUGS = {
     "deletion-without-a-tombstone": deletion_without_a_tombstone,
     "deleted-ledgers-left": deleted_ledgers_left,
     "deletion-overtaken-by-an-unload": deletion_overtaken_by_an_unload,
     "missing-descriptors-end-it": missing_descriptors_taken_for_a_failed_disk,
+    "journal-kept-on-a-full-disk": journal_kept_on_a_full_disk,
+    "reserve-kept-at-a-start": reserve_kept_at_a_start,
+    "ledger-made-in-vain-left": ledger_made_in_vain_left,
+    "ages-by-the-wall-clock": ages_by_the_wall_clock,
+    "evicted-entries-mistaken": evicted_entries_mistaken,
 }

@@ -29,7 +29,9 @@ def leftovers(process: BrokerProcess) -> list[str]:
 
 
 def not_trimmed(process: BrokerProcess) -> list[str]:
-    """Retention is 0, housekeeping had its time: what every durable cursor has consumed is gone."""
+    """Retention is over and housekeeping had its time: what all durable cursors have consumed is
+    gone.
+    """
     assert process.broker is not None
     found = []
     for topic in process.broker.topics.loaded():

@@ -7,6 +7,7 @@ from typing import Any, Final
 from sim_scenario import Scenario
 
 from features.feature import Feature, half_way
+from pybroker.names import TopicName
 
 HOUR_MS: Final = 3_600_000
 YEAR_MS: Final = 365 * 24 * HOUR_MS
@@ -21,17 +22,19 @@ class Unloads(Feature):
         for _ in range(self.rng.randint(1, 6)):
             self.world.after(self.some_time(), self._unload)
 
-    def _unload(self) -> None:
+    def _unload(self, again: TopicName | None = None) -> None:
         if not self.broker.serving:
             return
         topics = self.broker.topics
         loaded = [topic.name for topic in topics.loaded()]
         if not loaded:
             return
-        name = self.rng.choice(loaded)
+        name = again if again in loaded else self.rng.choice(loaded)
         self.note(f"unloads {name}")
         self.count("unloads")
-        if self.rng.random() < 0.3:
+        if self.rng.random() < 0.4:  # it may be on its way back by then
+            self.world.after(0.3 * self.rng.random(), self._unload, name)
+        elif self.rng.random() < 0.3:
             self.count("crashes in an unload")
             self.broker.crash(half_way(self.rng))
         self.broker.begin(topics.unload(name), f"unload {name}")

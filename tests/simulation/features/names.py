@@ -50,7 +50,7 @@ class SmallLogs(Feature):
     def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:
         return replace(
             scenario,
-            pending_ack_log_entries=rng.choice((1, 2, 4)),
+            pending_ack_log_entries=rng.choice((1, 3, 4, 5)),
             batching=True,
             transformers=scenario.transformers or ("Exclusive", "Shared"),
         )

@@ -27,7 +27,9 @@ UNTIL_TRIMMED_S: Final = 45.0  # a few rounds of housekeeping
 
 
 class Trimming(Feature):
-    """Retention 0 and small ledgers: what each durable subscription has consumed goes, no more."""
+    """Short retention and small ledgers: what each durable subscription has consumed goes when its
+    time is over, no more.
+    """
 
     name = "trimming"
 
@@ -35,7 +37,7 @@ class Trimming(Feature):
     def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:
         return replace(
             scenario,
-            retention=0,
+            retention=rng.choice((0, 1)),
             max_entries_per_ledger=rng.choice((3, 8)),
             guards=(*scenario.guards, (STREAM, "fast"), (STREAM, "slow")),
         )
@@ -60,7 +62,7 @@ class Trimming(Feature):
     def account(self, logs: Logs) -> list[str]:
         """Once more something is written, so that the last ledger is closed."""
         self.simulation.on_a_fresh_node(self._write_a_little())
-        self.world.sleep(UNTIL_TRIMMED_S)
+        self.world.sleep(60.0 * self.simulation.scenario.retention + UNTIL_TRIMMED_S)
         found = [text for consumer in self.consumers for text in consumer.violations()]
         return [*found, *not_trimmed(self.broker), *leftovers(self.broker)]
 
@@ -136,10 +138,11 @@ class FullDisk(Feature):
 
     @classmethod
     def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:
-        # In a large journal the ballast would stay until that is full.
+        # A journal that is full soon, or one that has to go before it is.
+        journal_max_bytes = rng.choice((10_000, 64 * 1024 * 1024))
         return replace(
             scenario,
-            storage={**scenario.storage, "journal_max_bytes": 10_000},
+            storage={**scenario.storage, "journal_max_bytes": journal_max_bytes},
             guards=(*scenario.guards, (BALLAST, "guard")),  # it is not to be trimmed
         )
 
