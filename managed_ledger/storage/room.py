@@ -57,15 +57,16 @@ class Room:
         free_bytes = self._disk.free_bytes()
         if self._has_reserve or self.is_low or not free_bytes or free_bytes < SPARE_BYTES:
             return
-        file = self._disk.create(RESERVE)
-        try:
-            file.pwritev([bytes(RESERVE_BYTES)], 0)
-            file.fdatasync()
-        except OSError:
-            self._disk.unlink(RESERVE)
-            raise
-        finally:
-            file.close()
+        if RESERVE not in self._disk.names(RESERVE_FOLDER):
+            file = self._disk.create(RESERVE)
+            try:
+                file.pwritev([bytes(RESERVE_BYTES)], 0)
+                file.fdatasync()
+            except OSError:
+                self._disk.unlink(RESERVE)
+                raise
+            finally:
+                file.close()
         self._has_reserve = True
 
     def give_up_reserve(self) -> bool:
