@@ -80,8 +80,10 @@ class LocalParticipants:
     async def _load_and_end(self, name: TopicName, end: End) -> None:
         loaded = await self._topics.get(name)
         ending = None if loaded is None else end(loaded)
-        if ending is not None:
+        if isinstance(ending, asyncio.Future):
             await asyncio.shield(ending)  # others may wait for the same
+        elif ending is not None:
+            await ending  # nobody else has it, nor would hear of its failure
 
 
 def _participant(topic: str) -> TopicName:
