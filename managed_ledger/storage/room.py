@@ -62,6 +62,7 @@ class Room:
             try:
                 file.pwritev([bytes(RESERVE_BYTES)], 0)
                 file.fdatasync()
+                self._disk.sync_folder(RESERVE_FOLDER)
             except OSError:
                 self._disk.unlink(RESERVE)
                 raise

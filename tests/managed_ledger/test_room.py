@@ -131,6 +131,19 @@ def test_on_a_disk_without_any_room_a_deletion_is_written_into_the_reserve(run, 
     run(scenario())
 
 
+def test_the_reserve_outlasts_a_power_cut(run, clock):
+    async def scenario():
+        disk = Disk()
+        synced = []
+        disk.fault = lambda operation, name: operation == "sync_folder" and synced.append(name)
+        backend = await opened(disk, clock)
+        await backend.close()
+        assert RESERVE in disk.files
+        assert "reserve" in synced
+
+    run(scenario())
+
+
 def test_a_start_on_a_disk_without_any_room_uses_the_reserve(run, clock):
     async def scenario():
         disk = Disk()
