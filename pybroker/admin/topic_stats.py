@@ -348,13 +348,12 @@ def _traffic_in(counter: tuple[str, ...], source: Topic | Producer, rates: Rates
 
 
 def _transactions(topic: Topic, now_ms: int) -> Stats:
-    ongoing = topic.buffer.ongoing()
+    oldest = topic.buffer.oldest()
     stats: Stats = {
-        "ongoingTxnCount": len(ongoing),
+        "ongoingTxnCount": topic.buffer.open_count,
         "lastStablePosition": str(topic.max_read_position),
     }
-    if ongoing:
-        oldest = ongoing[0]
+    if oldest is not None:
         stats["oldestOpenTransaction"] = {
             "txnId": str(oldest.txn_id),
             "startPosition": None if oldest.first_position is None else str(oldest.first_position),

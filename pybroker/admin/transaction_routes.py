@@ -134,7 +134,7 @@ class TransactionRoutes:
         return {
             "state": "Ready",
             "maxReadPosition": str(topic.max_read_position),
-            "ongoingTxnSize": len(topic.buffer.ongoing()),
+            "ongoingTxnSize": topic.buffer.open_count,
         }
 
     async def in_buffer(self, request: Request) -> Stats:

@@ -6,6 +6,7 @@ beyond its position, the scan from that position says again.
 """
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, unquote
@@ -14,9 +15,11 @@ from managed_ledger.codec import Reader, Writer
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.names import TxnId
+from pybroker.runtime import Pace
 
 _FORMAT: Final = 1
 _SNAPSHOTS: Final = "transaction-buffer/"
+_NUMBERS_A_TURN: Final = 10_000
 
 
 def no_ranges() -> "array[int]":
@@ -66,27 +69,41 @@ class BufferHead:
     position: Position
     open_transactions: list[OpenTransactionRecord]
 
-    def encode(self) -> bytes:
-        out = Writer()
-        out.number(_FORMAT)
-        out.number(self.position.ledger_id + 1)
-        out.number(self.position.entry_id + 1)
-        out.number(len(self.open_transactions))
-        for transaction in self.open_transactions:
-            out.number(transaction.txn_id.most)
-            out.number(transaction.txn_id.least)
-            out.number(transaction.opened_at_ms)
-            out.number(len(transaction.ranges))
-            for number in transaction.ranges.flat:
-                out.number(number)
-        return out.getvalue()
-
     @classmethod
     def decode(cls, value: bytes, key: str) -> "BufferHead":
         data = Reader(value, f"the transaction buffer's snapshot {key!r}")
         data.version(_FORMAT)
         position = Position(data.number() - 1, data.number() - 1)
         return cls(position, [_read_transaction(data) for _ in range(data.number())])
+
+
+async def encode_buffer_head(
+    position: Position, transactions: Iterable[OpenTransactionRecord]
+) -> bytes:
+    """A head as of now, if `transactions` are those open now. It is made piece by piece: ranges
+    that are added meanwhile lie beyond `position`, and whether they are told twice is all one.
+    """
+    pace = Pace(_NUMBERS_A_TURN)
+    body, count = Writer(), 0
+    for transaction in transactions:
+        flat = transaction.ranges.flat[:]
+        count += 1
+        body.number(transaction.txn_id.most)
+        body.number(transaction.txn_id.least)
+        body.number(transaction.opened_at_ms)
+        body.number(len(flat) // 3)
+        for at in range(0, len(flat), _NUMBERS_A_TURN):
+            some = flat[at : at + _NUMBERS_A_TURN]
+            for number in some:
+                body.number(number)
+            await pace.step(4 + len(some))
+    head = Writer()
+    head.number(_FORMAT)
+    head.number(position.ledger_id + 1)
+    head.number(position.entry_id + 1)
+    head.number(count)
+    head.raw(body.getvalue())
+    return head.getvalue()
 
 
 def _read_transaction(data: Reader) -> OpenTransactionRecord:

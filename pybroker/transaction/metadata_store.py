@@ -2,14 +2,17 @@
 
 A decision changes nothing and may refuse; it is a record. The coordinator puts the record into its
 log and applies it; recovery applies the same records read back. `apply` cannot refuse. A snapshot
-is made of records too: those that would bring the live transactions about.
+is made of records too: those that would bring the live transactions about. It is taken piece by
+piece; what records in between say of a transaction that is still to come, its own piece says, too.
 
 Live transactions are kept whole. Of an ended one only the outcome stays, for the retention time, so
 that an END is idempotent and a participant that asks gets the truth.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 from pybroker.errors import InvalidTxnStatus, NotAllowed, TooManyRequests, TransactionNotFound
 from pybroker.names import TxnId
@@ -22,6 +25,8 @@ from pybroker.transaction.txn_status import (
     TxnAction,
     TxnStatus,
 )
+
+_PARTICIPANTS_PER_RECORD: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,7 @@ class TransactionMetadataStore:
         self._live: dict[int, TransactionMetadata] = {}
         self._highest_id = -1
         self._lowest_live = 0  # every id below it has ended; advances, never goes back
+        self._replaying = False
         self.outcomes = OutcomeWindow(limits.outcome_retention_ms)
 
     # What is
@@ -110,7 +116,12 @@ class TransactionMetadataStore:
 
     @property
     def low_watermark(self) -> int:
-        """Smallest live id - 1: all up to here have ended. -1 before the first has."""
+        """Smallest live id - 1: all up to here have ended. -1 before the first has.
+
+        While the log is being replayed a missing one may be still to come.
+        """
+        if self._replaying:
+            return self._lowest_live - 1
         while self._lowest_live <= self._highest_id and self._lowest_live not in self._live:
             self._lowest_live += 1
         return self._lowest_live - 1
@@ -204,14 +215,24 @@ class TransactionMetadataStore:
 
     # Changes
 
+    @contextmanager
+    def replaying(self) -> Iterator[None]:
+        """Around the replay of a log."""
+        self._replaying = True
+        yield
+        self._replaying = False
+        self._live = dict(sorted(self._live.items()))  # oldest first
+
     def apply(self, record: Record) -> None:
         match record:
             case NewTransaction():
                 self._apply_new(record)
             case AddPartitions(local_id, topics):
-                self._live[local_id].partitions.update(dict.fromkeys(topics))
+                if (transaction := self._live.get(local_id)) is not None:
+                    transaction.partitions.update(dict.fromkeys(topics))
             case AddSubscriptions(local_id, subscriptions):
-                self._live[local_id].subscriptions.update(dict.fromkeys(subscriptions))
+                if (transaction := self._live.get(local_id)) is not None:
+                    transaction.subscriptions.update(dict.fromkeys(subscriptions))
             case ChangeStatus():
                 self._apply_status(record)
             case IdsUsed(highest_id, low_watermark):
@@ -234,27 +255,41 @@ class TransactionMetadataStore:
 
     def _apply_status(self, record: ChangeStatus) -> None:
         if record.status in (TxnStatus.COMMITTED, TxnStatus.ABORTED):
-            del self._live[record.local_id]
+            self._live.pop(record.local_id, None)
             self.outcomes.record(record.local_id, record.status)
             self.outcomes.passed(record.at_ms, self.low_watermark)
             return
-        self._live[record.local_id].status = record.status
+        transaction = self._live.get(record.local_id)
+        if transaction is not None:
+            transaction.status = record.status
 
     def snapshot_pays_after(self, entries: int) -> bool:
         """Writing all live transactions again must cost less than what was logged since."""
         return entries >= max(self._limits.snapshot_entries, 2 * len(self._live))
 
     def snapshot(self) -> Iterator[Record]:
-        """Records that bring about all of this but the outcomes, which have their own storage."""
+        """Records that bring about all of this but the outcomes, which have their own storage.
+
+        Each is true when it is asked for: other records may be applied, and logged, in between.
+        """
         yield IdsUsed(self._highest_id, self.low_watermark)
         yield from self.outcomes.marks()
-        for local_id, transaction in self._live.items():
-            yield NewTransaction(
-                local_id, transaction.timeout_ms, transaction.opened_at_ms, transaction.owner
-            )
-            if transaction.partitions:
-                yield AddPartitions(local_id, tuple(transaction.partitions))
-            if transaction.subscriptions:
-                yield AddSubscriptions(local_id, tuple(transaction.subscriptions))
-            if transaction.status is not TxnStatus.OPEN:
-                yield ChangeStatus(local_id, transaction.status, transaction.opened_at_ms)
+        for transaction in self.live():
+            for record in _records(transaction):
+                if transaction.txn_id.least not in self._live:
+                    break  # it has ended, and that is in the log
+                yield record
+
+
+def _records(transaction: TransactionMetadata) -> Iterator[Record]:
+    local_id = transaction.txn_id.least
+    yield NewTransaction(
+        local_id, transaction.timeout_ms, transaction.opened_at_ms, transaction.owner
+    )
+    topics, subscriptions = tuple(transaction.partitions), tuple(transaction.subscriptions)
+    for at in range(0, len(topics), _PARTICIPANTS_PER_RECORD):
+        yield AddPartitions(local_id, topics[at : at + _PARTICIPANTS_PER_RECORD])
+    for at in range(0, len(subscriptions), _PARTICIPANTS_PER_RECORD):
+        yield AddSubscriptions(local_id, subscriptions[at : at + _PARTICIPANTS_PER_RECORD])
+    if transaction.status is not TxnStatus.OPEN:
+        yield ChangeStatus(local_id, transaction.status, transaction.opened_at_ms)

@@ -7,7 +7,7 @@ just before it. Insertion order is the order of first entries, so only the oldes
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import ItemsView
+from collections.abc import ItemsView, Iterator
 
 from managed_ledger.position import Position
 from pybroker.names import TxnId
@@ -79,12 +79,14 @@ class OpenTransactions:
     def remove(self, txn_id: TxnId) -> None:
         self.range_count -= len(self._by_id.pop(txn_id).ranges)
 
-    def records(self) -> list[OpenTransactionRecord]:
-        return [
+    def records(self) -> Iterator[OpenTransactionRecord]:
+        """Those that are open now and had something in the log when their turn comes."""
+        now_open = list(self._by_id.items())
+        return (
             OpenTransactionRecord(txn_id, transaction.opened_at_ms, transaction.ranges)
-            for txn_id, transaction in self._by_id.items()
+            for txn_id, transaction in now_open
             if transaction.ranges
-        ]
+        )
 
     def restore(self, record: OpenTransactionRecord) -> None:
         """Oldest first."""

@@ -52,6 +52,7 @@ from pybroker.transaction.txn_status import (
 __all__ = ["PendingAck", "PendingAckStats", "PendingAcks"]
 
 _CHECK_INTERVAL_S: Final = 5.0
+_SETTLED_A_TURN: Final = 1000
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ class PendingAcks:
         await store.replay(pending._apply)
         if store.records_since_snapshot:
             pending._visit_later()
-        pending._settle()
+        pending._settle(list(pending._state.transactions))
         return pending
 
     def _apply(self, record: Record) -> None:
@@ -274,14 +275,22 @@ class PendingAcks:
         ending.set_result(None)
         self._checkpoint_if_long()
 
-    def _settle(self) -> None:
-        """End here what is over elsewhere. Source: KIP-98, "correlated hard failures"."""
-        for txn_id, held in list(self._state.transactions.items()):
-            try:
-                action = None if held.ending else action_to_settle(self._outcomes, txn_id)
-            except TransactionCoordinatorNotFound:
-                continue  # it is recovering: ask again later
-            if action is not None:
+    def _settle(self, txn_ids: list[TxnId]) -> None:
+        """End here what is over elsewhere, some now and the others soon.
+
+        Source: KIP-98, "correlated hard failures".
+        """
+        for txn_id in txn_ids[:_SETTLED_A_TURN]:
+            self._settle_one(txn_id)
+        if (left := txn_ids[_SETTLED_A_TURN:]) and not self._closed:
+            self._ledger.housekeeper.visit_in(0, partial(self._settle, left))
+
+    def _settle_one(self, txn_id: TxnId) -> None:
+        held = self._state.transactions.get(txn_id)
+        if held is None or held.ending or self._closed:
+            return
+        with suppress(TransactionCoordinatorNotFound):  # it is recovering: ask again later
+            if (action := action_to_settle(self._outcomes, txn_id)) is not None:
                 log.warning("%s: transaction %s was left open; ending it", self._topic, txn_id)
                 self._start_end(txn_id, action)
 
@@ -294,7 +303,7 @@ class PendingAcks:
     def _visited(self) -> None:
         """Runs while there is something to settle or to clean; then an idle one costs nothing."""
         self._visit = None
-        self._settle()
+        self._settle(list(self._state.transactions))
         if self._state.is_empty and self._store.records_since_snapshot:
             self._start_checkpoint()
         if self._state.transactions or self._store.records_since_snapshot:

@@ -12,14 +12,11 @@ a crash cut short is begun anew.
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 from urllib.parse import quote, unquote
 
 from managed_ledger.factory import ManagedLedgerFactory
 from pybroker.names import PENDING_ACK_SUFFIX, TopicName, TxnId, pending_ack_log
 from pybroker.transaction.pending_ack_store import AckRecord, PendingAckStore, Record
-
-_RECORDS_PER_ENTRY: Final = 500
 
 log = logging.getLogger(__name__)
 
@@ -79,9 +76,7 @@ async def _write_anew(
     name = pending_ack_log(owner.topic, owner.name)
     await factory.delete(name)
     store = await PendingAckStore.open_log(factory, name)
-    starts = range(0, len(records), _RECORDS_PER_ENTRY)
-    entries = [records[start : start + _RECORDS_PER_ENTRY] for start in starts]
-    await store.replace_past(entries, _nothing)
+    await store.replace_past(records, _nothing)
     await store.close()
 
 

@@ -10,7 +10,9 @@ flight for the same message only one passes; `give_back` undoes it when the writ
 
 import asyncio
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Final
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
@@ -18,6 +20,8 @@ from pybroker.errors import TransactionConflict
 from pybroker.names import TxnId
 from pybroker.transaction.pending_ack_store import AckRecord, EndRecord, PendingAck, Record
 from pybroker.transaction.txn_status import TxnAction
+
+_ACKS_PER_RECORD: Final = 500
 
 
 class AcksOfTransaction:
@@ -37,18 +41,19 @@ class AcksOfTransaction:
         """Of the individual ones, in order."""
         return sorted({**self.whole, **dict.fromkeys(self.indexes)})
 
-    def records(self, txn_id: TxnId) -> list[Record]:
-        """What brings this about again."""
-        individual = [PendingAck(position) for position in self.whole]
-        for position, bits in self.indexes.items():
-            size = self.batch_sizes[position]
-            individual.append(PendingAck(position, ~bits & ((1 << size) - 1), size))
-        records: list[Record] = [AckRecord(txn_id, False, individual)] if individual else []
+    def records(self, txn_id: TxnId) -> Iterator[Record]:
+        """What brings this about again, in parts."""
+        batches = [(at, bits, self.batch_sizes[at]) for at, bits in self.indexes.items()]
+        individual = chain(
+            map(PendingAck, tuple(self.whole)),
+            (PendingAck(at, ~bits & ((1 << size) - 1), size) for at, bits, size in batches),
+        )
+        while some := list(islice(individual, _ACKS_PER_RECORD)):
+            yield AckRecord(txn_id, False, some)
         if self.cumulative:
-            records.append(AckRecord(txn_id, True, [self.cumulative[-1]]))
+            yield AckRecord(txn_id, True, [self.cumulative[-1]])
         if self.action is not None:
-            records.append(EndRecord(txn_id, self.action))
-        return records
+            yield EndRecord(txn_id, self.action)
 
 
 class PendingAckState:
@@ -240,9 +245,15 @@ class PendingAckState:
             self._cumulative_owner = None
         return transaction.positions()
 
-    def records(self) -> list[list[Record]]:
-        """What brings all of this about again, a transaction an item."""
-        return [transaction.records(txn_id) for txn_id, transaction in self.transactions.items()]
+    def records(self) -> Iterator[Record]:
+        """What brings all of this about again. Each is true when it is asked for: others may be
+        applied, and logged, in between.
+        """
+        for txn_id, transaction in list(self.transactions.items()):
+            for record in transaction.records(txn_id):
+                if self.transactions.get(txn_id) is not transaction:
+                    break  # it has ended, and that is in the log
+                yield record
 
     def _of(self, txn_id: TxnId) -> AcksOfTransaction:
         transaction = self.transactions.get(txn_id)

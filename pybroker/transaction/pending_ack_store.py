@@ -5,7 +5,7 @@ format byte, a count and so many records.
 """
 
 import enum
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -154,11 +154,14 @@ class PendingAckStore:
         return self._log.records_since_snapshot
 
     async def replace_past(
-        self, live: Sequence[Sequence[Record]], elsewhere: Callable[[], Awaitable[None]]
+        self, live: Iterable[Record], elsewhere: Callable[[], Awaitable[None]]
     ) -> None:
-        """Keep only the records of `live`, one transaction an item; see SnapshotLog."""
-        entries = [encode_entry(records) for records in live] or [encode_entry(())]
-        await self._log.replace_past(entries, elsewhere)
+        """Keep only the records of `live`; see SnapshotLog."""
+        await self._log.replace_past(live, _weight, elsewhere)
 
     async def close(self) -> None:
         await self._log.close()
+
+
+def _weight(record: Record) -> int:
+    return len(record.acks) if isinstance(record, AckRecord) else 1

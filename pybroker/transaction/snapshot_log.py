@@ -5,15 +5,17 @@
 
 Records that come within one tick become one entry, for an entry costs more than a record.
 
-A snapshot is ordinary entries, appended in one go: at that instant they must say what every earlier
-entry said together, those not yet durable too. Once they are durable, and whatever else the caller
-keeps elsewhere, the mark-delete moves and the ledgers before it are trimmed. A crash before that
-replays the old entries and then, in part or whole, the snapshot: applying must bear the repetition.
+A snapshot is ordinary entries, made and appended one by one; others have the loop in between. Each
+says how a part of what lives is at that instant, when all that was logged before has been applied.
+So what is logged meanwhile may speak of what only a later entry brings: applying passes over it,
+for that entry has it, too. Once all are durable, and whatever else the caller keeps elsewhere, the
+mark-delete moves and the ledgers before it are trimmed. A crash before that replays the old entries
+and then, in part or whole, the snapshot: applying must bear the repetition.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, Generic, TypeVar
 
@@ -28,6 +30,7 @@ _CONFIG: Final = ManagedLedgerConfig(min_rollover_time_ms=60_000)
 _READ_ENTRIES: Final = 1000
 _READ_BYTES: Final = 4 * 1024 * 1024
 _RECORDS_PER_ENTRY: Final = 500
+PARTS_PER_ENTRY: Final = 500  # of a snapshot: so many are encoded in one go
 
 R = TypeVar("R")
 Done = Callable[[Exception | None], None]
@@ -102,20 +105,29 @@ class SnapshotLog(Generic[R]):
                 log.exception("%s: what waited for a record failed", self.name)
 
     async def replace_past(
-        self, snapshot: Sequence[bytes], elsewhere: Callable[[], Awaitable[None]]
+        self,
+        snapshot: Iterable[R],
+        weigh: Callable[[R], int],
+        elsewhere: Callable[[], Awaitable[None]],
     ) -> None:
-        """Append `snapshot` (at least one entry), now, and let go of everything before it.
+        """Append `snapshot`, beginning now, and let go of everything before it.
 
-        `elsewhere` makes durable what the dropped entries led to outside this log.
+        Its records are asked for as they are encoded, some in a turn; `weigh` says how many parts
+        one has, PARTS_PER_ENTRY at most. `elsewhere` makes durable what the dropped entries led to
+        outside this log.
         """
-        self._write_gathered()
         self.records_since_snapshot = 0
-        first = await self._append_snapshot(snapshot)
+        appended: list[asyncio.Future[Position]] = []
+        for records in _by_weight(snapshot, weigh):
+            self._write_gathered()  # it has been applied: the snapshot comes behind it
+            appended.append(self._append_snapshot(self._encode(records)))
+            await asyncio.sleep(0)
+        first, *_ = [await durable for durable in appended]
         await elsewhere()
         self._cursor.mark_delete(first.before)
         await self._cursor.flush()
 
-    def _append_snapshot(self, entries: Sequence[bytes]) -> asyncio.Future[Position]:
+    def _append_snapshot(self, entry: bytes) -> asyncio.Future[Position]:
         durable: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
 
         def written(position: Position | None, error: Exception | None) -> None:
@@ -129,9 +141,23 @@ class SnapshotLog(Generic[R]):
                 durable.set_exception(error)
                 durable.exception()  # retrieved: nobody may be waiting
 
-        self._ledger.append(entries, [1] * len(entries), written)
+        self._ledger.append([entry], [1], written)
         return durable
 
     async def close(self) -> None:
         self._write_gathered()
         await self._ledger.close()
+
+
+def _by_weight(records: Iterable[R], weigh: Callable[[R], int]) -> Iterator[list[R]]:
+    """At least one list."""
+    some: list[R] = []
+    weight, empty = 0, True
+    for record in records:
+        some.append(record)
+        weight += weigh(record)
+        if weight >= PARTS_PER_ENTRY:
+            yield some
+            some, weight, empty = [], 0, False
+    if some or empty:
+        yield some

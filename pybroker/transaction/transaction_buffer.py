@@ -18,7 +18,7 @@ when an END's low watermark says that it must be over.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -30,9 +30,9 @@ from managed_ledger.storage.backend import MetadataStore
 from pybroker.config import BrokerConfig
 from pybroker.errors import InvalidTxnStatus, PulsarError, TransactionCoordinatorNotFound
 from pybroker.names import TopicName, TxnId
-from pybroker.runtime import Clock, Tasks
+from pybroker.runtime import Clock, Pace, Tasks
 from pybroker.transaction.aborted_txns import HiddenEntries
-from pybroker.transaction.buffer_snapshot import BufferHead, BufferSnapshots
+from pybroker.transaction.buffer_snapshot import BufferHead, BufferSnapshots, encode_buffer_head
 from pybroker.transaction.open_transactions import OpenTransaction, OpenTransactions
 from pybroker.transaction.transactional_entries import (
     SINCE,
@@ -55,6 +55,7 @@ from pybroker.transaction.txn_status import (
 
 _SCAN_ENTRIES: Final = 1000
 _SCAN_BYTES: Final = 4 * 1024 * 1024
+_SETTLED_A_TURN: Final = 1000
 _SCAN_LIMIT_ENTRIES: Final = 10_000  # plain ones too are read at recovery: so many pay a snapshot
 
 Appended = Callable[[Position | None, Exception | None], None]
@@ -326,12 +327,23 @@ class TransactionBuffer:
     def has_open(self) -> bool:
         return bool(self._open)
 
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    def oldest(self) -> OngoingTransaction | None:
+        """The one that holds readers back."""
+        return next(self._ongoing(), None)
+
     def ongoing(self) -> list[OngoingTransaction]:
         """Oldest first entry first."""
-        return [
+        return list(self._ongoing())
+
+    def _ongoing(self) -> Iterator[OngoingTransaction]:
+        return (
             OngoingTransaction(txn_id, transaction.ranges.first_position, transaction.opened_at_ms)
             for txn_id, transaction in self._open.items()
-        ]
+        )
 
     # Recovery
 
@@ -365,8 +377,10 @@ class TransactionBuffer:
             head = BufferHead(parse_position(self._ledger.properties[SINCE]), [])
         self._restore(head)
         await self._scan(head.position)
+        pace = Pace(_SETTLED_A_TURN)
         for txn_id, _ in list(self._open.items()):
             self._settle(txn_id)
+            await pace.step()
         if self._open:
             self._visit_later()
 
@@ -407,10 +421,16 @@ class TransactionBuffer:
             self._visit = self._ledger.housekeeper.visit_in(interval_s, self._visited)
 
     def _visited(self) -> None:
-        self._visit = None
         self._mark_ledger()
-        for txn_id, _ in list(self._open.items()):
+        self._settle_all([txn_id for txn_id, _ in self._open.items()])
+
+    def _settle_all(self, txn_ids: list[TxnId]) -> None:
+        self._visit = None
+        for txn_id in txn_ids[:_SETTLED_A_TURN]:
             self._settle(txn_id)
+        if left := txn_ids[_SETTLED_A_TURN:]:
+            self._visit = self._ledger.housekeeper.visit_in(0, partial(self._settle_all, left))
+            return
         self._start_snapshot_if_due()
         if self._open or self._changes:
             self._visit_later()
@@ -429,12 +449,12 @@ class TransactionBuffer:
         what the completions so far have told. What is in flight belongs to the next scan.
         """
         position = self._ledger.last_confirmed
-        head = BufferHead(position, self._open.records()).encode()
+        open_now = self._open.records()
         hidden, trimmed = self.hidden.take_changes(), self._trimmed
         self._trimmed = []
         changes, self._changes = self._changes, 0
         try:
-            await self._snapshots.write(head, hidden)
+            await self._snapshots.write(await encode_buffer_head(position, open_now), hidden)
             await self._snapshots.drop_ledgers(trimmed)
         except (ManagedLedgerError, asyncio.CancelledError):
             self.hidden.changed_again(hidden)

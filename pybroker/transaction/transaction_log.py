@@ -7,7 +7,6 @@ are dense and outlive many snapshots, so they stay out of the log: one metadata 
 
 import enum
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Final
 
 from managed_ledger.codec import Reader, Writer
@@ -28,7 +27,6 @@ from pybroker.transaction.snapshot_log import Done, SnapshotLog
 from pybroker.transaction.txn_status import TxnStatus
 
 _FORMAT: Final = 1
-_SNAPSHOT_RECORDS_PER_ENTRY: Final = 500
 _CURSOR: Final = "transaction.subscription"
 
 
@@ -143,7 +141,8 @@ class TransactionLog:
                 store.apply(record)
             return len(records)
 
-        await self._log.replay(apply)
+        with store.replaying():
+            await self._log.replay(apply)
 
     def append(self, record: Record, done: Done) -> None:
         """Queue it, now; `done` is told when it is durable, or why it is not."""
@@ -163,15 +162,16 @@ class TransactionLog:
             for number in expired:
                 await self._metadata.delete(f"{self._chunks}{number}")
 
-        await self._log.replace_past(_snapshot_entries(store), write_outcomes)
+        await self._log.replace_past(store.snapshot(), _weight, write_outcomes)
 
     async def close(self) -> None:
         await self._log.close()
 
 
-def _snapshot_entries(store: TransactionMetadataStore) -> list[bytes]:
-    records = store.snapshot()
-    entries: list[bytes] = []
-    while batch := list(islice(records, _SNAPSHOT_RECORDS_PER_ENTRY)):
-        entries.append(encode_entry(batch))
-    return entries
+def _weight(record: Record) -> int:
+    match record:
+        case AddPartitions(_, topics):
+            return len(topics)
+        case AddSubscriptions(_, subscriptions):
+            return len(subscriptions)
+    return 1

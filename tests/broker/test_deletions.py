@@ -29,7 +29,7 @@ from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
 from pybroker.errors import TopicNotFound
 from pybroker.names import TopicName, pending_ack_log
-from pybroker.transaction.buffer_snapshot import BufferHead, BufferSnapshots
+from pybroker.transaction.buffer_snapshot import BufferSnapshots, encode_buffer_head
 
 ORDERS = TopicName.parse("orders")
 OTHER = TopicName.parse("other")
@@ -74,7 +74,7 @@ class Life:
         await pending.append_one(b"pending")
         await pending.open_cursor("its own")
         snapshots = BufferSnapshots(self.metadata, name.ledger_name)
-        await snapshots.write(BufferHead(Position(0, 0), []).encode(), {0: b"hidden"})
+        await snapshots.write(await encode_buffer_head(Position(0, 0), []), {0: b"hidden"})
         await self.topics.schemas.add(name, StoredSchema("s", 1, b""))
         (key,) = snapshot_keys(self.metadata, name.ledger_name)
         await self.metadata.put(key, encode_head(Position(0, 0)))
@@ -231,7 +231,7 @@ def test_what_outlived_its_topic_goes_at_start() -> None:
         await life.fill(OTHER)
         await life.metadata.put(f"/deduplication/{ORDERS.ledger_name}", b"{}")
         snapshots = BufferSnapshots(life.metadata, ORDERS.ledger_name)
-        await snapshots.write(BufferHead(Position(0, 0), []).encode(), {0: b"hidden"})
+        await snapshots.write(await encode_buffer_head(Position(0, 0), []), {0: b"hidden"})
         await life.factory.open(pending_ack_log(ORDERS, SUBSCRIPTION))
 
     async def look(life: Life) -> None:

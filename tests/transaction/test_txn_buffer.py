@@ -11,7 +11,7 @@ from managed_ledger.errors import ManagedLedgerError, StorageFailed
 from managed_ledger.position import Position
 from pybroker.errors import InvalidTxnStatus, TransactionNotFound
 from pybroker.names import TxnId
-from pybroker.transaction import transaction_buffer
+from pybroker.transaction import buffer_snapshot, transaction_buffer
 
 
 @in_world
@@ -223,6 +223,32 @@ async def test_a_snapshot_leaves_what_is_in_flight_to_the_scan(world: World) -> 
     world = await world.crashed()
     await world.end(txn_id, ABORT)
     assert await world.read() == []
+
+
+@in_world
+async def test_others_have_their_turn_while_a_snapshot_is_made(world: World) -> None:
+    """What ends, goes on or begins meanwhile is in the log behind the snapshot's position."""
+    buffer = await world.buffer()
+    txn_ids = [await world.begin_on(ORDERS) for _ in range(6)]
+    for number, txn_id in enumerate(txn_ids[:5]):
+        await world.send(txn_id, f"first of {number}")
+    with patch.object(buffer_snapshot, "_NUMBERS_A_TURN", 1):
+        snapshot = asyncio.ensure_future(buffer._snapshot())
+        await asyncio.sleep(0)
+        assert not snapshot.done()
+        before = buffer.last_visible_position()
+        await world.end(txn_ids[0], COMMIT)
+        await world.end(txn_ids[4], ABORT)
+        await world.send(txn_ids[1], "second of 1")
+        await world.send(txn_ids[5], "first of 5")
+        assert buffer.last_visible_position() > before
+        await snapshot
+    world = await world.crashed()
+    assert world.storage.metadata.get(f"{(await world.buffer())._snapshots._prefix}head")
+    await world.end(txn_ids[1], ABORT)
+    for number in (2, 3, 5):
+        await world.end(txn_ids[number], COMMIT)
+    assert await world.read() == ["first of 0", "first of 2", "first of 3", "first of 5"]
 
 
 @in_world

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator
 
 import pytest
 from txn_world import ABORT, COMMIT, COPIES, ORDERS, World, in_world, in_world_with, run, soon
@@ -15,6 +16,8 @@ from pybroker.errors import (
 )
 from pybroker.names import TxnId
 from pybroker.transaction import outcome_window
+from pybroker.transaction.metadata_store import Record
+from pybroker.transaction.snapshot_log import PARTS_PER_ENTRY
 from pybroker.transaction.transaction_log import log_name
 from pybroker.transaction.txn_status import TxnStatus
 
@@ -365,6 +368,35 @@ async def test_a_crash_while_a_snapshot_is_written_loses_nothing(world: World) -
         await crashed.coordinators.close()
         world.storage.release()
         await begun
+
+
+@in_world
+async def test_others_have_their_turn_while_a_snapshot_is_made(world: World) -> None:
+    txn_ids = [await world.begin() for _ in range(1200)]
+    coordinator = await world.coordinators.get(0)
+    store, asked = coordinator._store, list[Record]()
+
+    records = store.snapshot()
+
+    def counted() -> Iterator[Record]:
+        for record in records:
+            asked.append(record)
+            yield record
+
+    store.snapshot = counted  # type: ignore[method-assign]
+    snapshot = asyncio.ensure_future(coordinator._log.snapshot(store))
+    await asyncio.sleep(0)
+    assert 0 < len(asked) <= PARTS_PER_ENTRY
+    await world.add(txn_ids[-1], ORDERS)  # the piece with it comes later
+    await world.end(txn_ids[-2], ABORT)
+    begun = await world.begin()
+    await snapshot
+    world = await world.crashed()
+    status = world.coordinators.status
+    assert [status(txn_id) for txn_id in txn_ids[:-2]] == [TxnStatus.OPEN] * 1198
+    assert (status(txn_ids[-2]), status(begun)) == (TxnStatus.ABORTED, TxnStatus.OPEN)
+    assert world.coordinators.has_partition(txn_ids[-1], ORDERS)
+    assert (await world.coordinators.get(0)).stats().low_watermark == -1
 
 
 @in_world

@@ -115,6 +115,33 @@ def test_a_snapshot_and_what_follows_replace_history(
         assert contents(restored) == contents(store)
 
 
+@given(steps, steps)
+def test_what_happens_while_a_snapshot_is_taken_is_in_its_pieces_or_in_the_log(
+    before: list[tuple[str, int]], meanwhile: list[tuple[str, int]]
+) -> None:
+    store, _ = live_through(before)
+    chunks, _ = store.outcomes.take_changes()
+    logged: list[Record] = []
+    script = iter(meanwhile)
+    for piece in store.snapshot():
+        logged.append(piece)
+        step, local_id = next(script, ("none", 0))
+        try:
+            record = decide(store, step, local_id, 5000) if step != "none" else None
+        except PulsarError:
+            continue
+        if record is not None:
+            store.apply(record)
+            logged.append(record)
+    restored = new_store()
+    for number, chunk in chunks.items():
+        restored.outcomes.restore_chunk(number, chunk)
+    with restored.replaying():
+        for record in decode_entry(encode_entry(logged), "test"):
+            restored.apply(record)
+    assert contents(restored) == contents(store)
+
+
 @given(steps, st.data())
 def test_a_snapshot_cut_short_changes_nothing(
     script: list[tuple[str, int]], data: st.DataObject

@@ -1,6 +1,7 @@
 """Which transactions are open on a topic, where their entries are, how far readers may go."""
 
 import pytest
+from txn_world import run
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.names import TxnId
@@ -8,6 +9,7 @@ from pybroker.transaction.buffer_snapshot import (
     BufferHead,
     OpenTransactionRecord,
     TransactionRanges,
+    encode_buffer_head,
 )
 from pybroker.transaction.open_transactions import OpenTransactions
 
@@ -68,8 +70,9 @@ def test_a_snapshot_reads_back_as_it_was_written(position: Position) -> None:
         transaction = transactions.begin(txn_id, BEGIN, 1000 + number)
         for entry_id in range(number, 20, 5):
             transactions.appended(transaction, Position(4, entry_id), 2)
-    head = BufferHead(position, transactions.records())
-    assert BufferHead.decode(head.encode(), "test") == head
+    value = run(encode_buffer_head(position, transactions.records()))
+    written = BufferHead(position, list(transactions.records()))
+    assert BufferHead.decode(value, "test") == written
 
 
 def test_what_has_nothing_in_the_log_is_not_written() -> None:
@@ -77,4 +80,4 @@ def test_what_has_nothing_in_the_log_is_not_written() -> None:
     transactions.begin(ONE, BEGIN, 0)
     two = transactions.begin(TWO, BEGIN, 7)
     transactions.appended(two, Position(4, 10), 1)
-    assert transactions.records() == [OpenTransactionRecord(TWO, 7, two.ranges)]
+    assert list(transactions.records()) == [OpenTransactionRecord(TWO, 7, two.ranges)]

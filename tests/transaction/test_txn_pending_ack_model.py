@@ -157,7 +157,7 @@ def test_replay_holds_what_was_held(script: Script, cursor_was_written: bool) ->
     state, cursor, _, records = play(script)
     replayed_cursor = cursor if cursor_was_written else cursor_over(ENTRIES)
     replayed = PendingAckState(replayed_cursor)
-    snapshot = [record for records_ in state.records() for record in records_]
+    snapshot = state.records()
     for record in decode_entry(encode_entry([*records, *snapshot]), "test"):
         if isinstance(record, EndRecord):
             if record.action is TxnAction.COMMIT:

@@ -71,7 +71,7 @@ async def nothing() -> None:
 
 async def write_old(world: World, *records: Record) -> None:
     old = await PendingAckStore.open_log(world.factory, SHARED)
-    await old.replace_past([[record] for record in records], nothing)
+    await old.replace_past(records, nothing)
 
 
 async def records_of(world: World, topic: str, name: str) -> list[Record]:

@@ -57,13 +57,11 @@ def test_the_records_of_a_transaction_bring_about_what_it_holds(state: PendingAc
     state.take_cumulative(TWO, PendingAck(AT[0]))
     state.take_cumulative(TWO, part(AT[1], 0))
     state.transactions[TWO].action = TxnAction.ABORT
-    assert state.records() == [
-        [AckRecord(ONE, False, [PendingAck(AT[4]), part(AT[3], 0, 7)])],
-        [
-            AckRecord(TWO, False, [part(AT[3], 1)]),
-            AckRecord(TWO, True, [part(AT[1], 0)]),
-            EndRecord(TWO, TxnAction.ABORT),
-        ],
+    assert list(state.records()) == [
+        AckRecord(ONE, False, [PendingAck(AT[4]), part(AT[3], 0, 7)]),
+        AckRecord(TWO, False, [part(AT[3], 1)]),
+        AckRecord(TWO, True, [part(AT[1], 0)]),
+        EndRecord(TWO, TxnAction.ABORT),
     ]
 
 

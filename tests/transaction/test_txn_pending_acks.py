@@ -1,6 +1,8 @@
 """Acknowledgements in transactions: conflicts, both ends, crashes, and a log that stays short."""
 
 import asyncio
+from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 from txn_world import ABORT, COMMIT, ORDERS, World, ended, in_world, in_world_with, soon
@@ -14,8 +16,9 @@ from pybroker.errors import (
     TransactionNotFound,
 )
 from pybroker.names import TopicName, TxnId, pending_ack_log
+from pybroker.transaction import snapshot_log
 from pybroker.transaction.pending_ack import PendingAck, PendingAcks
-from pybroker.transaction.pending_ack_store import EndRecord
+from pybroker.transaction.pending_ack_store import EndRecord, Record
 
 
 async def ten_messages(world: World) -> tuple[PendingAcks, ManagedCursor, list[Position]]:
@@ -279,6 +282,35 @@ async def test_the_log_of_an_idle_subscription_is_cleaned(world: World) -> None:
 
 
 @in_world
+async def test_what_ends_while_a_checkpoint_is_made_has_ended_after_a_crash(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    txn_ids = [await world.begin_acking() for _ in range(6)]
+    for position, txn_id in zip(at, txn_ids[:5], strict=False):
+        await acks.acknowledge(txn_id, whole(position))
+    asked: list[Record] = []
+
+    records = acks._state.records()
+
+    def counted() -> Iterator[Record]:
+        for record in records:
+            asked.append(record)
+            yield record
+
+    acks._state.records = counted  # type: ignore[method-assign]
+    with patch.object(snapshot_log, "PARTS_PER_ENTRY", 1):
+        checkpoint = asyncio.ensure_future(acks.checkpoint())
+        await asyncio.sleep(0)
+        assert len(asked) == 1
+        for txn_id, action in [(txn_ids[0], COMMIT), (txn_ids[3], ABORT), (txn_ids[4], COMMIT)]:
+            acks.end(txn_id, action)
+        late = acks.acknowledge(txn_ids[5], whole(at[6]))
+        await asyncio.gather(checkpoint, late)
+    again, cursor = await durable_cursor(await world.crashed())
+    assert [cursor.is_deleted(position) for position in at[:7]] == [1, 0, 0, 0, 1, 0, 0]
+    assert [again.is_pending(*position) for position in at[:7]] == [0, 1, 1, 0, 0, 0, 1]
+
+
+@in_world
 async def test_a_checkpoint_keeps_an_end_that_is_on_its_way(world: World) -> None:
     acks, _, at = await ten_messages(world)
     txn_id = await world.begin_acking()
@@ -289,7 +321,7 @@ async def test_a_checkpoint_keeps_an_end_that_is_on_its_way(world: World) -> Non
     await soon()
     checkpoint = asyncio.ensure_future(acks.checkpoint())
     await soon()
-    assert EndRecord(txn_id, COMMIT) in acks._state.records()[0]
+    assert EndRecord(txn_id, COMMIT) in acks._state.records()
     world.storage.release()
     await asyncio.gather(ending, checkpoint)
     _, cursor = await durable_cursor(await world.crashed())
