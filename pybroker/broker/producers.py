@@ -15,7 +15,6 @@ from pybroker.errors import (
     ProducerBusy,
     ProducerFenced,
     PulsarError,
-    ServiceNotReady,
 )
 
 
@@ -145,12 +144,10 @@ class Producers:
         self.let_go(reason)
 
     def let_go(self, reason: PulsarError) -> None:
-        """Those who wait hear the reason at once if it is final; else they are closed like the
-        others, and wait again once they have come back.
-        """
+        """Those who wait hear the reason as the answer to their question."""
         for producer in self._all_and_waiting():
             self._forget(producer)
-            if isinstance(reason, ServiceNotReady) or not self._tell(producer, reason):
+            if not self._tell(producer, reason):
                 producer.owner.close_producer(producer, str(reason))
 
     def _check_open(self) -> None:

@@ -7,6 +7,7 @@ Everything here runs on the event loop; the ledger calls back when entries are d
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
@@ -41,6 +42,9 @@ from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
 _EPOCH: Final = "topic.epoch"
 _TERMINATED: Final = "terminated"
+_LAST_WRITES_S: Final = 10.0
+
+log = logging.getLogger(__name__)
 
 # Called once: with the first entry's position, or with the reason why nothing was written.
 Published = Callable[[Position | None, Exception | None], None]
@@ -186,8 +190,8 @@ class Topic:
         def done(position: Position | None, error: Exception | None) -> None:
             if error is not None and not isinstance(error, PulsarError):
                 error = PersistenceError(f"{self.name}: the write failed: {error}")
-            published(position, error)
             self._publishing -= 1
+            published(position, error)
             if self._all_published is not None and not self._publishing:
                 self._all_published.set()
                 self._all_published = None
@@ -383,7 +387,8 @@ class Topic:
         """
         self._terminating = True
         try:
-            await self._finish_publishing()
+            if not await self._finish_publishing():
+                raise ServiceNotReady(f"messages were not written within {_LAST_WRITES_S:g} s")
             await self.ledger.set_property(_TERMINATED, "true")
             self.producers.disconnect_all(self._no_more_messages())
         except Exception as error:  # what came meanwhile was not answered, and has to come again
@@ -453,7 +458,8 @@ class Topic:
         reading here what only the topic's next life knows how to hide.
         """
         self._closed = reason
-        await self._finish_publishing()
+        if not await self._finish_publishing():
+            log.error("%s: messages were not written within %g s", self.name, _LAST_WRITES_S)
         self.producers.disconnect_all(self._unloading())
         async with AsyncExitStack() as steps:  # the last one first, whatever another one raises
             steps.push_async_callback(self.ledger.close)
@@ -464,11 +470,14 @@ class Topic:
             for subscription in reversed(self.subscriptions.values()):
                 steps.push_async_callback(subscription.close)
 
-    async def _finish_publishing(self) -> None:
-        while self._publishing:
-            if self._all_published is None:
-                self._all_published = asyncio.Event()
-            await self._all_published.wait()
+    async def _finish_publishing(self) -> bool:
+        """Nobody may be held up for ever by what the storage does not answer."""
+        if self._publishing and self._all_published is None:
+            self._all_published = asyncio.Event()
+        if self._all_published is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._all_published.wait(), _LAST_WRITES_S)
+        return not self._publishing
 
     async def discard(self) -> None:
         """Disconnect everybody and write nothing more: it is being deleted."""

@@ -7,7 +7,7 @@ comes back when the group commit that holds it is durable.
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from managed_ledger.position import Position
 from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, Refused, Taken
@@ -30,6 +30,10 @@ from pybroker.wire.frames import BadChecksum, SendRun
 
 if TYPE_CHECKING:
     from pybroker.server.session import ProducerSlot, Session
+
+# Clients, by their versions, that come back when a producer is closed that still waits. An error
+# they only take as a reason to come back in the first seconds; to others nothing else is an answer.
+_COME_BACK: Final = "Pulsar-Java"
 
 
 async def producer(session: "Session", command: pb.CommandProducer) -> None:
@@ -84,7 +88,9 @@ def _granter(
     """
 
     def granted(error: PulsarError | None) -> None:
-        if error is not None:
+        if isinstance(error, ServiceNotReady) and session.client_version.startswith(_COME_BACK):
+            session.close_producer(new, str(error))
+        elif error is not None:
             session.forget_producer(new)
             session.write(commands.error(command.request_id, error))
         elif session.closed:

@@ -4,12 +4,13 @@ Each start is a new event loop with a new broker; port and storage stay. `kill` 
 storage what a killed process would: what is durable, without what an orderly end writes.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 from pybroker.app import Broker, embedded_backend, memory_backend, standalone
@@ -20,6 +21,8 @@ from pybroker.testing.loop_thread import LoopThread
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+_END_TIMEOUT_S: Final = 60.0
 
 
 class RunningBroker:
@@ -81,7 +84,12 @@ class RunningBroker:
         self._thread = self._broker = None
 
         async def end() -> None:
-            await how(broker)
+            try:
+                await asyncio.wait_for(how(broker), _END_TIMEOUT_S)
+            except TimeoutError:
+                raise TimeoutError(
+                    f"The broker did not end within {_END_TIMEOUT_S:g} s: {_what_runs()}"
+                ) from None
 
         try:
             thread.run(end())
@@ -165,6 +173,12 @@ class RunningBroker:
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"Not so within {timeout_s:g} s")
             time.sleep(0.01)
+
+
+def _what_runs() -> str:
+    """What every task of this loop waits for, as far as it can be said in a line."""
+    waits = (f"{task.get_name()} in {task.get_coro()}" for task in asyncio.all_tasks())
+    return "; ".join(sorted(waits))
 
 
 def _disk_failed(error: Exception) -> None:

@@ -258,7 +258,7 @@ def test_nobody_joins_a_topic_that_closes() -> None:
         await world.added("a", owner=owner)
         await world.added("b", WAIT, owner=owner)
         world.producers.disconnect_all(ServiceNotReady("unloaded"))
-        assert owner.closed == ["a", "b"]
+        assert (owner.closed, world.refused) == (["a"], ["b"])
         assert len(world.producers) == 0
         with pytest.raises(ServiceNotReady, match="unloaded"):
             await world.added("c")

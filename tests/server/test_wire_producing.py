@@ -259,6 +259,36 @@ def test_who_waits_for_a_topic_that_is_terminated_is_told_so(
     assert _T.CLOSE_PRODUCER not in waiting.kinds_before_pong()
 
 
+def unload(wire_broker: Any, topic: str) -> None:
+    name = TopicName.parse(topic)
+    wire_broker.call(lambda running: running.topics.unload(name))
+
+
+def test_who_waits_for_a_topic_that_is_unloaded_is_told_to_try_again(
+    connect: Connect, wire_broker: Any, topic: str
+) -> None:
+    first, waiting = connect(), connect()
+    first.create_producer(topic, producer_access_mode=EXCLUSIVE)
+    request_id = start_producer(waiting, topic, producer_access_mode=WAIT)
+    assert not waiting.answer_to(request_id).producer_ready
+    unload(wire_broker, topic)
+    answer = waiting.answer_to(request_id)
+    assert (answer.error, "is being unloaded" in answer.message) == (pb.ServiceNotReady, True)
+    assert _T.CLOSE_PRODUCER not in waiting.kinds_before_pong()
+    assert waiting.ask_for_producer(topic, producer_access_mode=WAIT).producer_ready
+
+
+def test_who_waits_with_the_java_client_comes_back_when_it_is_closed(
+    connect: Connect, wire_broker: Any, topic: str
+) -> None:
+    first, waiting = connect(), connect(client_version="Pulsar-Java-v4.2.0")
+    first.create_producer(topic, producer_access_mode=EXCLUSIVE)
+    assert not waiting.ask_for_producer(topic, producer_access_mode=WAIT).producer_ready
+    unload(wire_broker, topic)
+    assert waiting.receive(_T.CLOSE_PRODUCER).producer_id == 1
+    assert _T.ERROR not in waiting.kinds_before_pong()
+
+
 def test_a_deleted_topic_closes_its_producers(raw: RawClient, wire_broker: Any, topic: str) -> None:
     raw.create_producer(topic)
     name = TopicName.parse(topic)
