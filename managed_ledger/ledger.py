@@ -16,7 +16,13 @@ from managed_ledger.config import Clock, ManagedLedgerConfig
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.cursors import Cursors
 from managed_ledger.deletion import delete_managed_ledger, write_with_new_ledger
-from managed_ledger.errors import LedgerClosed, LedgerNotFound, ManagedLedgerError, StorageFull
+from managed_ledger.errors import (
+    DamagedEntries,
+    LedgerClosed,
+    LedgerNotFound,
+    ManagedLedgerError,
+    StorageFull,
+)
 from managed_ledger.housekeeper import Housekeeper, Visit
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import LedgerInfo
@@ -202,6 +208,17 @@ class ManagedLedger:
                     raise
                 # it was trimmed meanwhile: go on behind it
         return None
+
+    async def read_whole(
+        self, position: Position, up_to: Position, max_entries: int, max_bytes: int
+    ) -> EntryRun | None:
+        """As `read`; what is damaged is left out, and said. For who has to know what there is."""
+        while True:
+            try:
+                return await self.read(position, up_to, max_entries, max_bytes)
+            except DamagedEntries as damaged:
+                log.error("%s is opened without what is damaged: %s", self.name, damaged)
+                position = Position(damaged.ledger_id, damaged.last + 1)
 
     def has_entry(self, position: Position) -> bool:
         return position in self._index

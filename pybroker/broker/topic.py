@@ -38,7 +38,7 @@ from pybroker.transaction.aborted_txns import HiddenEntries
 from pybroker.transaction.transaction_buffer import TransactionBuffer
 from pybroker.transaction.transactional_entries import with_sent
 from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction
-from pybroker.wire.message_metadata import BadEntry, parse_metadata
+from pybroker.wire.message_metadata import last_batch_index
 
 _EPOCH: Final = "topic.epoch"
 _TERMINATED: Final = "terminated"
@@ -275,7 +275,7 @@ class Topic:
             run = await self.ledger.read(position, position, 1, 1)
         if run is None:
             return Position(position.ledger_id, -1), -1
-        return position, _last_batch_index(run.entries[0])
+        return position, last_batch_index(run.entries[0])
 
     async def message_count(self, position: Position) -> int:
         """How many messages an entry carries; 0 if there is none."""
@@ -493,13 +493,3 @@ class Topic:
 
     async def _store_epoch(self, epoch: int) -> None:
         await self.ledger.set_property(_EPOCH, str(epoch))
-
-
-def _last_batch_index(entry: bytes) -> int:
-    """-1 for an entry that is no batch."""
-    try:
-        metadata = parse_metadata(entry)
-    except BadEntry:
-        return -1
-    batched = metadata.HasField("num_messages_in_batch")
-    return metadata.num_messages_in_batch - 1 if batched else -1

@@ -398,7 +398,7 @@ class TransactionBuffer:
     async def _scan(self, after: Position) -> None:
         position, end = after.after, self._ledger.last_confirmed
         untagged = UntaggedSpan.of(self._ledger.properties)
-        while run := await self._ledger.read(position, end, _SCAN_ENTRIES, _SCAN_BYTES):
+        while run := await self._ledger.read_whole(position, end, _SCAN_ENTRIES, _SCAN_BYTES):
             for entries in transactional_entries(run, untagged):
                 self._replay(entries)
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))

@@ -91,3 +91,13 @@ def sticky_key(metadata: pb.MessageMetadata) -> bytes:
         return base64.b64decode(metadata.partition_key, validate=True)
     except binascii.Error:
         return metadata.partition_key.encode()
+
+
+def last_batch_index(entry: bytes) -> int:
+    """-1 for an entry that is no batch."""
+    try:
+        metadata = parse_metadata(entry)
+    except BadEntry:
+        return -1
+    batched = metadata.HasField("num_messages_in_batch")
+    return metadata.num_messages_in_batch - 1 if batched else -1

@@ -97,3 +97,32 @@ def test_what_is_whole_is_delivered_and_the_rest_is_said(
             rest = client.messages(MESSAGES - damaged["to"])
             ids = [message.message_id.entryId for message in rest[:-1]]
             assert ids == list(range(damaged["to"] + 1, MESSAGES))
+
+
+@pytest.mark.parametrize("damage", [truncate, Path.unlink, flip])
+def test_a_topic_loads_though_its_recovery_comes_to_what_is_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
+) -> None:
+    with testing.broker(data_dir=tmp_path, broker_deduplication_enabled=True) as broker:
+        with RawClient(broker.service_url) as client:
+            client.create_producer("t", producer_name="p")
+            txn_id = client.new_txn()
+            client.add_partition(txn_id, "persistent://public/default/t")
+            client.publish(b"in a transaction", 0, txn_id)
+            client.end(txn_id, commit=True)
+            for number in range(1, MESSAGES):
+                client.publish(b"x" * MESSAGE_BYTES, number)
+        broker.kill_and_restart()  # without the snapshots that an orderly end writes
+        broker.restart()  # everything is in ledger files now
+        broker.stop()
+        damage(max((tmp_path / "ledgers").iterdir(), key=lambda file: file.stat().st_size))
+        broker.start()
+        with RawClient(broker.service_url) as client:
+            last = client.ask_for_producer("t", producer_name="p").last_sequence_id
+            assert (last == MESSAGES - 1) == (damage is flip), "as far as it is whole"
+            client.publish(b"new", MESSAGES)
+            client.publish(b"new again", MESSAGES)
+            reset = pb.MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1)
+            reader = client.subscribe("t", 1, durable=False, start_message_id=reset)
+            assert isinstance(reader, pb.CommandSuccess)
+        assert "is opened without what is damaged" in caplog.text

@@ -142,7 +142,7 @@ class Deduplication:
                     if txn_id is not None:
                         self._writers.setdefault(txn_id, {})[name] = state
         position, untagged = self._recovered_from, UntaggedSpan.of(self._ledger.properties)
-        while run := await self._ledger.read(position, LATEST, _SCAN_ENTRIES, _SCAN_BYTES):
+        while run := await self._ledger.read_whole(position, LATEST, _SCAN_ENTRIES, _SCAN_BYTES):
             self._replay(run, untagged)
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
             await asyncio.sleep(0)
