@@ -20,7 +20,7 @@ from pybroker.broker.schema_rules import (
     why_not_full,
     why_not_readable,
 )
-from pybroker.errors import IncompatibleSchema, TopicNotFound
+from pybroker.errors import IncompatibleSchema, ServiceNotReady, TopicNotFound
 from pybroker.names import TopicName
 from pybroker.runtime import Clock
 
@@ -46,8 +46,15 @@ class SchemaVersion:
 
 
 class Schemas:
-    def __init__(self, metadata: MetadataStore, clock: Clock) -> None:
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        clock: Clock,
+        is_going: Callable[[TopicName], bool] = lambda topic: False,
+    ) -> None:
+        """`is_going`: the topic is being deleted, and what comes now would outlive it."""
         self._metadata = metadata
+        self._is_going = is_going
         self._clock = clock
         self._adding: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -88,6 +95,8 @@ class Schemas:
         return await self._append(topic, schema)
 
     async def _append(self, topic: TopicName, schema: StoredSchema, deletion: bool = False) -> int:
+        if self._is_going(topic):
+            raise ServiceNotReady(f"{topic} is being deleted; try again")
         keys = schema_keys(self._metadata, topic)
         number = _number(keys[-1]) + 1 if keys else 0
         record = _encode(schema, self._clock.now_ms(), deletion)

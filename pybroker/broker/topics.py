@@ -42,8 +42,8 @@ class Topics:
         config: BrokerConfig,
     ) -> None:
         self.tenants = tenants
-        self.schemas = Schemas(metadata, clock)
         self.deletions = Deletions(factory, metadata)
+        self.schemas = Schemas(metadata, clock, self.deletions.concerns)
         self.lists = TopicLists(factory, metadata, tenants)
         self._factory = factory
         self._metadata = metadata

@@ -155,6 +155,11 @@ class Inbox:
     def _frame_granted(self) -> None:
         self.resume(Pause.FRAMES)
 
+    @property
+    def deaf(self) -> bool:
+        """Nothing is read, for reasons that are not the peer's."""
+        return not self._paused <= {Pause.OUTBOX}
+
     def is_stuck(self) -> bool:
         """Asked once a keep-alive interval: the same frame was half received at the last two, too,
         though nothing kept the peer from sending it.

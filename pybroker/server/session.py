@@ -309,7 +309,7 @@ class Session(asyncio.BufferedProtocol):
         """Once a keep-alive interval: silence is asked about once, then it ends the connection."""
         if self._inbox.is_stuck():
             self.close("a frame took longer than two keep-alive intervals")
-        elif self._heard:
+        elif self._heard or self._inbox.deaf:
             self._heard = self._asked = False
         elif not self._asked:
             self._asked = True

@@ -27,7 +27,7 @@ from pybroker.broker.schemas import StoredSchema
 from pybroker.broker.tenants import Conflict, Tenants
 from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
-from pybroker.errors import TopicNotFound
+from pybroker.errors import ServiceNotReady, TopicNotFound
 from pybroker.names import TopicName, pending_ack_log
 from pybroker.transaction.buffer_snapshot import BufferSnapshots, encode_buffer_head
 
@@ -306,3 +306,20 @@ def test_a_deletion_that_finds_no_room_to_be_decided_changes_nothing() -> None:
         assert await life.is_whole(ORDERS)
 
     run(scenario, disk)
+
+
+def test_a_schema_that_comes_during_its_topics_deletion_does_not_outlive_it() -> None:
+    async def scenario(life: Life) -> None:
+        await life.fill(ORDERS)
+        deleting = asyncio.ensure_future(life.topics.delete(ORDERS))
+        refused = 0
+        while not deleting.done():
+            if life.topics.deletions.concerns(ORDERS):
+                with pytest.raises(ServiceNotReady, match="being deleted"):
+                    await life.topics.schemas.add(ORDERS, StoredSchema("s", 1, b"new"))
+                refused += 1
+            await asyncio.sleep(0)
+        assert refused
+        assert not life.traces(ORDERS)
+
+    run(scenario)

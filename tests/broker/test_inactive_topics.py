@@ -321,3 +321,19 @@ def test_thousands_go_a_few_at_a_time() -> None:
         assert not any(map(world.exists, names))
 
     run(scenario)
+
+
+def test_a_message_that_is_never_answered_does_not_hold_up_a_stop(caplog: Any) -> None:
+    async def scenario(world: World) -> None:
+        topic: Any = await world.topic()
+        producer = await world.producer(topic)
+        topic.ledger.append = lambda *append: None
+        publishing = asyncio.ensure_future(world.publish(topic, producer))
+        await asyncio.sleep(0)
+        with pytest.raises(ServiceNotReady, match="were not written"):
+            await topic.terminate()
+        await world.topics.close()
+        publishing.cancel()
+
+    run(scenario)
+    assert "were not written within" in caplog.text

@@ -3,12 +3,10 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from dispatch_fakes import FakeOutcomes, SteppedClock
-from virtual_loop import run_virtually
 
 from managed_ledger.errors import StorageFailed, StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
@@ -71,7 +69,7 @@ def run(scenario: Callable[[World], Coroutine[Any, Any, None]], **config: Any) -
         await world.factory.close()
         await backend.close()
 
-    run_virtually(go())
+    asyncio.run(go())
 
 
 # -- loading
@@ -484,19 +482,3 @@ def test_a_reader_that_does_not_come_again_after_its_seek_is_let_go(
         assert not topic.ledger.cursors
 
     run(scenario)
-
-
-def test_a_message_that_is_never_answered_does_not_hold_up_a_stop(caplog: Any) -> None:
-    async def scenario(world: World) -> None:
-        topic: Any = await world.topic()
-        producer = Producer(1, "p", Owner())
-        await topic.add_producer(producer, lambda error: None)
-        topic.ledger.append = lambda *append: None
-        run = SimpleNamespace(txn_id=None, entries=[b"x"], message_counts=[1])
-        topic.publish(producer, run, lambda first, error: None)
-        with pytest.raises(ServiceNotReady, match="were not written"):
-            await topic.terminate()
-        await world.topics.close()
-
-    run(scenario)
-    assert "were not written within" in caplog.text
