@@ -12,6 +12,7 @@ import pytest
 from txn_world import (
     ABORT,
     COMMIT,
+    COPIES,
     ORDERS,
     World,
     ended,
@@ -24,8 +25,9 @@ from txn_world import (
 from managed_ledger.errors import ManagedLedgerError, StorageFull
 from managed_ledger.position import Position
 from pybroker.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
-from pybroker.names import TxnId
+from pybroker.names import TopicName, TxnId
 from pybroker.transaction import transaction_buffer
+from pybroker.transaction.buffer_snapshot import ledgers_with_snapshots, snapshot_keys
 from pybroker.transaction.transaction_buffer import TransactionBuffer
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
@@ -368,6 +370,19 @@ async def test_a_buffer_that_is_stopped_writes_nothing(world: World) -> None:
     await asyncio.sleep(60)
     assert buffer._snapshots.head() is None
     assert str(buffer) == f"The transaction buffer of {ORDERS}"
+
+
+@in_world
+async def test_snapshots_are_found_by_the_names_of_their_ledgers(world: World) -> None:
+    """So that at a start those of topics that are gone can go, too."""
+    for topic in (ORDERS, COPIES):
+        txn_id = await world.begin_on(topic)
+        await world.send(txn_id, "a", topic=topic)
+        await world.end(txn_id, ABORT)
+        await (await world.buffer(topic)).close()
+    names = [TopicName.parse(topic).ledger_name for topic in (COPIES, ORDERS)]
+    assert ledgers_with_snapshots(world.storage.metadata) == names
+    assert len(snapshot_keys(world.storage.metadata, names[0])) == 2
 
 
 @in_world

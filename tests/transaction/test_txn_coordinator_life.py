@@ -363,18 +363,25 @@ async def test_a_log_of_which_several_writes_fail_is_opened_again_once(world: Wo
     await world.begin()
 
 
-@in_world
-async def test_nothing_is_served_after_closing(world: World) -> None:
-    await world.begin()
-    world.storage.full = True
-    with pytest.raises(TransactionCoordinatorNotFound):
+@pytest.mark.parametrize("failed", [False, True])
+def test_nothing_is_served_after_closing(failed: bool) -> None:
+    @in_world
+    async def life(world: World) -> None:
         await world.begin()
-    await world.coordinators.close()
-    world.storage.full = False
-    await asyncio.sleep(3)
-    assert world.coordinators.served() == []
-    with pytest.raises(TransactionCoordinatorNotFound):
-        await world.coordinators.get(1)
+        if failed:
+            world.storage.full = True
+            with pytest.raises(TransactionCoordinatorNotFound):
+                await world.begin()
+        await world.coordinators.close()
+        world.storage.full = False
+        assert len(world.coordinators._tasks) == 0
+        await asyncio.sleep(3)
+        assert world.coordinators.served() == []
+        for coordinator_id in (0, 1):
+            with pytest.raises(TransactionCoordinatorNotFound):
+                await world.coordinators.get(coordinator_id)
+
+    life()
 
 
 def test_closing_while_an_end_is_written_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:

@@ -36,6 +36,7 @@ def test_visible_and_hidden_make_up_every_window(
             for low, high in hidden.ranges_within(ledger_id, first, last)
             for e in range(low, high + 1)
         ]
+        assert all(low <= high for low, high in hidden.visible_runs(ledger_id, first, last))
         assert seen == [e for e in window if (ledger_id, e) not in model]
         assert gone == [e for e in window if (ledger_id, e) in model]
 

@@ -204,3 +204,14 @@ def test_a_snapshot_pays_after_twice_as_many_records_as_it_has_transactions(
     for _ in range(live):
         store.apply(store.decide_new(1000, None, 0))
     assert store.snapshot_pays_after(entries) is pays
+
+
+def test_a_snapshot_keeps_by_when_outcomes_are_forgotten() -> None:
+    store, restored = new_store(), new_store()
+    for step in range(4):
+        apply_one(store, step * LIMITS.outcome_retention_ms // 4)
+    for record in store.snapshot():
+        restored.apply(record)
+    assert restored.outcomes.marks() == store.outcomes.marks() != []
+    assert restored.low_watermark == store.low_watermark == 3
+    assert restored.decide_new(1000, None, 0).local_id == 4
