@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 Key = tuple[str, str]  # of a function: path, qualified name
@@ -63,15 +62,16 @@ class Covered:
         return cls(stored["seconds"], functions)
 
 
-def measure(
-    items: Iterable[Any], run: Callable[[Any], bool], owners: dict[CodeType, Key]
-) -> Covered:
-    """`run` says whether the test passed: one that fails unchanged can tell nothing."""
-    called: set[CodeType] = set()
+def measure(items: Iterable[Any], run: Callable[[Any], bool], owners: dict[int, Key]) -> Covered:
+    """`run` says whether the test passed: one that fails unchanged can tell nothing.
+
+    `owners` has code objects by their id: equal ones may stand on the same line of two files.
+    """
+    called: set[int] = set()
     seen = called.add
 
     def trace(frame: Any, event: str, argument: object) -> None:
-        seen(frame.f_code)
+        seen(id(frame.f_code))
 
     covered = Covered({}, {})
     threading.settrace(trace)

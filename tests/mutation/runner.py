@@ -238,12 +238,12 @@ def place_of(code: CodeType, root: Path) -> Place:
     return path, code.co_qualname, code.co_firstlineno
 
 
-def owners_of_code(functions: dict[Place, list[FunctionType]]) -> dict[CodeType, Key]:
-    """Of each function's code and of what is nested in it."""
-    owners: dict[CodeType, Key] = {}
+def owners_of_code(functions: dict[Place, list[FunctionType]]) -> dict[int, Key]:
+    """Of each function's code and of what is nested in it, by id."""
+    owners: dict[int, Key] = {}
 
     def own(code: CodeType, key: Key) -> None:
-        owners[code] = key
+        owners[id(code)] = key
         for constant in code.co_consts:
             if isinstance(constant, CodeType):
                 own(constant, key)

@@ -12,12 +12,10 @@ import pytest
 from txn_world import (
     ABORT,
     COMMIT,
-    COPIES,
     ORDERS,
     World,
     ended,
     in_world,
-    in_world_with,
     soon,
     told_to_nobody,
 )
@@ -25,9 +23,7 @@ from txn_world import (
 from managed_ledger.errors import ManagedLedgerError, StorageFull
 from managed_ledger.position import Position
 from pybroker.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
-from pybroker.names import TopicName, TxnId
-from pybroker.transaction import transaction_buffer
-from pybroker.transaction.buffer_snapshot import ledgers_with_snapshots, snapshot_keys
+from pybroker.names import TxnId
 from pybroker.transaction.transaction_buffer import TransactionBuffer
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
@@ -244,6 +240,21 @@ async def test_a_coordinator_that_recovers_pins_no_other_s_transaction(world: Wo
 
 
 @in_world
+async def test_a_marker_on_its_way_is_not_written_again(world: World) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    position = await world.send(txn_id, "a")
+    world.storage.holding = True
+    ending = buffer.end(txn_id, ABORT, -1)
+    buffer._outcomes = Mock(status=lambda txn_id: TxnStatus.ABORTED)
+    await asyncio.sleep(12)
+    assert buffer.end(txn_id, ABORT, txn_id.least) is ending
+    world.storage.release()
+    await ended(ending)
+    await soon()
+    assert (await world.ledger(ORDERS)).last_confirmed == position.after
+
+
+@in_world
 async def test_a_closed_buffer_asks_nobody_any_more(world: World) -> None:
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     await world.send(txn_id, "a")
@@ -259,222 +270,11 @@ async def test_an_idle_topic_is_left_alone_when_all_is_over_and_written(world: W
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     await world.send(txn_id, "a")
     assert (visit := buffer._visit) is not None
-    await world.send(txn_id, "b")
+    other = await world.begin_on(ORDERS)
+    await world.send(other, "b")
     assert buffer._visit is visit
+    await world.end(other, COMMIT)
     await world.end(txn_id, COMMIT)
     await asyncio.sleep(12)
     assert buffer._visit is None
     assert snapshot_position(buffer) == (await world.ledger(ORDERS)).last_confirmed
-
-
-# -- snapshots
-
-
-@in_world_with(transaction_buffer_snapshot_max_transaction_count=7)
-async def test_so_many_changes_are_written_at_once(world: World) -> None:
-    buffer = await world.buffer()
-    for count in range(3):  # a message and its marker: two changes
-        txn_id = await world.begin_on(ORDERS)
-        await world.send(txn_id, str(count))
-        await world.end(txn_id, COMMIT)
-    await soon()
-    assert buffer._snapshots.head() is None
-    txn_id = await world.begin_on(ORDERS)
-    await world.send(txn_id, "last")
-    await soon()
-    assert buffer._snapshots.head() is None
-    await world.end(txn_id, COMMIT)
-    await soon()
-    assert snapshot_position(buffer) == (await world.ledger(ORDERS)).last_confirmed
-
-
-@in_world_with(transaction_buffer_snapshot_max_transaction_count=4)
-async def test_exactly_so_many_changes_are_written_at_once(world: World) -> None:
-    buffer = await world.buffer()
-    for _ in range(2):
-        assert buffer._snapshots.head() is None
-        txn_id = await world.begin_on(ORDERS)
-        await world.send(txn_id, "a")
-        await world.end(txn_id, COMMIT)
-        await soon()
-    assert snapshot_position(buffer).entry_id == 3
-
-
-@in_world
-async def test_a_snapshot_must_save_more_than_it_writes(world: World) -> None:
-    """Two open transactions with two ranges each are as long as the four sends to scan."""
-    one, two, buffer = *[await world.begin_on(ORDERS) for _ in range(2)], await world.buffer()
-    for txn_id in (one, two, one, two):
-        await world.send(txn_id, "x")
-    await asyncio.sleep(6)
-    assert buffer._snapshots.head() is None
-    await world.send(two, "y")  # its last range grows
-    await asyncio.sleep(6)
-    assert snapshot_position(buffer).entry_id == 4
-
-
-@in_world
-async def test_many_plain_messages_pay_a_snapshot(
-    world: World,
-) -> None:
-    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
-    await world.send(txn_id, "a")
-    await world.end(txn_id, COMMIT)
-    await buffer._snapshot()
-    written = snapshot_position(buffer)
-    with patch.object(transaction_buffer, "_SCAN_LIMIT_ENTRIES", 5):
-        await world.send(None, *"12345")
-        await asyncio.sleep(60)
-        assert snapshot_position(buffer) == written
-        await world.send(None, "6")
-        await asyncio.sleep(60)
-    assert snapshot_position(buffer) == (await world.ledger(ORDERS)).last_confirmed
-
-
-@in_world
-async def test_what_a_snapshot_failed_to_write_the_next_one_does(world: World) -> None:
-    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
-    await world.send(txn_id, "a")
-    await world.end(txn_id, ABORT)
-    changes = buffer._changes
-    assert changes == 2
-    world.storage.full = True
-    with pytest.raises(ManagedLedgerError):
-        await buffer._snapshot()
-    world.storage.full = False
-    assert buffer._changes == changes
-    await asyncio.sleep(6)
-    assert snapshot_position(buffer).entry_id == 1 and buffer._changes == 0
-    world = await world.crashed()
-    with patch.object(TransactionBuffer, "_replay", side_effect=AssertionError):
-        assert await world.read() == []
-
-
-@in_world
-async def test_closing_writes_nothing_that_is_written(world: World) -> None:
-    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
-    await world.send(txn_id, "a")
-    await world.end(txn_id, COMMIT)
-    await asyncio.sleep(12)
-    writes = len(world.storage._durable)
-    await buffer.close()
-    assert len(world.storage._durable) == writes
-
-
-@in_world
-async def test_a_buffer_that_is_stopped_writes_nothing(world: World) -> None:
-    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
-    await world.send(txn_id, "a")
-    await world.end(txn_id, COMMIT)
-    await buffer.stop()
-    await asyncio.sleep(60)
-    assert buffer._snapshots.head() is None
-    assert str(buffer) == f"The transaction buffer of {ORDERS}"
-
-
-@in_world
-async def test_snapshots_are_found_by_the_names_of_their_ledgers(world: World) -> None:
-    """So that at a start those of topics that are gone can go, too."""
-    for topic in (ORDERS, COPIES):
-        txn_id = await world.begin_on(topic)
-        await world.send(txn_id, "a", topic=topic)
-        await world.end(txn_id, ABORT)
-        await (await world.buffer(topic)).close()
-    names = [TopicName.parse(topic).ledger_name for topic in (COPIES, ORDERS)]
-    assert ledgers_with_snapshots(world.storage.metadata) == names
-    assert len(snapshot_keys(world.storage.metadata, names[0])) == 2
-
-
-@in_world
-async def test_a_snapshot_is_written_one_at_a_time(world: World) -> None:
-    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
-    await world.send(txn_id, "a", "b")
-    await world.end(txn_id, COMMIT)
-    world.storage.holding = True
-    for _ in range(3):
-        buffer._start_snapshot_if_due()
-        buffer._changes += 5
-        await soon()
-    assert len(buffer._tasks) == 1
-    world.storage.release()
-
-
-# -- ledgers that go
-
-
-@in_world
-async def test_what_was_aborted_in_a_ledger_that_went_is_not_hidden_again(world: World) -> None:
-    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
-    ledger = await world.ledger(ORDERS)
-    await world.send(txn_id, "a")
-    first = ledger.last_confirmed.ledger_id
-    await ledger.roll_over()
-    await world.send(txn_id, "b")
-    await ledger.trim()
-    await world.end(txn_id, ABORT)
-    assert buffer.hidden.ranges_within(first, 0, 9) == []
-    second = ledger.last_confirmed.ledger_id
-    assert buffer.hidden.ranges_within(second, 0, 9) == [(0, 1)]
-    assert await world.read() == []
-
-
-@in_world
-async def test_the_snapshot_of_a_ledger_that_went_before_a_crash_goes_with_the_next(
-    world: World,
-) -> None:
-    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
-    await world.send(txn_id, "a")
-    await world.end(txn_id, ABORT)
-    await buffer._snapshot()
-    ledger = await world.ledger(ORDERS)
-    await ledger.roll_over()
-    await world.send(None, "plain")
-    await ledger.trim()
-    world = await world.crashed()
-    assert not (await world.buffer()).hidden
-    later = await world.begin_on(ORDERS)
-    await world.send(later, "b")
-    await world.end(later, ABORT)
-    await (await world.buffer())._snapshot()
-    hidden = world.storage.metadata.keys("transaction-buffer/")
-    ledger = await world.ledger(ORDERS)
-    last = str(ledger.last_confirmed.ledger_id)
-    assert [key.rpartition("/")[2] for key in hidden] == ["head", last]
-
-
-@in_world
-async def test_the_newest_visible_message_may_stand_ledgers_back(world: World) -> None:
-    buffer, ledger = await world.buffer(), await world.ledger(ORDERS)
-    assert buffer.last_visible_position().entry_id == -1
-    aborted = [await world.begin_on(ORDERS) for _ in range(3)]
-    await world.send(aborted[0], "a")
-    await world.end(aborted[0], ABORT)
-    assert buffer.last_visible_position().entry_id == -1
-    plain = await world.send(None, "plain")
-    for txn_id in aborted[1:]:
-        await world.send(txn_id, "b")
-        await world.end(txn_id, ABORT)
-        assert buffer.last_visible_position() == plain
-        await ledger.roll_over()
-    open_one = await world.begin_on(ORDERS)
-    await world.send(open_one, "c")
-    await world.send(None, "behind")
-    assert buffer.last_visible_position() == plain
-
-
-@in_world
-async def test_ongoing_transactions_say_from_where_and_since_when(world: World) -> None:
-    first, second = await world.begin_on(ORDERS), await world.begin_on(ORDERS)
-    buffer, began_ms = await world.buffer(), world.clock.now_ms()
-    await world.send(None, "plain")
-    position = await world.send(first, "a")
-    await asyncio.sleep(1)
-    world.storage.holding = True
-    world.start_send(buffer, second, "b")
-    await soon()
-    ongoing = [(each.txn_id, each.first_position) for each in buffer.ongoing()]
-    assert ongoing == [(first, position), (second, None)]
-    assert [each.opened_at_ms - began_ms for each in buffer.ongoing()] == [0, 1000]
-    world.storage.release()
-    await soon()
-    assert buffer.ongoing()[1].first_position == position.after
