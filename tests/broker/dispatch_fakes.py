@@ -245,6 +245,14 @@ def key_of(owner: str, *names: str) -> str:
     return next(key for key in KEYS if owner_of(key) == owner)
 
 
+def check_parked(subscription: Subscription) -> None:
+    """What waits on Key_Shared is counted right: that is how far reading may go ahead."""
+    dispatcher = subscription.key_shared
+    if dispatcher is not None:
+        parked = [*dispatcher._waiting.values(), *dispatcher._draining.values()]
+        assert dispatcher._parked == sum(map(len, parked))
+
+
 def with_topic(scenario: Callable[[FakeTopic], Coroutine[Any, Any, T]], **config: Any) -> T:
     """Run the scenario with a fresh topic; `config` changes the broker's."""
 

@@ -1,6 +1,6 @@
 """Key_Shared, by random scripts: each key is with one consumer at a time, and in order."""
 
-from dispatch_fakes import KEY_SHARED, FakeTopic, RecordingSink, with_topic
+from dispatch_fakes import KEY_SHARED, FakeTopic, RecordingSink, check_parked, with_topic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +34,7 @@ class KeyOrder:
                 self.delivered(consumer, message.position)
             sink.received.clear()
             assert consumer.unacked.messages == len(self.held.get(consumer, {}))
+        check_parked(self.subscription)
 
     def delivered(self, consumer: Consumer, position: Position) -> None:
         key = self.keys[position.entry_id]

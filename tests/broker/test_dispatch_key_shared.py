@@ -1,7 +1,7 @@
 """Key_Shared dispatch: one consumer a key, in order, whoever comes and goes."""
 
 import pytest
-from dispatch_fakes import KEY_SHARED, KEYS, FakeTopic, owner_among, with_topic
+from dispatch_fakes import KEY_SHARED, KEYS, FakeTopic, check_parked, owner_among, with_topic
 
 from managed_ledger.position import Position
 from pybroker.broker import dispatch_key_shared
@@ -79,6 +79,7 @@ def test_a_key_waits_for_its_former_owners_acknowledgements() -> None:
         subscription.acknowledge(a, positions[1:])
         await topic.settled()
         assert b_sink.entry_ids == [2]
+        check_parked(subscription)
 
     with_topic(scenario)
 
@@ -233,6 +234,7 @@ def test_a_key_whose_new_owner_came_and_went_is_delivered_once() -> None:
         subscription.remove_consumer(b)
         await topic.settled()
         assert sink.entry_ids == [0, 1]
+        check_parked(subscription)
         await topic.consumer(subscription, KEY_SHARED, 100, name="c")
         assert sink.entry_ids == [0, 1]
 
@@ -298,6 +300,7 @@ def test_what_comes_behind_waiting_messages_that_all_were_acknowledged_is_delive
         subscription.flow(a, 100)
         await topic.publish_keys([for_a])
         assert sink.entry_ids == [3]
+        check_parked(subscription)
 
     with_topic(scenario)
 

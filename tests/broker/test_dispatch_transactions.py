@@ -12,6 +12,7 @@ from dispatch_fakes import (
     LEDGER,
     SHARED,
     FakeTopic,
+    check_parked,
     key_of,
     owner_among,
     with_topic,
@@ -329,6 +330,7 @@ def test_what_waited_for_its_consumer_comes_once_after_a_cumulative_abort() -> N
         subscription.flow(a, 100)
         await topic.settled()
         assert (a_sink.take(), b_sink.take()) == ([2, 3], [0, 1, 4])
+        check_parked(subscription)
 
     with_topic(scenario)
 
