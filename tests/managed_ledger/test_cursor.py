@@ -311,3 +311,100 @@ def _stored_mark(backend: MemoryBackend) -> Position:
     stored = backend.metadata.get(next(iter(backend.metadata.keys(cursors_prefix("x")))))
     assert stored is not None
     return CursorRecord.decode(stored.value, "s").mark_delete_position
+
+
+async def on_a_disk_that_fills_up(clock):
+    """A log with three entries over a disk; `full(True)` lets no write into the journal."""
+    import errno
+
+    from faulty_disk import FaultyDisk, failing
+
+    from managed_ledger.storage.journal import EmbeddedBackend
+
+    disk = FaultyDisk()
+    backend = EmbeddedBackend(disk, clock)
+    await backend.open()
+    ledger = await ManagedLedgerFactory(backend, clock).open("log")
+    positions = [await ledger.append_one(b"x") for _ in range(3)]
+
+    def full(is_full: bool) -> None:
+        faulty = failing(errno.ENOSPC, ("write", "journal/"))
+        disk.fault = faulty if is_full else lambda operation, name: None
+
+    async def marks_after_a_restart() -> dict[str, Position]:
+        restarted = EmbeddedBackend(FaultyDisk(disk.contents()), clock)
+        await restarted.open()
+        again = await ManagedLedgerFactory(restarted, clock).open("log")
+        return {name: cursor.mark_delete_position for name, cursor in again.cursors.items()}
+
+    return ledger, positions, full, marks_after_a_restart
+
+
+def test_a_cursor_that_could_not_be_written_is_not_there_and_can_be_made_later(run, clock):
+    async def scenario():
+        ledger, positions, full, marks_after_a_restart = await on_a_disk_that_fills_up(clock)
+        full(True)
+        with pytest.raises(StorageFull):
+            await ledger.open_cursor("sub", EARLIEST)
+        assert dict(ledger.cursors) == {}
+        full(False)
+        await ledger.flush_cursors()
+        assert await marks_after_a_restart() == {}
+        cursor = await ledger.open_cursor("sub", positions[0])
+        assert ledger.cursors["sub"] is cursor
+        assert await marks_after_a_restart() == {"sub": positions[0]}
+
+    run(scenario())
+
+
+def test_a_cursor_that_could_not_be_deleted_is_still_there_and_still_written(run, clock):
+    async def scenario():
+        ledger, positions, full, marks_after_a_restart = await on_a_disk_that_fills_up(clock)
+        cursor = await ledger.open_cursor("sub", EARLIEST)
+        cursor.delete(*positions[0])
+        full(True)
+        with pytest.raises(StorageFull):
+            await ledger.delete_cursor("sub")
+        full(False)
+        assert ledger.cursors["sub"] is cursor
+        cursor.delete(*positions[1])
+        await cursor.flush()
+        assert await marks_after_a_restart() == {"sub": positions[1]}
+        await ledger.delete_cursor("sub")
+        assert await marks_after_a_restart() == {}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("end", ["close", "delete"])
+def test_nothing_is_written_of_a_cursor_whose_log_has_ended(start, run, end):
+    async def scenario():
+        async with start() as factory:
+            ledger, cursor, positions = await log_with_cursor(factory, 3)
+            cursor.delete(*positions[0])
+            if end == "close":
+                await ledger.close()
+            else:
+                await factory.delete("log")
+            cursor.delete(*positions[1])
+            await cursor.flush()
+            anew = await factory.open("log")
+            marks = [c.mark_delete_position for c in anew.cursors.values()]
+            assert marks == ([positions[0]] if end == "close" else [])
+
+    run(scenario())
+
+
+def test_a_flush_waits_for_the_write_that_is_under_way(start, run):
+    async def scenario():
+        async with start() as factory:
+            _, cursor, positions = await log_with_cursor(factory, 3)
+            cursor.delete(*positions[0])
+            write = cursor.write()
+            assert write is not None
+            assert cursor.write() is write
+            await cursor.flush()
+            assert write.done()
+            assert cursor.write() is None  # nothing is dirty, nothing under way
+
+    run(scenario())
