@@ -1,6 +1,7 @@
 """What several test packages share stands in tests/support and is imported by its module's name.
 
-An error in an event loop's callback reaches nobody who awaits: here it fails the test.
+An error in an event loop's callback reaches nobody who awaits: here it fails the test. How long an
+example of Hypothesis takes says how busy the machine is, and fails none.
 """
 
 import sys
@@ -11,8 +12,14 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+
+def pytest_configure() -> None:
+    settings.register_profile("untimed", deadline=None)
+    settings.load_profile("untimed")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -49,3 +49,19 @@ def test_the_first_ledger_that_stays_keeps_those_behind_it():
     out_of_order = [LEDGERS[0], LedgerInfo(3, 10, 100, NOW), LEDGERS[2], LEDGERS[3]]
     kept = releasable(out_of_order, EVERYTHING, Retention(time_ms=500, size_bytes=-1), NOW)
     assert [info.ledger_id for info in kept] == [1]
+
+
+def test_consumed_ledgers_stay_neither_for_no_time_nor_for_no_size():
+    assert released(EVERYTHING, time_ms=0, size_bytes=-1) == [1, 3, 5]
+    assert released(EVERYTHING, time_ms=-1, size_bytes=0) == [1, 3, 5]
+
+
+def test_what_fits_the_retention_size_exactly_stays():
+    assert released(EVERYTHING, time_ms=-1, size_bytes=340) == []
+    assert released(EVERYTHING, time_ms=-1, size_bytes=339) == [1]
+
+
+def test_consumed_ledgers_stay_until_the_retention_time_has_passed():
+    assert released(EVERYTHING, time_ms=2001, size_bytes=-1) == [1]
+    assert released(EVERYTHING, time_ms=3000, size_bytes=-1) == [1]
+    assert released(EVERYTHING, time_ms=3001, size_bytes=-1) == []

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 
 FOLDER: Final = Path(__file__).parent
 ROOT: Final = FOLDER.parents[1]
@@ -87,15 +86,6 @@ def main() -> int:
         options.seeds,
         options.map,
     )
-    settings.register_profile(
-        "mutation",
-        phases=(Phase.explicit, Phase.generate),  # that it fails is enough: nobody reads how
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    settings.load_profile("mutation")
     # A child has a timer of its own, and nobody reads what it says of a failure.
     quiet = ["-q", "-p", "no:cacheprovider", "--tb=native", "-o", "timeout=0"]
     code = pytest.main([*quiet, "-m", UNIT, *_tests()], plugins=[plugin])

@@ -23,6 +23,7 @@ from typing import Final
 
 import pytest
 from coverage_map import Covered, Key, measure
+from hypothesis import HealthCheck, Phase, settings
 from mutants import Mutant
 
 HANG_FACTOR: Final = 10  # of the time that a test takes unchanged
@@ -76,6 +77,15 @@ class Mutating:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        settings.register_profile(
+            "mutation",
+            phases=(Phase.explicit, Phase.generate),  # that it fails is enough: nobody reads how
+            derandomize=True,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        settings.load_profile("mutation")
         self._functions = live_functions(self._root)
         self._items = {item.nodeid: item for item in session.items}
         self._covered = self._measured(session)

@@ -1,0 +1,135 @@
+"""The durable list of ledgers while changes to it fail, follow each other, or lose a race."""
+
+import asyncio
+import errno
+
+import pytest
+from faulty_disk import FaultyDisk, failing
+
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.errors import BadVersion, StorageFull
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.ledger_metadata import LedgerInfo, LedgerList, ledgers_key
+from managed_ledger.list_record import ListRecord
+from managed_ledger.position import EARLIEST
+from managed_ledger.storage.journal import EmbeddedBackend
+from managed_ledger.storage.memory import MemoryBackend
+
+FULL = failing(errno.ENOSPC, ("write", "journal/"))
+CONFIG = ManagedLedgerConfig(max_entries_per_ledger=2, min_rollover_time_ms=0)
+
+
+def stored(backend, name: str = "log") -> LedgerList:
+    found = backend.metadata.get(ledgers_key(name))
+    assert found is not None
+    return LedgerList.decode(found.value, name)
+
+
+def test_a_change_that_failed_is_forgotten_and_the_next_one_succeeds(run, clock):
+    async def scenario():
+        disk = FaultyDisk()
+        backend = EmbeddedBackend(disk, clock)
+        await backend.open()
+        ledger = await ManagedLedgerFactory(backend, clock).open("log")
+        await ledger.set_property("before", "x")
+        disk.fault = FULL
+        lost = [ledger.set_property("lost", "x"), ledger.set_property("lost too", "x")]
+        outcomes = await asyncio.gather(*lost, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [StorageFull] * 2
+        assert not {"lost", "lost too"} & set(ledger.properties)
+        disk.fault = lambda operation, name: None
+        await asyncio.gather(ledger.set_property("after", "x"), ledger.set_property("last", "x"))
+        assert {"before", "after", "last"} <= set(ledger.properties)
+        assert not {"lost", "lost too"} & set(stored(backend).properties)
+        await backend.close()
+
+    run(scenario())
+
+
+def test_ledgers_whose_data_is_gone_are_listed_no_longer_than_until_the_next_change(run, clock):
+    async def scenario():
+        backend = MemoryBackend()
+        await backend.open()
+        factory = ManagedLedgerFactory(backend, clock, CONFIG)
+        ledger = await factory.open("log")
+        for _ in range(5):
+            await ledger.append_one(b"x")
+        gone = [info.ledger_id for info in ledger.ledgers()[:2]]
+        await ledger.trim()
+        assert stored(backend).deleting == tuple(gone)  # until their data is gone
+        await ledger.set_property("key", "value")
+        assert stored(backend).deleting == ()
+        await factory.close()
+        again = ManagedLedgerFactory(backend, clock, CONFIG)
+        ledger = await again.open("log")
+        await ledger.set_property("key", "other")
+        assert stored(backend).deleting == ()
+        assert [info.ledger_id for info in stored(backend).ledgers] == [
+            info.ledger_id for info in ledger.ledgers()
+        ]
+
+    run(scenario())
+
+
+def test_a_writer_that_lost_sees_what_the_other_wrote_and_can_write_on_top(run):
+    async def scenario():
+        backend = MemoryBackend()
+        await backend.open()
+        first, second = (ListRecord(backend.metadata, "managed-ledgers/x") for _ in range(2))
+        theirs = LedgerList((LedgerInfo(1, 0, 0, None),))
+        ours = LedgerList((LedgerInfo(2, 0, 0, None),))
+        await first.write(theirs)
+        with pytest.raises(BadVersion):
+            await second.write(ours)
+        assert (second.durable, second.queued) == (theirs, theirs)
+        await second.write(ours)
+        assert first.durable == second.durable == ours
+
+    run(scenario())
+
+
+def test_who_no_longer_waits_for_a_change_does_not_stop_it(run):
+    async def scenario():
+        backend = MemoryBackend()
+        await backend.open()
+        record = ListRecord(backend.metadata, "managed-ledgers/x")
+        for value in (LedgerList(deleting=(1,)), LedgerList(deleting=(2,))):
+            record.write(value).cancel()
+        await record.write(LedgerList(deleting=(3,)))
+        assert record.durable == record.queued == LedgerList(deleting=(3,))
+
+    run(scenario())
+
+
+def test_a_log_is_there_from_its_first_opening_and_its_cursors_from_theirs(run, clock):
+    async def scenario():
+        backend = MemoryBackend()
+        await backend.open()
+        factory = ManagedLedgerFactory(backend, clock, CONFIG)
+        assert not factory.exists("a/x")
+        assert factory.ledger_ids("a/x") == []
+        ledger = await factory.open("a/x")
+        await factory.open("a/y-z")
+        await factory.open("b/x")
+        assert factory.exists("a/x")
+        assert factory.names() == ["a/x", "a/y-z", "b/x"]
+        assert factory.names("a/") == ["a/x", "a/y-z"]
+        assert factory.names(suffix="x") == ["a/x", "b/x"]
+        assert not factory.has_cursor("a/x", "s")
+        await ledger.open_cursor("s", EARLIEST)
+        assert factory.has_cursor("a/x", "s")
+        for _ in range(3):
+            await ledger.append_one(b"x")
+        assert factory.ledger_ids("a/x") == [info.ledger_id for info in ledger.ledgers()]
+        assert len(factory.ledger_ids("a/x")) == 2
+        await factory.delete_cursor("a/x", "s")
+        assert not factory.has_cursor("a/x", "s")
+        assert dict(ledger.cursors) == {}
+        await ledger.open_cursor("t", EARLIEST)
+        await ledger.close()
+        await factory.delete_cursor("a/x", "t")
+        assert not factory.has_cursor("a/x", "t")
+        await factory.delete_all("a/")
+        assert factory.names() == ["b/x"]
+
+    run(scenario())
