@@ -213,8 +213,8 @@ def test_draining_waits_for_all_that_was_submitted():
 def test_draining_ends_when_all_that_waited_was_refused():
     async def scenario(it: Commits) -> None:
         it.waiting, it.low = {"a"}, True
-        it.append("a")
         drain = asyncio.ensure_future(it.commits.drain())
+        it.append("a")
         await settle()
         assert drain.done()
         assert it.since() == ["withdraw a", "a StorageFull"]

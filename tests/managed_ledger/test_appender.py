@@ -1,0 +1,223 @@
+"""Appends on their way, over a storage that answers when the test says so."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from managed_ledger.appender import Appender
+from managed_ledger.errors import LedgerClosed, StorageFull
+from managed_ledger.ledger_index import LedgerIndex
+from managed_ledger.ledger_metadata import LedgerInfo
+from managed_ledger.position import Position
+
+
+class Log:
+    """An appender of ledger 1 that is full with 3 entries or 100 bytes, and what happened."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, int, list[bytes], list[int], bytes]] = []
+        self.callbacks: list[Callable[[Exception | None], None]] = []
+        self.told: list[tuple[str, object]] = []
+        self.full = 0
+        self.hold_when_full = False
+        self.index = LedgerIndex([], 1)
+        self.appender = Appender(self, self.index, 3, 100, self.on_full)  # type: ignore[arg-type]
+
+    def append(
+        self,
+        ledger_id: int,
+        first: int,
+        entries: Sequence[bytes],
+        counts: Sequence[int],
+        appended: Callable[[Exception | None], None],
+        tag: bytes,
+    ) -> None:
+        self.calls.append((ledger_id, first, list(entries), list(counts), tag))
+        self.callbacks.append(appended)
+
+    def on_full(self) -> None:
+        self.full += 1
+        if self.hold_when_full:
+            self.appender.hold()
+
+    def send(self, name: str, *sizes: int) -> None:
+        entries = [bytes(size) for size in sizes or (1,)]
+
+        def done(first: Position | None, error: Exception | None) -> None:
+            self.told.append((name, type(error) if error else first))
+
+        self.appender.append(entries, [2] * len(entries), done, name.encode())
+
+    def answer(self, error: Exception | None = None) -> None:
+        self.callbacks.pop(0)(error)
+
+    def roll(self, ledger_id: int) -> None:
+        current = self.index.infos()[-1]
+        full = LedgerInfo(current.ledger_id, current.entries, current.size_bytes, 0)
+        self.index.roll_over(full, ledger_id)
+
+
+def with_log(scenario: Callable[[Log], Any]) -> None:
+    async def run() -> None:
+        await scenario(Log())
+
+    asyncio.run(run())
+
+
+FULL = StorageFull("full")
+
+
+def test_appends_are_numbered_at_once_and_answered_in_their_order():
+    async def scenario(log: Log) -> None:
+        log.send("a", 5, 6)
+        log.send("b")
+        assert log.calls == [
+            (1, 0, [bytes(5), bytes(6)], [2, 2], b"a"),
+            (1, 2, [bytes(1)], [2], b"b"),
+        ]
+        assert log.told == []
+        log.answer()
+        log.answer()
+        assert log.told == [("a", (1, 0)), ("b", (1, 2))]
+        assert log.index.last_confirmed == (1, 2)
+        assert log.index.current_size_bytes == 12
+
+    with_log(scenario)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "full"),
+    [
+        ([(1, 1)], 0),
+        ([(1, 1, 1)], 1),
+        ([(1,), (1,), (1,)], 1),
+        ([(99,)], 0),
+        ([(100,)], 1),
+        ([(50,), (50,)], 1),
+    ],
+)
+def test_a_ledger_is_full_with_so_many_entries_or_so_many_bytes(sizes, full):
+    async def scenario(log: Log) -> None:
+        for each in sizes:
+            log.send("a", *each)
+        assert log.full == full
+
+    with_log(scenario)
+
+
+def test_what_is_held_goes_on_into_the_next_ledger_until_that_is_full_too():
+    async def scenario(log: Log) -> None:
+        log.hold_when_full = True
+        for name in "abcdefgh":
+            log.send(name)
+        assert [first for _, first, *_ in log.calls] == [0, 1, 2]
+        for _ in range(3):
+            log.answer()
+        log.roll(2)
+        log.appender.release()
+        assert [(id_, first, tag) for id_, first, _, _, tag in log.calls[3:]] == [
+            (2, 0, b"d"),
+            (2, 1, b"e"),
+            (2, 2, b"f"),
+        ]
+        for _ in range(3):
+            log.answer()
+        log.roll(3)
+        log.appender.release()
+        log.answer()
+        log.answer()
+        assert [name for name, _ in log.told] == list("abcdefgh")
+        assert log.told[-1] == ("h", (3, 1))
+        assert log.appender.queued_entries == 2
+
+    with_log(scenario)
+
+
+def test_the_bytes_of_a_full_ledger_do_not_count_for_the_next_one():
+    async def scenario(log: Log) -> None:
+        log.send("a", 100)
+        log.appender.hold()
+        log.answer()
+        log.roll(2)
+        log.appender.release()
+        log.send("b", 50)
+        assert log.full == 1
+        log.send("c", 50)
+        assert log.full == 2
+
+    with_log(scenario)
+
+
+def test_a_failure_takes_along_all_that_was_numbered_behind_it_and_what_is_held():
+    async def scenario(log: Log) -> None:
+        log.send("durable", 10)
+        log.answer()
+        for name in "ab":
+            log.send(name, 40)
+        log.appender.hold()
+        log.send("held")
+        log.told.clear()
+        log.answer(FULL)
+        assert log.told == [("a", StorageFull), ("b", StorageFull), ("held", StorageFull)]
+        log.appender.release()
+        log.full = 0
+        log.send("again", 80)  # before the storage has come to say of b that it failed, too
+        assert log.calls[-1][:2] == (1, 1)
+        assert log.full == 0  # 10 bytes are durable, and 80 on their way
+        log.answer(FULL)
+        assert len(log.told) == 3
+        log.answer()
+        assert log.told[-1] == ("again", (1, 1))
+        assert log.appender.queued_entries == 2
+
+    with_log(scenario)
+
+
+def test_a_failure_of_one_alone_leaves_nothing_to_be_ignored():
+    async def scenario(log: Log) -> None:
+        log.send("a")
+        log.answer(FULL)
+        log.send("b")
+        log.answer()
+        assert log.told == [("a", StorageFull), ("b", (1, 0))]
+
+    with_log(scenario)
+
+
+def test_who_refuses_fails_what_is_held_and_whatever_comes_but_not_what_is_on_its_way():
+    async def scenario(log: Log) -> None:
+        log.send("on its way")
+        log.appender.hold()
+        log.send("held")
+        log.appender.refuse(LedgerClosed("closed"))
+        assert log.told == [("held", LedgerClosed)]
+        log.send("late")
+        assert len(log.told) == 1  # nobody is called back from within its own call
+        await asyncio.sleep(0)
+        assert log.told[1:] == [("late", LedgerClosed)]
+        log.answer()
+        assert log.told[2:] == [("on its way", (1, 0))]
+        log.appender.release()
+        assert len(log.calls) == 1
+
+    with_log(scenario)
+
+
+def test_it_is_drained_when_the_last_answer_is_there():
+    async def scenario(log: Log) -> None:
+        await asyncio.wait_for(log.appender.drained(), 5)
+        for outcome in (None, FULL, None):
+            log.send("a")
+            log.send("b")
+            drains = [asyncio.ensure_future(log.appender.drained()) for _ in range(2)]
+            await asyncio.sleep(0)
+            log.answer(outcome)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert all(drain.done() == (outcome is FULL) for drain in drains)
+            log.answer(outcome)
+            await asyncio.wait_for(asyncio.gather(*drains), 5)
+
+    with_log(scenario)

@@ -1,0 +1,256 @@
+"""Rolling over, trimming, closing: when, how far, and what becomes of it on a full disk."""
+
+import asyncio
+import errno
+
+import pytest
+from faulty_disk import FaultyDisk, failing
+
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.errors import LedgerClosed, StorageFull
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.ledger import ROLLOVER_RETRY_MS
+from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.storage.journal import EmbeddedBackend
+from managed_ledger.storage.memory import MemoryBackend
+from managed_ledger.trim import Retention
+
+
+async def filled(ledger, count: int) -> list[Position]:
+    return [await ledger.append_one(b"%d" % n) for n in range(count)]
+
+
+async def over_a_disk(clock, **limits):
+    """A log, and `full(True)` to let no write into the journal."""
+    disk = FaultyDisk()
+    backend = EmbeddedBackend(disk, clock)
+    await backend.open()
+    config = ManagedLedgerConfig(**limits)
+    ledger = await ManagedLedgerFactory(backend, clock, config).open("log")
+
+    def full(is_full: bool) -> None:
+        faulty = failing(errno.ENOSPC, ("write", "journal/"))
+        disk.fault = faulty if is_full else lambda operation, name: None
+
+    return ledger, full
+
+
+async def rolled(ledger) -> None:
+    """Whatever rollover is under way has ended."""
+    if ledger._rolling is not None:
+        await asyncio.wait([ledger._rolling])
+
+
+def test_how_many_messages_an_entry_carries(start, run):
+    async def scenario():
+        async with start() as factory:
+            ledger = await factory.open("log")
+            position = await ledger.append_one(b"batch", 7)
+            assert ledger.message_count(position) == 7
+            assert ledger.has_entry(position)
+            assert ledger.message_count(position.after) == 0
+            assert not ledger.has_entry(position.after)
+            assert ledger.damaged(position.ledger_id) is None
+
+    run(scenario())
+
+
+def test_a_ledger_is_full_with_so_many_bytes(start, run):
+    async def scenario():
+        async with start(max_size_per_ledger_bytes=100) as factory:
+            ledger = await factory.open("log")
+            for size in (60, 40, 99, 1, 1):
+                await ledger.append_one(b"x" * size)
+            assert [info.entries for info in ledger.ledgers()] == [2, 2, 1]
+            assert [info.size_bytes for info in ledger.ledgers()] == [100, 100, 1]
+            assert ledger.total_size_bytes == 201
+
+    run(scenario())
+
+
+def test_trimming_stops_before_what_somebody_else_still_needs(run, clock):
+    async def scenario():
+        config = ManagedLedgerConfig(max_entries_per_ledger=2, min_rollover_time_ms=0)
+        backend = MemoryBackend()
+        ledger = await ManagedLedgerFactory(backend, clock, config).open("log")
+        positions = await filled(ledger, 9)
+        needed = [positions[5], positions[3]]
+        ledger.kept_from += (lambda: needed[0], lambda: needed[1])
+        await ledger.trim()
+        assert ledger.first_position == positions[2]
+        needed[1] = positions[8]
+        await ledger.trim()
+        assert ledger.first_position == positions[4]
+        cursor = await ledger.open_cursor("slow", positions[4])
+        needed[0] = positions[8]
+        await ledger.trim()
+        assert ledger.first_position == positions[4]
+        cursor.mark_delete(positions[8])
+        await ledger.trim()
+        assert ledger.first_position == positions[8]
+
+    run(scenario())
+
+
+def test_a_trim_that_could_not_be_written_leaves_everything_there(run, clock):
+    async def scenario():
+        limits = {"max_entries_per_ledger": 2, "min_rollover_time_ms": 0}
+        ledger, full = await over_a_disk(clock, **limits)
+        await filled(ledger, 5)
+        await rolled(ledger)
+        before, gone = ledger.ledgers(), list[int]()
+        ledger.on_trimmed += (gone.append,)
+        full(True)
+        with pytest.raises(StorageFull):
+            await ledger.trim()
+        assert (ledger.ledgers(), gone) == (before, [])
+        assert ledger.has_entries(EARLIEST, LATEST)
+        full(False)
+        await ledger.trim()
+        assert ledger.ledgers() == before[2:]
+        assert gone == [info.ledger_id for info in before[:2]]
+
+    run(scenario())
+
+
+def test_without_room_for_the_next_ledger_the_full_one_takes_more_and_it_is_tried_again(run, clock):
+    async def scenario():
+        limits = {"max_entries_per_ledger": 2, "min_rollover_time_ms": 1000}
+        ledger, full = await over_a_disk(clock, **limits)
+        await filled(ledger, 1)
+        full(True)
+        with pytest.raises(StorageFull):
+            await ledger.roll_over()
+        full(False)
+        await filled(ledger, 1)
+        clock.ms += ROLLOVER_RETRY_MS - 1
+        await filled(ledger, 1)
+        await rolled(ledger)
+        assert [info.entries for info in ledger.ledgers()] == [3]
+        assert not ledger.closed
+        clock.ms += 1
+        await filled(ledger, 1)
+        await rolled(ledger)
+        assert [info.entries for info in ledger.ledgers()] == [4, 0]
+        await filled(ledger, 3)
+        assert [info.entries for info in ledger.ledgers()] == [4, 3]  # it is young
+
+    run(scenario())
+
+
+def test_a_ledger_has_its_maximum_age_from_when_it_was_begun(run, clock):
+    async def scenario():
+        config = ManagedLedgerConfig(max_rollover_time_ms=1000, retention=Retention(-1, -1))
+        ledger = await ManagedLedgerFactory(MemoryBackend(), clock, config).open("log")
+        assert ledger.next_visit_s() is None
+        await filled(ledger, 1)
+        assert ledger.next_visit_s() == 1.0
+        clock.ms += 999
+        assert ledger.next_visit_s() == 0.001
+        ledger.roll_over_when_old()
+        await rolled(ledger)
+        assert len(ledger.ledgers()) == 1
+        clock.ms += 1
+        assert ledger.next_visit_s() is None  # it is due
+        ledger.roll_over_when_old()
+        await rolled(ledger)
+        assert len(ledger.ledgers()) == 2
+        await filled(ledger, 1)
+        assert ledger.next_visit_s() == 1.0
+        ledger.roll_over_when_old()
+        await rolled(ledger)
+        assert len(ledger.ledgers()) == 2
+
+    run(scenario())
+
+
+def test_the_next_visit_is_when_the_oldest_ledger_expires(run, clock):
+    async def scenario():
+        config = ManagedLedgerConfig(
+            min_rollover_time_ms=0, max_rollover_time_ms=10_000, retention=Retention(5000, -1)
+        )
+        ledger = await ManagedLedgerFactory(MemoryBackend(), clock, config).open("log")
+        await filled(ledger, 1)
+        await ledger.roll_over()
+        clock.ms += 1500
+        assert ledger.next_visit_s() == 3.5
+        await filled(ledger, 1)
+        assert ledger.next_visit_s() == 3.5
+        clock.ms += 3500
+        assert ledger.next_visit_s() == 5.0  # of the current one, from when it was begun
+        await ledger.trim()
+        assert len(ledger.ledgers()) == 1
+
+    run(scenario())
+
+
+def test_closing_is_done_once_whoever_asks(start, run):
+    async def scenario():
+        async with start() as factory:
+            ledger = await factory.open("log")
+            cursor = await ledger.open_cursor("sub", EARLIEST)
+            position = await ledger.append_one(b"x")
+            cursor.delete(*position)
+            await asyncio.gather(ledger.close(), ledger.close())
+            await ledger.close()
+            assert ledger.closed
+            for refused in (
+                ledger.roll_over,
+                ledger.trim,
+                lambda: ledger.open_cursor("other"),
+                lambda: ledger.set_property("key", "value"),
+                lambda: ledger.read(EARLIEST, LATEST, 1, 1),
+            ):
+                with pytest.raises(LedgerClosed, match="open it again"):
+                    await refused()
+            with pytest.raises(LedgerClosed):
+                ledger.new_non_durable_cursor("reader")
+            again = await factory.open("log")
+            assert again is not ledger
+            assert again.cursors["sub"].mark_delete_position == position
+
+    run(scenario())
+
+
+def test_closing_waits_for_a_rollover_that_is_under_way(start, run):
+    async def scenario():
+        async with start() as factory:
+            ledger = await factory.open("log")
+            await ledger.append_one(b"a")
+            rolling = asyncio.ensure_future(ledger.roll_over())
+            await asyncio.sleep(0)
+            held = asyncio.ensure_future(ledger.append_one(b"b"))
+            await asyncio.sleep(0)
+            await ledger.close()
+            await rolling
+            assert (await held).entry_id == 0
+            assert [info.entries for info in ledger.ledgers()] == [1, 1]
+
+    run(scenario())
+
+
+def test_who_wants_to_is_told_that_a_log_is_looked_after(run, clock):
+    async def scenario():
+        ledger = await ManagedLedgerFactory(MemoryBackend(), clock).open("log")
+        visits: list[int] = []
+        ledger.on_visit += (lambda: visits.append(1), lambda: visits.append(2))
+        ledger.settle_down()
+        assert visits == [1, 2]
+
+    run(scenario())
+
+
+def test_a_new_cursor_begins_where_it_was_told_with_the_properties_it_was_given(start, run):
+    async def scenario():
+        async with start() as factory:
+            ledger = await factory.open("log")
+            positions = await filled(ledger, 3)
+            cursor = await ledger.open_cursor("sub", positions[1], {"k": "v"})
+            assert (cursor.mark_delete_position, cursor.properties) == (positions[1], {"k": "v"})
+            reader = ledger.new_non_durable_cursor("reader")
+            assert reader.mark_delete_position == positions[2]
+            assert ledger.previous_position(positions[2]) == positions[1]
+            assert ledger.next_position(positions[1]) == positions[2]
+            assert ledger.count_between(positions[0], positions[2]) == 2
+
+    run(scenario())
