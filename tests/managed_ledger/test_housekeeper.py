@@ -98,6 +98,95 @@ def test_cancelled_visits_do_not_pile_up() -> None:
     run_virtually(scenario())
 
 
+def test_how_many_are_to_come_leaves_out_the_cancelled_and_the_past() -> None:
+    async def scenario() -> None:
+        housekeeper = Housekeeper()
+        housekeeper.start()
+        first, second, _ = (housekeeper.visit_in(at, lambda: None) for at in (1, 2, 3))
+        assert len(housekeeper) == 3
+        second.cancel()
+        second.cancel()
+        assert len(housekeeper) == 2
+        await asyncio.sleep(1.5)
+        first.cancel()  # too late
+        assert len(housekeeper) == 1
+        await asyncio.sleep(1)
+        assert len(housekeeper) == 1
+        await asyncio.sleep(1)
+        assert len(housekeeper) == 0
+        housekeeper.close()
+
+    run_virtually(scenario())
+
+
+def test_a_visit_that_is_due_earlier_than_all_others_comes_first() -> None:
+    async def scenario() -> None:
+        loop, housekeeper, seen = asyncio.get_running_loop(), Housekeeper(), list[float]()
+        housekeeper.start()
+
+        def note() -> None:
+            seen.append(round(loop.time(), 3))
+
+        def note_and_ask() -> None:
+            note()
+            housekeeper.visit_in(1, note)
+            housekeeper.visit_in(0.5, note)
+
+        for delay_s in (10, 20, 5, 7):
+            housekeeper.visit_in(delay_s, note_and_ask if delay_s == 5 else note)
+        await asyncio.sleep(30)
+        assert seen == [5, 5.5, 6, 7, 10, 20]
+        housekeeper.visit_in(1, note)
+        await asyncio.sleep(2)
+        assert seen[6:] == [31]
+        housekeeper.close()
+        housekeeper.close()
+
+    run_virtually(scenario())
+
+
+def test_only_some_visits_come_in_one_turn_of_the_loop() -> None:
+    async def scenario() -> None:
+        loop, housekeeper, seen = asyncio.get_running_loop(), Housekeeper(), list[str]()
+        housekeeper.start()
+        counts: list[int] = []
+
+        def other() -> None:
+            counts.append(len(seen))
+            if len(seen) < 5 * VISITS_A_TURN:
+                loop.call_soon(other)
+
+        for _ in range(5 * VISITS_A_TURN):
+            housekeeper.visit_in(1, lambda: seen.append("visit"))
+        loop.call_at(loop.time() + 1, other)
+        await asyncio.sleep(2)
+        assert counts == [VISITS_A_TURN * turns for turns in range(1, 6)]
+        housekeeper.close()
+
+    run_virtually(scenario())
+
+
+def test_those_left_when_many_were_cancelled_come_in_their_order() -> None:
+    async def scenario() -> None:
+        housekeeper, seen = Housekeeper(), list[int]()
+        housekeeper.start()
+        visits = [
+            housekeeper.visit_in(1 + number % 7, lambda number=number: seen.append(number))
+            for number in range(3000)
+        ]
+        for number, visit in enumerate(visits):
+            if number % 3:
+                visit.cancel()
+        assert len(housekeeper) == 1000
+        assert len(housekeeper._due) < 2000
+        await asyncio.sleep(10)
+        assert seen == sorted(range(0, 3000, 3), key=lambda number: (number % 7, number))
+        assert len(housekeeper) == 0
+        housekeeper.close()
+
+    run_virtually(scenario())
+
+
 # -- managed ledgers
 
 

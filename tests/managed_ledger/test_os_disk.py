@@ -132,6 +132,21 @@ def test_a_folder_whose_name_could_not_be_made_to_last_is_made_anew_later(tmp_pa
     assert disk.names("a") == ["a/file"]
 
 
+def test_a_sync_is_one_of_the_operating_system_s(tmp_path: Path, monkeypatch):
+    synced: list[str] = []
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "fdatasync", noted)
+    file = OsDisk(tmp_path).create("file")
+    file.fdatasync()
+    os_disk.sync_folder(tmp_path)
+    assert synced == [str(tmp_path / "file"), str(tmp_path)]
+    file.close()
+
+
 def test_a_sync_of_a_folder_leaves_no_descriptor_open(tmp_path: Path):
     before = descriptors()
     os_disk.sync_folder(tmp_path)
