@@ -8,6 +8,7 @@ from faulty_disk import FaultyDisk
 
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage import ledger_files
+from managed_ledger.storage.journal_format import LARGE_BYTES
 from managed_ledger.storage.ledger_files import (
     BLOCK_BYTES,
     CRC,
@@ -139,6 +140,38 @@ def test_the_bytes_of_a_block_stay_what_they_are():
     )
 
 
+def test_a_tag_of_some_entries_of_a_block_is_read_back_with_them():
+    tags = TagRuns()
+    for first, last in ((3, 3), (5, 6)):
+        tags.add(first, last, b"xyz")
+    entries = [b"e%d" % n for n in range(2, 8)]
+    job = FlushJob(LEDGER, FlushedPart(2), entries, array("I", range(6)), tags)
+    ((_, parts),) = encode_blocks(job)
+    data = b"".join(parts)
+    block, end = decode_block(data, 0, LEDGER, NAME, 0)
+    assert (block.entries, block.message_counts.tolist(), end) == (entries, [*range(6)], len(data))
+    assert list(block.tags) == [(3, 3, b"xyz"), (5, 6, b"xyz")]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "blocks"),
+    [
+        ([BLOCK_BYTES + 1, 1, 1], [1, 2]),
+        ([1, BLOCK_BYTES - 1, 1], [2, 1]),
+        ([1, BLOCK_BYTES, 1], [1, 1, 1]),
+        ([BLOCK_BYTES, 0, 0], [3]),
+    ],
+)
+def test_a_block_has_what_fits_and_at_least_one_entry(sizes, blocks):
+    (result,) = write_all(FaultyDisk(), [job_of(FlushedPart(), sizes)])
+    firsts = [first for first, _ in result.blocks]
+    assert firsts == starts_of(blocks)
+    offsets = [offset for _, offset in result.blocks]
+    assert offsets == [
+        HEADER_BYTES * n + sum(sizes[:first]) + 8 * first for n, first in enumerate(firsts)
+    ]
+
+
 def test_a_block_may_begin_anywhere_in_what_was_read():
     disk, flushed, entries = written()
     data = bytes(disk.files[NAME])
@@ -255,13 +288,14 @@ def test_files_with_other_names_are_no_ledgers():
 
 
 def test_large_entries_are_written_from_where_they_are():
-    large = [bytes(20_000), bytes(20_000)]
+    large = [bytes(LARGE_BYTES), bytes(LARGE_BYTES)]
     ((_, parts),) = encode_blocks(
         FlushJob(LEDGER, FlushedPart(), large, array("I", [1, 1]), TagRuns())
     )
     assert any(part is large[0] for part in parts)
+    smaller = [bytes(LARGE_BYTES), bytes(LARGE_BYTES - 1), bytes(LARGE_BYTES)]
     ((_, joined),) = encode_blocks(
-        FlushJob(LEDGER, FlushedPart(), [b"a" * 30, b"b" * 30], array("I", [1, 1]), TagRuns())
+        FlushJob(LEDGER, FlushedPart(), smaller, array("I", [1, 1, 1]), TagRuns())
     )
     assert len(joined) == 2
 

@@ -65,6 +65,7 @@ def test_a_write_or_a_read_that_comes_in_pieces_is_made_whole(tmp_path, monkeypa
     parts = [b"abc", b"", b"d", b"efghij", b"k"]
     file.pwritev(parts, 2)
     assert file.pread(11, 2) == b"".join(parts)
+    assert file.pread(5, 2) == b"".join(parts)[:5]
     assert file.pread(99, 2) == b"".join(parts)  # up to the end of the file
     file.close()
 
@@ -125,8 +126,9 @@ def test_a_folder_whose_name_could_not_be_made_to_last_is_made_anew_later(tmp_pa
 
     monkeypatch.setattr(os_disk, "sync_folder", failing)
     disk = OsDisk(tmp_path)
-    with pytest.raises(OSError, match="no"):
+    with pytest.raises(OSError, match="no") as refused:
         disk.create("a/file")
+    assert refused.value.errno == errno.EIO
     assert not (tmp_path / "a").exists()
     disk.create("a/file").close()
     assert disk.names("a") == ["a/file"]
@@ -168,6 +170,43 @@ def test_a_directory_is_one_process_s_until_it_lets_go(tmp_path: Path):
     second.lock()
     second.unlock()
     assert descriptors() == before
+
+
+def test_files_are_for_their_owner_and_group(tmp_path: Path):
+    disk = OsDisk(tmp_path / "data")
+    disk.lock()
+    disk.create("f/file").close()
+    umask = os.umask(0)
+    os.umask(umask)
+    for name in ("f/file", "lock"):
+        assert (disk.path / name).stat().st_mode & 0o777 == 0o640 & ~umask
+    disk.unlock()
+
+
+def test_a_folder_that_somebody_else_makes_meanwhile_is_taken(tmp_path: Path, monkeypatch):
+    real = os_disk.OsDisk._make_folder
+
+    def made_meanwhile(disk: OsDisk, folder: Path) -> None:
+        if folder == tmp_path:  # asked for when `f` was found to be missing
+            (tmp_path / "f").mkdir()
+        real(disk, folder)
+
+    monkeypatch.setattr(os_disk.OsDisk, "_make_folder", made_meanwhile)
+    OsDisk(tmp_path).create("f/file").close()
+    assert (tmp_path / "f" / "file").exists()
+
+
+@pytest.mark.parametrize("operation", ["close", "sync_folder"])
+def test_a_descriptor_that_was_given_up_is_taken_back_when_there_is_one(tmp_path: Path, operation):
+    disk = OsDisk(tmp_path)
+    disk.lock()
+    spare = len(disk._spare._spare)
+    file = disk.create("f/file")
+    assert spare > 1
+    assert disk._spare._give_up_one()
+    file.close() if operation == "close" else disk.sync_folder("f")
+    assert len(disk._spare._spare) == spare
+    disk.unlock()
 
 
 def test_free_bytes_are_those_that_anybody_may_use(tmp_path: Path, monkeypatch):

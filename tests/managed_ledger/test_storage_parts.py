@@ -16,6 +16,7 @@ from managed_ledger.storage.backend import LedgerSummary, Versioned
 from managed_ledger.storage.engine_state import EngineState, LedgerState
 from managed_ledger.storage.journal_format import (
     HEADER_BYTES,
+    LARGE_BYTES,
     CreateLedgerRecord,
     DeleteLedgerRecord,
     PutRecord,
@@ -350,6 +351,13 @@ def test_the_bytes_of_records_stay_what_they_are():
     assert plain.message_counts.tolist() == [7, 8]
     assert isinstance(tagged, journal_format.EntriesRecord)
     assert (tagged.ledger_id, tagged.entries, tagged.tag) == (5, [b"bb"], b"tag")
+
+
+@pytest.mark.parametrize(("smaller", "parts"), [(0, 4), (1, 1)])
+def test_entries_that_are_large_on_average_are_not_copied_into_the_body(smaller, parts):
+    sizes = (LARGE_BYTES, LARGE_BYTES - smaller, LARGE_BYTES)
+    body = encode_body([append_of(5, 0, [bytes(size) for size in sizes])])
+    assert len(body) == parts
 
 
 def test_the_bytes_of_a_frame_stay_what_they_are():
