@@ -140,9 +140,8 @@ class ManagedCursor:
 
     def delete_range(self, ledger_id: int, first: int, last: int) -> None:
         """Acknowledge the entries `first` to `last`, as far as they exist."""
-        first = max(first, self.mark_delete_position.entry_id + 1 if self._marks(ledger_id) else 0)
         span = self._index.span(Position(ledger_id, first), Position(ledger_id, last))
-        if span is None or ledger_id < self.mark_delete_position.ledger_id:
+        if span is None or (ledger_id, last) <= self.mark_delete_position:
             return
         _, first, last = span
         self._forget_batches(Position(ledger_id, first - 1), Position(ledger_id, last))
@@ -255,9 +254,6 @@ class ManagedCursor:
                 self._on_dirty(self)
 
     # keeping it together
-
-    def _marks(self, ledger_id: int) -> bool:
-        return ledger_id == self.mark_delete_position.ledger_id
 
     def _acks(self, ledger_id: int) -> AckSet:
         acks = self._acked.get(ledger_id)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from managed_ledger.ack_set import AckSet
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import CursorRecord, LedgerInfo
@@ -161,6 +162,9 @@ def test_what_is_written_down_is_found_again(steps):
     again = twins.made(record.mark_delete_position)
     again.restore(record)
     assert record.properties == {"k": "v"}
+    for ledger_id, value in record.acked.items():  # nothing that the mark says already
+        ((first, _), *_) = AckSet.decode(value).runs(0, 10)
+        assert (ledger_id, first) > record.mark_delete_position
     twins.agree(again, 0)
 
 
@@ -192,3 +196,24 @@ def test_ledgers_that_went_take_the_mark_along():
     cursor.skip_removed()
     assert cursor.mark_delete_position == (6, 0)
     assert cursor.backlog(LATEST) == 3
+
+
+def test_a_mark_in_a_ledger_that_is_gone_moves_up_when_it_is_read_back():
+    cursor = ManagedCursor("s", index_of((6, 2), (9, 2)), Position(3, 1), {})
+    acks = AckSet()
+    acks.add(0)
+    cursor.restore(CursorRecord(Position(3, 1), {}, {6: acks.encode()}, {(3, 2): 1, (9, 1): 2}))
+    assert cursor.mark_delete_position == (6, 0)
+    assert cursor.partial_batches == {(9, 1): 2}
+    assert cursor.backlog(LATEST) == 3
+
+
+def test_a_range_that_is_acknowledged_already_changes_nothing():
+    told: list[ManagedCursor] = []
+    cursor = ManagedCursor("s", index_of((3, 4), (6, 2)), Position(3, 2), {}, on_dirty=told.append)
+    cursor.delete_range(3, 0, 2)
+    cursor.delete_range(2, 0, 9)
+    assert (told, cursor.mark_delete_position) == ([], (3, 2))
+    cursor.delete_range(3, 0, 9)
+    assert (told, cursor.mark_delete_position) == ([cursor], (3, 3))
+    assert cursor.individually_deleted_count == 0
