@@ -33,6 +33,10 @@ class Reader:
         self._what = what
         self._at = 0
 
+    @property
+    def at_end(self) -> bool:
+        return self._at == len(self._data)
+
     def number(self) -> int:
         # In one piece: starts read millions of them.
         data, at = self._data, self._at

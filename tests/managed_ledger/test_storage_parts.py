@@ -377,3 +377,11 @@ def test_the_bytes_of_a_frame_stay_what_they_are():
         flipped = bytearray(data)
         flipped[at] ^= 1
         assert decode_header(bytes(flipped), 1000) is None
+
+
+def test_a_frame_counts_the_sectors_of_its_body_that_are_rightly_zeros():
+    """They begin at multiples of 512 in the file; the end byte is in the last one."""
+    data = bytes(1000) + b"".join(encode_frame([bytes(2000)], 3, 1000, 0))
+    header = decode_header(data, 1000)
+    assert header is not None
+    assert header.zero_sectors == 2

@@ -51,7 +51,9 @@ def test_a_number_takes_seven_bits_a_byte(number, data):
     assert out.getvalue().hex() == data
     read = Reader(out.getvalue() + b"!", "it")
     assert read.number() == number
+    assert not read.at_end
     assert read.raw(1) == b"!"
+    assert read.at_end
     with pytest.raises(CorruptStorage):
         read.raw(1)
 
