@@ -110,6 +110,15 @@ def test_what_leads_from_somewhere_is_all_that_there_is_room_for(start, count):
     assert columns.leading_from(start + count, 1, 10) == []
 
 
+def test_what_leads_ends_where_the_room_does_and_leaves_nothing_out():
+    small = [b"12345"] * (3 * LOOK_AHEAD)
+    found = EntryColumns(0, small).leading_from(0, 10_000, 5 * (LOOK_AHEAD + 10))
+    assert len(found) == LOOK_AHEAD + 10
+    with_a_large_one = [*small[:100], b"x" * 5000, *small]
+    found = EntryColumns(0, with_a_large_one).leading_from(0, 10_000, 5000)
+    assert found == small[:100]
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), st.sampled_from([b"a", b"b"]))),
     st.integers(0, 30),

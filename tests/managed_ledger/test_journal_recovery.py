@@ -10,7 +10,7 @@ from faulty_disk import FaultyDisk, failing
 
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.journal import EmbeddedBackend
-from managed_ledger.storage.journal_format import HEADER_BYTES, encode_frame
+from managed_ledger.storage.journal_format import HEADER_BYTES, SECTOR, encode_frame
 from managed_ledger.storage.journal_recovery import Recovery
 from managed_ledger.storage.journal_scan import JournalScan
 
@@ -209,3 +209,25 @@ def test_frames_of_another_generation_or_offset_do_not_pass():
     moved = b"".join(encode_frame([b"\x05moved"], 7, 99, 99))
     with pytest.raises(CorruptStorage):
         scan(moved)
+
+
+@pytest.mark.parametrize("offset", [SECTOR - HEADER_BYTES, SECTOR - HEADER_BYTES + 12, SECTOR])
+@pytest.mark.parametrize("body", [BODY, bytes(2000)])
+def test_a_flipped_bit_in_a_header_is_corrupt_wherever_the_header_lies(offset, body):
+    before = b"x" * (offset - HEADER_BYTES - 1)
+    data = bytearray(frames(before, body))
+    for at in (offset + 5, offset + HEADER_BYTES - 1):
+        flipped = bytes(data[:at]) + bytes([data[at] ^ 1]) + bytes(data[at + 1 :])
+        with pytest.raises(CorruptStorage, match=f"offset {offset}"):
+            scan(flipped)
+
+
+def test_a_bad_header_at_the_very_end_of_the_file_is_corrupt():
+    data = bytearray(frames(BODY, BODY))
+    offset = len(data) // 2
+    data[offset + 20] ^= 1
+    with pytest.raises(CorruptStorage):
+        scan(bytes(data[: offset + HEADER_BYTES]))
+    torn = scan(bytes(data[: offset + HEADER_BYTES - 1])).torn
+    assert torn is not None
+    assert (torn.offset, torn.lost_bytes) == (offset, HEADER_BYTES - 1)

@@ -283,6 +283,7 @@ def test_a_ledger_found_in_its_file_goes_on_behind_it():
     state.tail.extend([b"ab"], [4])
     assert state.summary() == LedgerSummary(3, 42, 13)
     assert LedgerState(5).index is not None
+    assert not (state.deleted or state.fenced)
 
 
 def test_operations_take_effect_and_withdrawn_ones_leave_their_numbers_free():
