@@ -5,12 +5,14 @@ import errno
 
 import pytest
 from faulty_disk import FaultyDisk, failing
+from virtual_loop import LoopClock, run_virtually
 
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.errors import LedgerClosed, StorageFull
+from managed_ledger.errors import LedgerClosed, LedgerNotFound, StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ROLLOVER_RETRY_MS
 from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.journal import EmbeddedBackend
 from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.trim import Retention
@@ -252,5 +254,82 @@ def test_a_new_cursor_begins_where_it_was_told_with_the_properties_it_was_given(
             assert ledger.previous_position(positions[2]) == positions[1]
             assert ledger.next_position(positions[1]) == positions[2]
             assert ledger.count_between(positions[0], positions[2]) == 2
+
+    run(scenario())
+
+
+class Watched(MemoryBackend):
+    """Something happens before its next read."""
+
+    happens = None
+
+    async def read(self, *request: int) -> EntryRun:
+        happens, self.happens = self.happens, None
+        if happens is not None:
+            await happens()
+        return await super().read(*request)
+
+
+def test_a_read_whose_ledger_is_trimmed_meanwhile_goes_on_behind_it(run, clock):
+    async def scenario():
+        backend = Watched()
+        config = ManagedLedgerConfig(max_entries_per_ledger=2, min_rollover_time_ms=0)
+        ledger = await ManagedLedgerFactory(backend, clock, config).open("log")
+        positions = await filled(ledger, 5)
+        backend.happens = ledger.trim
+        found = await ledger.read(positions[0], LATEST, 10, 100)
+        assert found is not None
+        assert (found.ledger_id, found.entries) == (positions[4].ledger_id, [b"4"])
+        assert backend.ledger_ids() == [positions[4].ledger_id]
+        cached = ledger.read_cached(positions[0], LATEST, 10, 100)
+        assert cached is not None
+        assert cached.entries == [b"4"]
+
+    run(scenario())
+
+
+def test_a_read_of_a_ledger_that_was_lost_says_so(run, clock):
+    async def scenario():
+        backend = MemoryBackend()
+        ledger = await ManagedLedgerFactory(backend, clock).open("log")
+        position = await ledger.append_one(b"x")
+        backend._state.ledgers[position.ledger_id].damaged = (0, 0)
+        assert ledger.damaged(position.ledger_id) == (0, 0)
+        await backend.delete_ledger(position.ledger_id)
+        with pytest.raises(LedgerNotFound):
+            await ledger.read(EARLIEST, LATEST, 10, 100)
+        assert ledger.damaged(position.ledger_id) is None
+
+    run(scenario())
+
+
+def test_a_log_that_is_never_at_rest_is_looked_after_all_the_same():
+    async def scenario() -> None:
+        config = ManagedLedgerConfig(max_entries_per_ledger=2, min_rollover_time_ms=0)
+        factory = ManagedLedgerFactory(MemoryBackend(), LoopClock(), config)
+        ledger = await factory.open("log")
+        assert ledger.housekeeper is factory.housekeeper
+        for _ in range(30):
+            await ledger.append_one(b"x")
+            await asyncio.sleep(1)
+        assert len(ledger.ledgers()) <= 7
+        await ledger.close()
+        assert len(factory.housekeeper) == 0
+        await ledger.delete_cursor("of somebody")
+        assert len(factory.housekeeper) == 0
+        await factory.close()
+
+    run_virtually(scenario())
+
+
+def test_when_it_is_closed_every_append_has_been_answered(start, run):
+    async def scenario():
+        async with start() as factory:
+            ledger = await factory.open("log")
+            answered: list[Position | None] = []
+            for _ in range(3):
+                ledger.append([b"x"], [1], lambda first, error: answered.append(first))
+            await ledger.close()
+            assert [first and first.entry_id for first in answered] == [0, 1, 2]
 
     run(scenario())

@@ -57,6 +57,7 @@ def test_ledgers_whose_data_is_gone_are_listed_no_longer_than_until_the_next_cha
         gone = [info.ledger_id for info in ledger.ledgers()[:2]]
         await ledger.trim()
         assert stored(backend).deleting == tuple(gone)  # until their data is gone
+        assert stored(backend).ledgers[-1] == LedgerInfo(ledger.ledgers()[-1].ledger_id, 0, 0, None)
         await ledger.set_property("key", "value")
         assert stored(backend).deleting == ()
         await factory.close()
