@@ -187,6 +187,23 @@ def test_those_left_when_many_were_cancelled_come_in_their_order() -> None:
     run_virtually(scenario())
 
 
+def test_after_the_end_nobody_is_visited_who_asked_before_or_asks_then() -> None:
+    async def scenario() -> None:
+        housekeeper, seen = Housekeeper(), list[str]()
+        housekeeper.start()
+        early = housekeeper.visit_in(1, lambda: seen.append("early"))
+        housekeeper.visit_in(2, lambda: seen.append("cancelled")).cancel()
+        housekeeper.close()
+        assert len(housekeeper) == 0
+        housekeeper.visit_in(1, lambda: seen.append("late"))
+        assert len(housekeeper) == 0
+        await asyncio.sleep(5)
+        assert seen == []
+        assert early.work is not None
+
+    run_virtually(scenario())
+
+
 # -- managed ledgers
 
 
