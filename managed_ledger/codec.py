@@ -24,6 +24,9 @@ class Writer:
     def text(self, value: str) -> None:
         self.blob(value.encode())
 
+    def raw(self, value: bytes) -> None:
+        self._out += value
+
 
 class Reader:
     """Raises CorruptStorage where the value ends too early; `what` names it in the message."""

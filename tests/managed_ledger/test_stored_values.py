@@ -48,8 +48,9 @@ CURSOR_BYTES = "0104000001040461636b730204010180078301020002"
 def test_a_number_takes_seven_bits_a_byte(number, data):
     out = Writer()
     out.number(number)
-    assert out.getvalue().hex() == data
-    read = Reader(out.getvalue() + b"!", "it")
+    out.raw(b"!")
+    assert out.getvalue().hex() == data + "21"
+    read = Reader(out.getvalue(), "it")
     assert read.number() == number
     assert not read.at_end
     assert read.raw(1) == b"!"
