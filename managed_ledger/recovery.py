@@ -30,16 +30,20 @@ async def recover_list(name: str, backend: Backend, clock: Clock) -> tuple[Ledge
     settled = [await settle(info, name, backend, clock) for info in found.ledgers]
     kept = tuple(info for info in settled if info.entries)
     dropped = tuple(info.ledger_id for info in settled if not info.entries)
-    deleting = (*found.deleting, *dropped)
-    current_id = await backend.create_ledger()
+    # Those of the last opening first: the list would grow with each that finds nothing to keep.
+    gone = asyncio.gather(*map(backend.delete_ledger, found.deleting))
+    try:
+        current_id = await backend.create_ledger()
+    finally:
+        await gone
     current = LedgerInfo(current_id, 0, 0, None)
     if not found.ledgers:  # it is made now
         properties = {**found.properties, CREATED_AT_MS: str(clock.now_ms())}
         found = replace(found, properties=properties)
-    listed = replace(found, ledgers=(*kept, current), deleting=deleting)
+    listed = replace(found, ledgers=(*kept, current), deleting=dropped)
     await write_with_new_ledger(backend, record, listed, current_id)
-    await asyncio.gather(*map(backend.delete_ledger, deleting))
-    if deleting:
+    await asyncio.gather(*map(backend.delete_ledger, dropped))
+    if dropped:
         record.amend(replace(record.queued, deleting=()))
     return LedgerIndex(kept, current_id), record
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from managed_ledger.errors import LedgerClosed
+from managed_ledger.ledger_metadata import LedgerList, ledgers_key
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.trim import Retention
 
@@ -119,6 +120,20 @@ def test_reopening_leaves_no_trail_of_empty_ledgers(start, run):
             async with start() as factory:
                 ledger = await factory.open("log")
                 assert len(ledger.ledgers()) == 1
+
+    run(scenario())
+
+
+def test_opening_again_and_again_lengthens_no_list(start, run):
+    async def scenario():
+        storage = start()
+        async with storage as factory:
+            for _ in range(5):
+                await (await factory.open("orders")).close()
+            stored = storage.backend.metadata.get(ledgers_key("orders"))
+            found = LedgerList.decode(stored.value, "orders")
+            assert (len(found.ledgers), len(found.deleting)) == (1, 1)
+            assert storage.backend.ledger_ids() == [found.ledgers[0].ledger_id]
 
     run(scenario())
 

@@ -7,7 +7,7 @@ from txn_world import World, in_world, soon, told_to_nobody
 
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger import ManagedLedger
-from pybroker.transaction.snapshot_log import SnapshotLog
+from pybroker.transaction.snapshot_log import PARTS_PER_ENTRY, SnapshotLog
 
 NAME = "pulsar/system/persistent/log"
 
@@ -72,7 +72,7 @@ async def test_a_snapshot_takes_the_place_of_all_before_it(world: World) -> None
     log.append(1, ignore)
     await soon()
     log.append(2, ignore)
-    await log.replace_past([b"7 8", b"9"], nothing)
+    await log.replace_past([7, 8, 9], lambda record: PARTS_PER_ENTRY if record == 8 else 1, nothing)
     assert log.records_since_snapshot == 0
     assert ledger.message_count(ledger.last_confirmed) == 1
     log.append(3, ignore)
@@ -91,7 +91,7 @@ async def test_whoever_owns_the_log_hears_of_every_write_that_failed(world: Worl
     await soon()
     assert (len(failures), told) == (1, failures)
     with pytest.raises(ManagedLedgerError):
-        await log.replace_past([b"7"], nothing)
+        await log.replace_past([7], lambda record: 1, nothing)
     assert len(failures) == 2
 
 
@@ -101,7 +101,7 @@ async def test_a_snapshot_that_nobody_waits_for_may_fail(world: World) -> None:
 
     async def leave() -> None:
         world.storage.full = True
-        log._append_snapshot([b"7"])
-        log._append_snapshot([b"8"]).cancel()
+        log._append_snapshot(b"7")
+        log._append_snapshot(b"8").cancel()
 
     assert await told_to_nobody(leave) == []
