@@ -31,11 +31,8 @@ async def recover_list(name: str, backend: Backend, clock: Clock) -> tuple[Ledge
     kept = tuple(info for info in settled if info.entries)
     dropped = tuple(info.ledger_id for info in settled if not info.entries)
     # Those of the last opening first: the list would grow with each that finds nothing to keep.
-    gone = asyncio.gather(*map(backend.delete_ledger, found.deleting))
-    try:
-        current_id = await backend.create_ledger()
-    finally:
-        await gone
+    await asyncio.gather(*map(backend.delete_ledger, found.deleting))
+    current_id = await backend.create_ledger()
     current = LedgerInfo(current_id, 0, 0, None)
     if not found.ledgers:  # it is made now
         properties = {**found.properties, CREATED_AT_MS: str(clock.now_ms())}
