@@ -55,7 +55,6 @@ CASES = {
     "recovered-cursors-never-written": Case("ACKNOWLEDGEMENT LOST", 19, ("navigation", "trimming")),
     "reserve-kept-at-a-start": Case("NOT HEALED", 18, ("full disk",)),
     "seek-keeps-single-acknowledgements": Case("MOVED WRONGLY", 1, ("navigation",)),
-    "snapshot-forgets-cumulative-ones": Case("ACKNOWLEDGED TWICE", 54, ("small logs",)),
     "snapshot-forgets-partial-batches": Case("ACKNOWLEDGED TWICE", 8, ("small logs",)),
     "snapshot-outlives-its-topic": Case("SWALLOWED", 0, REBIRTH),
     "unload-drops-pending-acks": Case("ACKNOWLEDGED TWICE", 0, ("unloads",)),
@@ -65,6 +64,7 @@ NOT_YET = (
     "deletion-overtaken-by-an-unload",
     "ledger-made-in-vain-left",
     "seek-leaves-old-records",
+    "snapshot-forgets-cumulative-ones",
     "unload-cancels-who-waits",
 )
 
