@@ -18,7 +18,7 @@ demo: $(VENV)/demo  ## the whole product at work: PySpark, kill -9 around it, ex
 test: check  ## everything: static checks, all tests, real Spark and Java clients (< 25 min)
 	$(PY) -m pytest -v -ra --durations=15 -m "not ($(UNIT))" $(ARGS)
 
-check: $(VENV)/test  ## format, lint, types, unit tests (< 2 min)
+check: $(VENV)/test  ## format, lint, types, unit tests (3 to 4 min)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
