@@ -44,6 +44,7 @@ class Model:
         self.copies: dict[tuple[str, int], TxnId | None] = {}
         self.confirmed: set[tuple[str, int]] = set()
         self.refused = dict[str, list[int]]((producer, []) for producer in PRODUCERS)
+        self.stored = dict.fromkeys(PRODUCERS, -1)  # the highest one
         self.begun = 0
 
     async def step(self, name: str, *args: object) -> None:
@@ -66,6 +67,7 @@ class Model:
         sequence_id = self.next[producer]
         self.next[producer] += 1
         assert await self.world.publish(one(sequence_id), producer, txn_id), "a new one is new"
+        self.stored[producer] = sequence_id
         if txn_id is None:
             self.confirmed.add((producer, sequence_id))
         else:
@@ -87,6 +89,7 @@ class Model:
         if self.refused[producer]:
             sequence_id = self.refused[producer].pop(0)
             assert await self.world.publish(one(sequence_id), producer), "it is in no log"
+            self.stored[producer] = max(self.stored[producer], sequence_id)
             self.confirmed.add((producer, sequence_id))
 
     async def fail(self, producer: str) -> None:
@@ -140,6 +143,8 @@ class Model:
         before = known(self.world.deduplication)
         await self.world.crash_and_recover()
         assert known(self.world.deduplication) == before
+        for producer, refused in self.refused.items():  # what nothing told of is forgotten
+            refused[:] = [number for number in refused if number <= self.stored[producer]]
 
     async def check_log(self) -> None:
         entries = await self.world.entries()
