@@ -1,7 +1,8 @@
 """What several test packages share stands in tests/support and is imported by its module's name.
 
 An error in an event loop's callback reaches nobody who awaits: here it fails the test. How long an
-example of Hypothesis takes says how busy the machine is, and fails none.
+example of Hypothesis takes says how busy the machine is, and fails none. The examples are the same
+in each run; `--hypothesis-profile fresh` draws many new ones.
 """
 
 import sys
@@ -17,9 +18,9 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 
-def pytest_configure() -> None:
-    settings.register_profile("untimed", deadline=None)
-    settings.load_profile("untimed")
+settings.register_profile("steady", deadline=None, derandomize=True)
+settings.register_profile("fresh", deadline=None, max_examples=2000)
+settings.load_profile("steady")
 
 
 @pytest.hookimpl(wrapper=True)

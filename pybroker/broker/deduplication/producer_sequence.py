@@ -9,8 +9,9 @@
 
 An id in none of them, up to `top` and above `floor`, is stored for good. (Ids that were left out
 count as stored: a producer's ids ascend. So does, after a crash, what was refused with no later
-message of the producer stored before the crash, if the producer then goes on above it.) The chunks of a large message share its id, which is
-taken with the last one; until then `chunk` says how far the message has come.
+message of the producer stored before the crash, if the producer then goes on above it.) The chunks
+of a large message share its id, which is taken with the last one; until then `chunk` says how far
+the message has come.
 """
 
 from collections.abc import Callable
