@@ -92,7 +92,7 @@ def mutants(root: Path, path: Path) -> Iterator[Mutant]:
             before = shortened(edit.shown)
             old = edit.swap(edit.new)
             change = f"{before} → {shortened(edit.new if edit.shown is old else edit.shown)}"
-            code = compiled(tree, path, qualname, first_line(function))
+            code = compiled(function, path, qualname)
             edit.swap(old)
             if code is None:
                 continue
@@ -116,12 +116,18 @@ def first_line(function: Function) -> int:
     return min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
 
 
-def compiled(tree: ast.Module, path: Path, qualname: str, line: int) -> CodeType | None:
+def compiled(function: Function, path: Path, qualname: str) -> CodeType | None:
+    """Alone in its classes: the rest of the module has no part in its code."""
+    shell: ast.stmt = copy.deepcopy(function)
+    for name in reversed(qualname.split(".")[:-1]):
+        shell = ast.ClassDef(name, bases=[], keywords=[], body=[shell], decorator_list=[])
+        shell.type_params = []
+        ast.fix_missing_locations(shell)
     try:
-        module = compile(copy.deepcopy(tree), str(path), "exec", dont_inherit=True)
+        module = compile(ast.Module([shell], []), str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
         return None
-    return find_code(module, qualname, line)
+    return find_code(module, qualname, first_line(function))
 
 
 def find_code(code: CodeType, qualname: str, line: int) -> CodeType | None:
