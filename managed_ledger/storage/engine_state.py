@@ -2,7 +2,14 @@
 
 from managed_ledger.storage.backend import LedgerSummary
 from managed_ledger.storage.entry_columns import EntryColumns
-from managed_ledger.storage.ledger_files import BlockIndex, FlushedPart, FlushJob, FlushResult
+from managed_ledger.storage.ledger_files import (
+    NO_BLOCKS,
+    NOTHING_FLUSHED,
+    BlockIndex,
+    FlushedPart,
+    FlushJob,
+    FlushResult,
+)
 from managed_ledger.storage.metadata_table import MetadataTable
 from managed_ledger.storage.operations import (
     Append,
@@ -34,10 +41,10 @@ class LedgerState:
 
     def __init__(self, ledger_id: int, flushed: FlushedPart | None = None) -> None:
         self.ledger_id = ledger_id
-        self.flushed = flushed or FlushedPart()
+        self.flushed = flushed or NOTHING_FLUSHED
         self.tail = EntryColumns(self.flushed.entries)
         self.queued_entries = self.flushed.entries  # durable or on their way
-        self.index = None if self.flushed.entries else BlockIndex()  # None: not loaded yet
+        self.index = None if self.flushed.entries else NO_BLOCKS  # None: not loaded yet
         self.fenced = False
         self.deleted = False
         self.damaged: tuple[int, int] | None = None  # first and last entry known to be unreadable
@@ -67,6 +74,8 @@ class LedgerState:
 
     def note_flushed(self, result: FlushResult) -> None:
         self.flushed = result.flushed
+        if self.index is NO_BLOCKS:
+            self.index = BlockIndex()
         if self.index is not None:
             for first_entry_id, offset in result.blocks:
                 self.index.add(first_entry_id, offset)

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Final
 
 from managed_ledger.storage.backend import EntryRun
-from managed_ledger.storage.tag_runs import TagRuns
+from managed_ledger.storage.tag_runs import NO_TAGS, TagRuns
 
 LOOK_AHEAD: Final = 256
 
@@ -35,7 +35,7 @@ class EntryColumns:
         self.first_entry_id = first_entry_id
         self.entries = [] if entries is None else entries
         self.message_counts = array("I") if message_counts is None else message_counts
-        self.tags = TagRuns() if tags is None else tags
+        self.tags = NO_TAGS if tags is None else tags
 
     @property
     def next_entry_id(self) -> int:
@@ -46,6 +46,8 @@ class EntryColumns:
     ) -> None:
         if tag and entries:
             first = self.next_entry_id
+            if self.tags is NO_TAGS:
+                self.tags = TagRuns()
             self.tags.add(first, first + len(entries) - 1, tag)
         self.entries.extend(entries)
         self.message_counts.extend(message_counts)

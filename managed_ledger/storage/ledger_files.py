@@ -20,7 +20,7 @@ from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.disk import Disk, DiskFile
 from managed_ledger.storage.entry_columns import EntryColumns
 from managed_ledger.storage.journal_format import LARGE_BYTES, checksum, split, u32_column
-from managed_ledger.storage.tag_runs import TagRuns
+from managed_ledger.storage.tag_runs import NO_TAGS, TagRuns
 
 FOLDER: Final = "ledgers"
 MAGIC: Final = b"PBL1"
@@ -55,6 +55,8 @@ class FlushJob:
 
 class BlockIndex:
     """Where the blocks of a file begin, by their first entry."""
+
+    __slots__ = ("_first_entry_ids", "_offsets", "damage", "next_entry_id", "next_offset")
 
     def __init__(self) -> None:
         self._first_entry_ids: array[int] = array("Q")
@@ -92,6 +94,10 @@ class BlockIndex:
             stop = max(at + 1, min(stop, bisect_right(self._offsets, limit) - 1))
         end = self._offsets[stop] if stop < len(self._offsets) else file_bytes
         return self._offsets[at], end
+
+
+NOTHING_FLUSHED: Final = FlushedPart()
+NO_BLOCKS: Final = BlockIndex()  # of files that are still empty: nothing is put into it
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +285,7 @@ def decode_block(
     end = at + body_bytes
     if crc32c(memoryview(data)[at:end]) != crc or end > len(data):
         raise corrupt(name, offset)
-    tags = TagRuns()
+    tags = NO_TAGS
     if magic == TAGGED_MAGIC:
         tags, at = decode_tags(data, at, first_entry_id)
     lengths = u32_column(data, at, count)

@@ -7,7 +7,7 @@ beside the entries, never in them, so no payload can imitate one.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class TagRun(NamedTuple):
@@ -58,3 +58,6 @@ class TagRuns:
             found.firsts[0] = max(found.firsts[0], first)
             found.lasts[-1] = min(found.lasts[-1], last)
         return found
+
+
+NO_TAGS: Final = TagRuns()  # of entries without any, shared by all of them: nothing is put into it

@@ -87,6 +87,10 @@ class EntryFetcher:
         self._held: EntryRun | None = None
         self._reading = False
 
+    def another(self) -> "EntryFetcher":
+        """For other places of the same log."""
+        return EntryFetcher(self._ledger, self._tasks, self._resume, self._on_damage)
+
     def fetch(
         self, position: Position, up_to: Position, max_entries: int, max_bytes: int
     ) -> EntryRun | None:
@@ -168,7 +172,7 @@ class EntryReader:
         self._ledger = topic.ledger
         self._cursor = cursor
         self._ahead = EntryFetcher(topic.ledger, topic.tasks, resume, on_damage)
-        self._again = EntryFetcher(topic.ledger, topic.tasks, resume, on_damage)
+        self._again: EntryFetcher | None = None  # made when it is first needed
         self._messages_per_entry = 1
         self._settled_to = EARLIEST
         self.position = cursor.mark_delete_position.after
@@ -182,7 +186,8 @@ class EntryReader:
         self._settled_to = EARLIEST
         self.passed_withheld = False
         self._ahead.drop()
-        self._again.drop()
+        if self._again is not None:
+            self._again.drop()
 
     # -- reading on
 
@@ -225,6 +230,8 @@ class EntryReader:
         if not ranges:
             return nothing(ledger_id)
         position, up_to = Position(ledger_id, ranges[0][0]), Position(ledger_id, ranges[-1][1])
+        if self._again is None:
+            self._again = self._ahead.another()
         run = self._again.fetch(position, up_to, last - first + 1, max_bytes)
         if run is not None:
             return self._delivery(run, ranges)

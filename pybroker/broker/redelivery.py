@@ -122,3 +122,7 @@ class RedeliveryCounts:
 
     def clear(self) -> None:
         self._ledgers.clear()
+
+
+# Of subscriptions that count none, shared by all of them: nothing is put into it.
+NO_REDELIVERIES: Final = RedeliveryCounts(lambda position: False)

@@ -23,7 +23,7 @@ from pybroker.broker.dispatch_single import SingleActiveDispatcher
 from pybroker.broker.entry_reader import EntryReader, ReadableTopic
 from pybroker.broker.last_times import LastTimes
 from pybroker.broker.publish_time import first_published_at
-from pybroker.broker.redelivery import RedeliveryCounts
+from pybroker.broker.redelivery import NO_REDELIVERIES, RedeliveryCounts
 from pybroker.broker.transactional_acks import TransactionalAcks, TransactionalTopic
 from pybroker.broker.waiting_entries import nth_waiting
 from pybroker.errors import ConsumerBusy, NotAllowed, PersistenceError, ServiceNotReady
@@ -72,7 +72,7 @@ class Subscription:
         self._topic = topic
         self._reader = EntryReader(topic, cursor, self.notify, self._found_damage)
         self._dispatcher: Dispatcher | None = None
-        self._redelivery_counts = RedeliveryCounts(cursor.is_deleted)
+        self._redelivery_counts = NO_REDELIVERIES
         self._transactional = TransactionalAcks(topic, cursor, self._restore)
         self._notified = False
         self._last_message_is_there = topic.terminated
@@ -154,9 +154,11 @@ class Subscription:
 
     def _new_dispatcher(self, kind: SubscriptionType, first: Consumer) -> Dispatcher:
         if kind.single_active:
-            self._redelivery_counts.clear()
+            self._redelivery_counts = NO_REDELIVERIES
             failover = kind is SubscriptionType.FAILOVER
             return SingleActiveDispatcher(self._reader, failover, self._topic.name.partition)
+        if self._redelivery_counts is NO_REDELIVERIES:
+            self._redelivery_counts = RedeliveryCounts(self.cursor.is_deleted)
         config = self._topic.config
         limits = UnackedLimits(
             config.max_unacked_messages_per_consumer, config.max_unacked_messages_per_subscription

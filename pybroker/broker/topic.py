@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
-from functools import partial
 from typing import Final, Protocol
 
 from managed_ledger.errors import LedgerClosed, ManagedLedgerError
@@ -19,20 +18,19 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.deduplication import Deduplication, Taken
-from pybroker.broker.deletions import Deletions, Doomed
+from pybroker.broker.deletions import Deletions
 from pybroker.broker.producers import Granted, Producer, Producers, ProducerState
+from pybroker.broker.subscribing import Subscribing
 from pybroker.broker.subscription import Subscription
 from pybroker.config import BrokerConfig
 from pybroker.errors import (
-    NotAllowed,
     PersistenceError,
     ProducerFenced,
     PulsarError,
     ServiceNotReady,
-    SubscriptionNotFound,
     TopicTerminated,
 )
-from pybroker.names import TopicName, TxnId, check_subscription_name
+from pybroker.names import TopicName, TxnId
 from pybroker.runtime import Clock, Tasks
 from pybroker.transaction.aborted_txns import HiddenEntries
 from pybroker.transaction.transaction_buffer import TransactionBuffer
@@ -66,6 +64,36 @@ def nobody_watches(topic: "Topic") -> None:
 
 
 class Topic:
+    __slots__ = (
+        "_all_published",
+        "_closed",
+        "_notified",
+        "_publishing",
+        "_subscribing",
+        "_terminating",
+        "aborted",
+        "buffer",
+        "bytes_in",
+        "chunked",
+        "clock",
+        "committed",
+        "config",
+        "deduplication",
+        "deletions",
+        "deserted_at_s",
+        "factory",
+        "ledger",
+        "messages_in",
+        "metadata",
+        "name",
+        "on_deserted",
+        "outcomes",
+        "producers",
+        "published_at_ms",
+        "subscriptions",
+        "tasks",
+    )
+
     def __init__(
         self,
         name: TopicName,
@@ -99,7 +127,7 @@ class Topic:
         self.buffer: TransactionBuffer
         self.on_deserted: Callable[[Topic], None] = nobody_watches
         self.deserted_at_s = 0.0  # by the loop's time
-        self._subscribing = asyncio.Lock()
+        self._subscribing = Subscribing(self)
         self._closed: str | None = None
         self._terminating = False
         self._publishing = 0  # runs that are not durable yet
@@ -295,74 +323,24 @@ class Topic:
 
         Raises SubscriptionNotFound when it may not be created.
         """
-        async with self._subscribing:
-            existing = self._existing_subscription(name, durable=True)
-            if existing is not None:
-                return existing
-            check_subscription_name(name)
-            if not create:
-                raise SubscriptionNotFound(
-                    f"Subscription {name} of {self.name} does not exist and may not be created"
-                )
-            await self._drop_ended_reader(name)
-            with self._told_when_unloaded():
-                cursor = await self.ledger.open_cursor(name, start, properties)
-            self._check_open()  # it may have been closed meanwhile
-            subscription = await Subscription.open(self, cursor)
-            self.subscriptions[name] = subscription
-            return subscription
+        with self._told_when_unloaded():
+            return await self._subscribing.durable(name, start, properties, create)
 
     async def reader_subscription(self, name: str, start: Position | None) -> Subscription:
         """A subscription without a durable cursor; it goes with its last consumer."""
-        async with self._subscribing:
-            existing = self._existing_subscription(name, durable=False)
-            if existing is not None:
-                return existing
-            await self._drop_ended_reader(name)
-            cursor = self.ledger.new_non_durable_cursor(name, start)
-            subscription = await Subscription.open(self, cursor)
-            self.subscriptions[name] = subscription
-            return subscription
-
-    async def _drop_ended_reader(self, name: str) -> None:
-        """Its subscription is gone; its cursor is about to go."""
-        cursor = self.ledger.cursors.get(name)
-        if cursor is not None and not cursor.durable:
-            await self.ledger.delete_cursor(name)
-
-    def _existing_subscription(self, name: str, durable: bool) -> Subscription | None:
-        self._check_open()
-        existing = self.subscriptions.get(name)
-        if existing is not None and existing.durable is not durable:
-            kind = "a durable subscription" if existing.durable else "a reader"
-            raise NotAllowed(f"{name} of {self.name} is {kind} already; choose another name")
-        return existing
+        return await self._subscribing.reader(name, start)
 
     async def delete_subscription(self, name: str) -> None:
         """Disconnects its consumers. Raises SubscriptionNotFound."""
-        async with self._subscribing:
-            self._check_open()
-            subscription = self.subscriptions.get(name)
-            if subscription is None:
-                raise SubscriptionNotFound(f"Subscription {name} of {self.name} does not exist")
-            if subscription.durable:
-                doomed = Doomed(self.name, subscription=name)
-                await self.deletions.delete(doomed, partial(self._discard, subscription))
-            else:
-                self.subscriptions.pop(name)
-                self.deserted()
-                await subscription.delete()
+        await self._subscribing.delete(name)
 
-    async def _discard(self, subscription: Subscription) -> None:
-        self.subscriptions.pop(subscription.name)
-        self.deserted()
-        await subscription.discard()
+    # -- transactions
 
     def end_transaction(
         self, txn_id: TxnId, action: TxnAction, low_watermark: int
     ) -> "asyncio.Future[None] | None":
         """Write the marker; see TransactionBuffer.end. Raises ServiceNotReady."""
-        self._check_open()
+        self.check_open()
         return self.buffer.end(txn_id, action, low_watermark)
 
     def _transaction_ended(self, txn_id: TxnId, action: TxnAction) -> None:
@@ -418,7 +396,7 @@ class Topic:
         """Though nobody is connected: an open transaction has written to it, somebody is about to
         subscribe, or a message is on its way to the disk.
         """
-        return self._publishing > 0 or self._subscribing.locked() or self.buffer.has_open
+        return self._publishing > 0 or self._subscribing.busy or self.buffer.has_open
 
     def deserted(self) -> None:
         """Its last producer, or a subscription, has gone: perhaps nobody uses it any more."""
@@ -435,7 +413,8 @@ class Topic:
     def in_use(self) -> bool:
         return len(self.producers) > 0 or any(s.consumers for s in self.subscriptions.values())
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises ServiceNotReady once it is on its way out."""
         if self._closed is not None:
             raise self._unloading()
 

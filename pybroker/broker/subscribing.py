@@ -1,0 +1,118 @@
+"""How the subscriptions of one topic come and go: one at a time, whoever asks for it.
+
+Two that subscribe at once get the same subscription; who subscribes while it is being deleted gets
+a new one.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Protocol
+
+from managed_ledger.position import Position
+from pybroker.broker.deletions import Deletions, Doomed
+from pybroker.broker.subscription import SubscribedTopic, Subscription
+from pybroker.errors import NotAllowed, SubscriptionNotFound
+from pybroker.names import check_subscription_name
+
+
+class OpenTopic(SubscribedTopic, Protocol):
+    """What is needed of the topic."""
+
+    @property
+    def deletions(self) -> Deletions: ...
+    def check_open(self) -> None: ...
+
+
+class Subscribing:
+    __slots__ = ("_topic", "_turn", "_waiting")
+
+    def __init__(self, topic: OpenTopic) -> None:
+        self._topic = topic
+        self._waiting = 0  # for their turn, or having it
+        self._turn: asyncio.Lock | None = None  # none while nobody is there
+
+    @property
+    def busy(self) -> bool:
+        """Somebody is at it."""
+        return self._waiting > 0
+
+    @asynccontextmanager
+    async def _one_at_a_time(self) -> AsyncIterator[None]:
+        self._waiting += 1
+        self._turn = self._turn or asyncio.Lock()
+        try:
+            async with self._turn:
+                self._topic.check_open()
+                yield
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._turn = None
+
+    async def durable(
+        self, name: str, start: Position | None, properties: dict[str, str], create: bool
+    ) -> Subscription:
+        """As Topic.subscription; raises LedgerClosed, too."""
+        topic = self._topic
+        async with self._one_at_a_time():
+            existing = self._existing(name, durable=True)
+            if existing is not None:
+                return existing
+            check_subscription_name(name)
+            if not create:
+                raise SubscriptionNotFound(
+                    f"Subscription {name} of {topic.name} does not exist and may not be created"
+                )
+            await self._drop_ended_reader(name)
+            cursor = await topic.ledger.open_cursor(name, start, properties)
+            topic.check_open()  # it may have been closed meanwhile
+            subscription = await Subscription.open(topic, cursor)
+            topic.subscriptions[name] = subscription
+            return subscription
+
+    async def reader(self, name: str, start: Position | None) -> Subscription:
+        topic = self._topic
+        async with self._one_at_a_time():
+            existing = self._existing(name, durable=False)
+            if existing is not None:
+                return existing
+            await self._drop_ended_reader(name)
+            cursor = topic.ledger.new_non_durable_cursor(name, start)
+            subscription = await Subscription.open(topic, cursor)
+            topic.subscriptions[name] = subscription
+            return subscription
+
+    def _existing(self, name: str, durable: bool) -> Subscription | None:
+        existing = self._topic.subscriptions.get(name)
+        if existing is not None and existing.durable is not durable:
+            kind = "a durable subscription" if existing.durable else "a reader"
+            raise NotAllowed(f"{name} of {self._topic.name} is {kind} already; choose another name")
+        return existing
+
+    async def _drop_ended_reader(self, name: str) -> None:
+        """Its subscription is gone; its cursor is about to go."""
+        ledger = self._topic.ledger
+        cursor = ledger.cursors.get(name)
+        if cursor is not None and not cursor.durable:
+            await ledger.delete_cursor(name)
+
+    async def delete(self, name: str) -> None:
+        topic = self._topic
+        async with self._one_at_a_time():
+            subscription = topic.subscriptions.get(name)
+            if subscription is None:
+                raise SubscriptionNotFound(f"Subscription {name} of {topic.name} does not exist")
+            if subscription.durable:
+                doomed = Doomed(topic.name, subscription=name)
+                await topic.deletions.delete(doomed, partial(self._discard, subscription))
+            else:
+                topic.subscriptions.pop(name)
+                topic.deserted()
+                await subscription.delete()
+
+    async def _discard(self, subscription: Subscription) -> None:
+        self._topic.subscriptions.pop(subscription.name)
+        self._topic.deserted()
+        await subscription.discard()
