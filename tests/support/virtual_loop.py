@@ -1,35 +1,45 @@
 """An event loop whose time passes only while everybody waits: an hour takes no time."""
 
 import asyncio
+import selectors
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class VirtualSelector(selectors.SelectSelector):
+    """Instead of waiting for the network it moves the loop's time."""
+
+    now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        assert timeout is not None, "everybody waits for ever"
+        self.now_s += max(0.0, timeout)
+        return super().select(0)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
-        self._now_s = 0.0
-        super().__init__()
+        self.virtual = VirtualSelector()
+        super().__init__(self.virtual)
 
     def time(self) -> float:
-        return self._now_s
-
-    def _run_once(self) -> None:
-        scheduled = self._scheduled  # type: ignore[attr-defined]
-        if not self._ready and scheduled:  # type: ignore[attr-defined]
-            self._now_s = max(self._now_s, scheduled[0]._when)
-        super()._run_once()  # type: ignore[misc]
+        return self.virtual.now_s
 
 
 class LoopClock:
-    """A Clock that shows the running loop's time."""
+    """The wall clock may be set; the monotonic one is the loop's."""
+
+    wall_offset_ms = 1_700_000_000_000
 
     def now_ms(self) -> int:
-        return 1_700_000_000_000 + int(self.monotonic_s() * 1000)
+        return self.wall_offset_ms + int(self.monotonic_s() * 1000)
 
     def monotonic_s(self) -> float:
         return asyncio.get_running_loop().time()
 
 
-def run_virtually(scenario: Coroutine[Any, Any, None]) -> None:
+def run_virtually(scenario: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(scenario)
+        return runner.run(scenario)

@@ -5,7 +5,8 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from txn_world import ABORT, COMMIT, COPIES, ORDERS, World, in_world, in_world_with, run, soon
+from txn_world import ABORT, COMMIT, COPIES, ORDERS, World, in_world, in_world_with, soon
+from virtual_loop import run_virtually
 
 from pybroker.errors import (
     InvalidTxnStatus,
@@ -468,7 +469,7 @@ def test_a_clock_that_is_set_forgets_no_outcome_too_early_and_keeps_none_for_eve
         coordinator = await world.coordinators.get(0)
         assert len(coordinator._store.outcomes._chunks) < 15
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 @in_world_with(transaction_outcome_retention_ms=0)

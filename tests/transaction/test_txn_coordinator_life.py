@@ -14,10 +14,10 @@ from txn_world import (
     World,
     in_world,
     in_world_with,
-    run,
     soon,
     told_to_nobody,
 )
+from virtual_loop import run_virtually
 
 from managed_ledger.errors import StorageFull
 from pybroker.errors import TransactionCoordinatorNotFound, TransactionNotFound
@@ -256,7 +256,7 @@ def test_a_wall_clock_set_over_a_restart_gives_no_more_time_than_asked_for(
         await asyncio.sleep(0.4)
         assert world.coordinators.status(txn_id) is TxnStatus.ABORTED
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 @in_world_with(transaction_outcome_retention_ms=60_000)
@@ -285,7 +285,7 @@ def test_outcomes_are_kept_for_the_whole_retention_over_a_restart(life_s: int) -
         await asyncio.sleep(3598 - life_s)
         await world.end(txn_id, COMMIT)
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 # -- snapshots

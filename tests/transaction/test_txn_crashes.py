@@ -10,7 +10,8 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from txn_world import ABORT, COMMIT, COPIES, ORDERS, StorageToBreak, World, run
+from txn_world import ABORT, COMMIT, COPIES, ORDERS, StorageToBreak, World
+from virtual_loop import run_virtually
 
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.position import Position
@@ -131,4 +132,4 @@ async def lives(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_partial_transaction_survives_a_kill(seed: int) -> None:
-    run(lives(seed))
+    run_virtually(lives(seed))

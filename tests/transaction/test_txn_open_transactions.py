@@ -1,7 +1,7 @@
 """Which transactions are open on a topic, where their entries are, how far readers may go."""
 
 import pytest
-from txn_world import run
+from virtual_loop import run_virtually
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.names import TxnId
@@ -70,7 +70,7 @@ def test_a_snapshot_reads_back_as_it_was_written(position: Position) -> None:
         transaction = transactions.begin(txn_id, BEGIN, 1000 + number)
         for entry_id in range(number, 20, 5):
             transactions.appended(transaction, Position(4, entry_id), 2)
-    value = run(encode_buffer_head(position, transactions.records()))
+    value = run_virtually(encode_buffer_head(position, transactions.records()))
     written = BufferHead(position, list(transactions.records()))
     assert BufferHead.decode(value, "test") == written
 

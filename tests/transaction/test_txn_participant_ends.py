@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Awaitable
 
 import pytest
-from txn_world import ABORT, COMMIT, run, soon
+from txn_world import ABORT, COMMIT, soon
+from virtual_loop import run_virtually
 
 from pybroker.names import TxnId
 from pybroker.runtime import Tasks
@@ -67,7 +68,7 @@ def test_no_more_than_some_are_asked_at_a_time() -> None:
             await soon()
         assert (participants.asked, followed) == (1001, [True])
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_others_have_their_turn_while_many_are_told() -> None:
@@ -78,7 +79,7 @@ def test_others_have_their_turn_while_many_are_told() -> None:
         await soon()
         assert (participants.asked, followed) == (1001, [True])
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_those_that_fail_are_asked_again_and_hold_up_nobody() -> None:
@@ -95,7 +96,7 @@ def test_those_that_fail_are_asked_again_and_hold_up_nobody() -> None:
             participants.answer()
         assert (ends.retries(), followed) == ([], [True])
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_closed_one_tells_nobody_any_more() -> None:
@@ -107,7 +108,7 @@ def test_a_closed_one_tells_nobody_any_more() -> None:
         await soon()
         assert (participants.asked, followed) == (200, [])
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 class Wanting:
@@ -191,7 +192,7 @@ def test_the_pauses_between_two_attempts_grow_up_to_ten_seconds(
         assert (ends.retries(), ends.given_up()) == ([], [])
         assert len(caplog.records) == 1, "it is said once, not at each attempt"
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 @pytest.mark.parametrize("way", [CannotParticipate("never"), impossible, later_impossible])
@@ -207,7 +208,7 @@ def test_what_can_never_follow_is_given_up_and_shown(way: object, at_first: bool
         assert (ends.retries(), len(followed)) == ([], 1)
         assert len(participants.asked["t"]) == (1 if at_first else 2)
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_the_last_hundred_that_were_given_up_are_kept() -> None:
@@ -219,7 +220,7 @@ def test_the_last_hundred_that_were_given_up_are_kept() -> None:
         await soon()
         assert [each.participant.topic for each in ends.given_up()] == topics[20:]
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_all_ways_to_follow_count() -> None:
@@ -239,7 +240,7 @@ def test_all_ways_to_follow_count() -> None:
         await soon()
         assert (len(followed), ends.retries()) == (1, [])
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_nothing_to_tell_is_done_at_once() -> None:
@@ -247,7 +248,7 @@ def test_nothing_to_tell_is_done_at_once() -> None:
         _, followed = ending(Wanting({}))
         assert followed == [0]
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_future_of_a_participant_is_not_cancelled_with_who_asked_again() -> None:
@@ -261,7 +262,7 @@ def test_a_future_of_a_participant_is_not_cancelled_with_who_asked_again() -> No
         await tasks.close()
         assert not shared.cancelled()
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 @pytest.mark.parametrize("count", [100, 200, 201, 400])
@@ -274,4 +275,4 @@ def test_a_full_turn_is_two_hundred(count: int) -> None:
         await soon()
         assert (len(participants.asked), len(followed)) == (count, 1)
 
-    run(scenario())
+    run_virtually(scenario())

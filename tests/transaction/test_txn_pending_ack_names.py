@@ -1,7 +1,8 @@
 """Each subscription has a pending-ack log of its own; logs that several shared are taken apart."""
 
 import pytest
-from txn_world import StorageToBreak, World, run
+from txn_world import StorageToBreak, World
+from virtual_loop import run_virtually
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
@@ -102,7 +103,7 @@ def test_each_subscription_takes_its_own_out_of_a_shared_log() -> None:
         await migrate_pending_ack_logs(world.factory)
         await check_split(world, at)
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_migration_that_is_killed_at_any_write_is_done_by_the_next_start() -> None:
@@ -120,7 +121,7 @@ def test_a_migration_that_is_killed_at_any_write_is_done_by_the_next_start() -> 
             await migrate_pending_ack_logs(after.factory)
             await check_split(after, at)
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_shared_log_commits_for_each_what_was_its_own() -> None:
@@ -134,7 +135,7 @@ def test_a_shared_log_commits_for_each_what_was_its_own() -> None:
         assert cursors[ALL].mark_delete_position == at[ALL][4]
         assert cursors[EU].mark_delete_position == at[EU][0]
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_subscription_that_is_gone_gets_nothing() -> None:
@@ -145,4 +146,4 @@ def test_a_subscription_that_is_gone_gets_nothing() -> None:
         logs = world.factory.names("pending-acks/")
         assert logs == [pending_ack_log(TopicName.parse(ALL), "eu-billing")]
 
-    run(scenario())
+    run_virtually(scenario())

@@ -13,7 +13,8 @@ left             messages of orders that `sub` has not acknowledged
 import asyncio
 
 import pytest
-from txn_world import ABORT, COMMIT, World, run, soon
+from txn_world import ABORT, COMMIT, World, soon
+from virtual_loop import run_virtually
 
 from managed_ledger.position import Position
 from pybroker.errors import PulsarError
@@ -160,4 +161,4 @@ def test_script(name: str) -> None:
             if expected:
                 assert said == expected.strip(), f"{name}: {steps.strip()}"
 
-    run(life())
+    run_virtually(life())

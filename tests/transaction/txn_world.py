@@ -6,10 +6,11 @@ everything durable by then and nothing else.
 
 import asyncio
 import gc
-import selectors
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
+
+from virtual_loop import LoopClock, run_virtually
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import StorageFull
@@ -29,47 +30,9 @@ from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry, payload_of
 
-T = TypeVar("T")
 COMMIT, ABORT = TxnAction.COMMIT, TxnAction.ABORT
 ORDERS = "persistent://public/default/orders"
 COPIES = "persistent://public/default/copies"
-
-
-class VirtualSelector(selectors.SelectSelector):
-    """Instead of waiting for the network it moves the loop's time."""
-
-    now_s = 0.0
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        assert timeout is not None, "everybody waits for ever"
-        self.now_s += max(0.0, timeout)
-        return super().select(0)
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self.virtual = VirtualSelector()
-        super().__init__(self.virtual)
-
-    def time(self) -> float:
-        return self.virtual.now_s
-
-
-class LoopClock:
-    """The wall clock may be set; the monotonic one is the loop's."""
-
-    wall_offset_ms = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.wall_offset_ms + int(self.monotonic_s() * 1000)
-
-    def monotonic_s(self) -> float:
-        return asyncio.get_running_loop().time()
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(work)
 
 
 class StorageToBreak(MemoryBackend):
@@ -323,7 +286,7 @@ def in_world_with(**settings: Any) -> Callable[[Test], Callable[[], None]]:
             await test(await World(**settings).start())
 
         def wrapped() -> None:
-            run(life())
+            run_virtually(life())
 
         wrapped.__name__ = test.__name__
         return wrapped
