@@ -7,11 +7,19 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from pybroker.client.acks import AckGroup, AckId, EntryKey, cumulatively, individually
+from pybroker.client.acks import (
+    NOTHING,
+    AckGroup,
+    AckId,
+    EntryKey,
+    Place,
+    cumulatively,
+    individually,
+    write_ids,
+)
 from pybroker.client.attachment import Attachment
 from pybroker.client.chunks import ChunkAssembler
 from pybroker.client.connection import Connection
-from pybroker.client.messages import Place
 from pybroker.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -44,14 +52,13 @@ class Acknowledger:
         """All entries of a message, by its last or only one."""
         return self._chunks.get(key, (key,)) if self._chunks else (key,)
 
-    def add(self, place: Place) -> bool:
-        """True if nothing of the message's entry is left to acknowledge."""
-        if not self._scheduled:
-            self._schedule()
+    def add(self, places: Sequence[Place]) -> list[EntryKey]:
+        """The entries of which nothing is left to acknowledge, by the last one of each message."""
+        self._schedule()
         if self._chunks:
-            for chunk in self._chunks.pop(place[:2], ()):
-                self._group.add(*chunk, -1, 0)
-        return self._group.add(*place)
+            for place in places:
+                self._group.add((*chunk, -1, 0) for chunk in self._chunks.pop(place[:2], ()))
+        return self._group.add(places)
 
     def add_cumulative(self, place: Place) -> None:
         self._schedule()
@@ -63,7 +70,7 @@ class Acknowledger:
         # The first chunks of a later message lie before this one: they stay.
         if begun[1] > 0:
             self._group.add_cumulative(begun[0], begun[1] - 1, -1, 0)
-        self._group.add(*place)
+        self._group.add([place])
 
     def _begun_before(self, key: EntryKey) -> EntryKey | None:
         """Where the first message begins whose last chunk is behind `key`, if before it."""
@@ -104,7 +111,7 @@ class Acknowledger:
 
     def _individually(self, place: Place) -> list[AckId]:
         if place[:2] in self._chunks:
-            return [AckId(*key) for key in self._chunks[place[:2]]]
+            return [(key, NOTHING) for key in self._chunks[place[:2]]]
         return [individually(*place)]
 
     def _command(self, ids: Sequence[AckId], cumulative: bool) -> pb.CommandAck:
@@ -112,6 +119,5 @@ class Acknowledger:
             consumer_id=self._consumer_id,
             ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
         )
-        for ack in ids:
-            ack.write_to(command.message_id.add())
+        write_ids(ids, command)
         return command

@@ -5,7 +5,8 @@ message i is still unacknowledged); an entry is done with when its set is empty.
 set travels as little-endian 64-bit words.
 """
 
-from typing import Final, NamedTuple
+from collections.abc import Iterable
+from typing import Final
 
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -13,22 +14,23 @@ _WORD_BITS: Final = 64
 _UINT64: Final = 2**64
 
 EntryKey = tuple[int, int]
+# A message's ledger id, entry id, index in the batch (-1 outside of one), the batch's size (or 0).
+Place = tuple[int, int, int, int]
+# What of an entry stays unacknowledged, as bits, and how many messages it holds.
+Left = tuple[int, int]
+NOTHING: Final[Left] = (0, 0)
+AckId = tuple[EntryKey, Left]
 
 
-class AckId(NamedTuple):
-    """An entry; `unacked` and `batch_size` are 0 when all of it is meant."""
-
-    ledger_id: int
-    entry_id: int
-    unacked: int = 0
-    batch_size: int = 0
-
-    def write_to(self, data: pb.MessageIdData) -> None:
-        data.ledgerId = self.ledger_id
-        data.entryId = self.entry_id
-        if self.unacked:
-            data.ack_set.extend(to_words(self.unacked))
-            data.batch_size = self.batch_size
+def write_ids(ids: Iterable[AckId], command: pb.CommandAck) -> None:
+    add = command.message_id.add
+    for (ledger_id, entry_id), (unacked, batch_size) in ids:
+        data = add()
+        data.ledgerId = ledger_id
+        data.entryId = entry_id
+        if unacked:
+            data.ack_set.extend(to_words(unacked))
+            data.batch_size = batch_size
 
 
 def to_words(bits: int) -> list[int]:
@@ -49,17 +51,18 @@ def from_words(words: "list[int]") -> int:
 
 def individually(ledger_id: int, entry_id: int, batch_index: int, batch_size: int) -> AckId:
     """One message and nothing else, as a transaction acknowledges it."""
+    key = (ledger_id, entry_id)
     if batch_index < 0 or batch_size <= 1:
-        return AckId(ledger_id, entry_id)
-    return AckId(ledger_id, entry_id, all_bits(batch_size) & ~(1 << batch_index), batch_size)
+        return key, NOTHING
+    return key, (all_bits(batch_size) & ~(1 << batch_index), batch_size)
 
 
 def cumulatively(ledger_id: int, entry_id: int, batch_index: int, batch_size: int) -> AckId:
     """Everything up to and with one message."""
+    key = (ledger_id, entry_id)
     if batch_index < 0 or batch_index >= batch_size - 1:
-        return AckId(ledger_id, entry_id)
-    after = all_bits(batch_size) & ~all_bits(batch_index + 1)
-    return AckId(ledger_id, entry_id, after, batch_size)
+        return key, NOTHING
+    return key, (all_bits(batch_size) & ~all_bits(batch_index + 1), batch_size)
 
 
 def all_bits(count: int) -> int:
@@ -73,7 +76,7 @@ class AckGroup:
         self._by_batch_index = by_batch_index
         # Batches of which some messages are acknowledged, and what is not.
         self._partly: dict[EntryKey, int] = {}
-        self._waiting: dict[EntryKey, AckId] = {}
+        self._waiting: dict[EntryKey, Left] = {}
         self._cumulative: AckId | None = None
 
     def __bool__(self) -> bool:
@@ -86,30 +89,38 @@ class AckGroup:
         else:
             self._partly[key] = unacked
 
-    def add(self, ledger_id: int, entry_id: int, batch_index: int, batch_size: int) -> bool:
-        """True if nothing of the entry is left to acknowledge."""
-        key = (ledger_id, entry_id)
-        left = 0
-        if batch_index >= 0 and batch_size > 1:
-            left = self._partly.get(key, all_bits(batch_size)) & ~(1 << batch_index)
-            if (waiting := self._waiting.get(key)) is not None:
-                left &= waiting.unacked  # what is to be sent may say more than is known by now
+    def add(self, places: Iterable[Place]) -> list[EntryKey]:
+        """The entries of which nothing is left to acknowledge."""
+        done, waiting, partly = [], self._waiting, self._partly
+        for ledger_id, entry_id, batch_index, batch_size in places:
+            key = (ledger_id, entry_id)
+            if batch_size > 1 and batch_index >= 0 and self._add_part(key, batch_index, batch_size):
+                continue
+            if partly:
+                partly.pop(key, None)
+            waiting[key] = NOTHING
+            done.append(key)
+        return done
+
+    def _add_part(self, key: EntryKey, batch_index: int, batch_size: int) -> bool:
+        """Whether something of the batch is left."""
+        left = self._partly.get(key, all_bits(batch_size)) & ~(1 << batch_index)
+        if (waiting := self._waiting.get(key)) is not None:
+            left &= waiting[0]  # what is to be sent may say more than is known by now
         if left:
             self._partly[key] = left
-        elif self._partly:
-            self._partly.pop(key, None)
-        if not left or self._by_batch_index:
-            self._waiting[key] = AckId(ledger_id, entry_id, left, batch_size)
-        return not left
+            if self._by_batch_index:
+                self._waiting[key] = (left, batch_size)
+        return bool(left)
 
     def add_cumulative(
         self, ledger_id: int, entry_id: int, batch_index: int, batch_size: int
     ) -> None:
         ack = cumulatively(ledger_id, entry_id, batch_index, batch_size)
-        covered = (ledger_id, entry_id)
-        self._forget_up_to(covered, ack.unacked)
-        if ack.unacked and not self._by_batch_index:
-            ack = AckId(ledger_id, entry_id - 1)
+        covered, (unacked, _) = ack
+        self._forget_up_to(covered, unacked)
+        if unacked and not self._by_batch_index:
+            ack = ((ledger_id, entry_id - 1), NOTHING)
         if self._cumulative is None or _reach(ack) > _reach(self._cumulative):
             self._cumulative = ack
 
@@ -121,12 +132,12 @@ class AckGroup:
 
     def take(self) -> tuple[list[AckId], AckId | None]:
         """What to send now: individual ones, and a cumulative one."""
-        individual, cumulative = list(self._waiting.values()), self._cumulative
+        individual, cumulative = list(self._waiting.items()), self._cumulative
         self._waiting.clear()
         self._cumulative = None
         return individual, cumulative
 
 
-def _reach(ack: AckId) -> tuple[int, int, int]:
+def _reach(ack: AckId) -> tuple[EntryKey, int]:
     """Orders cumulative acknowledgements: the fewer bits are left, the further it goes."""
-    return (ack.ledger_id, ack.entry_id, -ack.unacked)
+    return ack[0], -ack[1][0]

@@ -33,6 +33,8 @@ class _Receiving:
         if len(queue.taken) >= queue.half and not queue.telling:
             queue.telling = True
             self._thread.post(self._handover.settle)
+            if not self._thread.is_current:
+                queue.wait_until_told()
         elif self._is_prompt:
             self._tell()
         return message

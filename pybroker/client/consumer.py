@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+from pybroker.client.acks import Place
 from pybroker.client.cluster import Cluster
 from pybroker.client.errors import AlreadyClosed, InvalidConfiguration, Timeout
 from pybroker.client.growing import PartitionWatch
-from pybroker.client.messages import Message, MessageId, Place
+from pybroker.client.messages import Message, MessageId
 from pybroker.client.options import ConsumerBatchReceivePolicy
 from pybroker.client.receive_queue import tell_taken
 from pybroker.client.subscribing import SubscriptionSpec
@@ -173,9 +174,10 @@ class Consumer:
             raise self.queue.failure
 
     def acknowledge_now(self, messages: Acknowledgeable | Sequence[Acknowledgeable]) -> None:
-        """`acknowledge` outside of transactions, for callers that are not coroutines."""
+        """`acknowledge` outside of transactions of what was gathered: it leaves in this turn."""
         for part, places in self._by_part(messages):
             part.acknowledge(places)
+            part.send_acknowledgements()
 
     def refuse_unknown(self, message: Acknowledgeable) -> None:
         """From any thread. Raises InvalidConfiguration for an id that is of none of the topics."""

@@ -37,6 +37,9 @@ class Handover:
             # Of a consumer that has ended, the broker delivers them again.
             with contextlib.suppress(PulsarException):
                 self._core.acknowledge_now(acknowledged)
+        if self.queue.telling:
+            # Behind what writes to the connections at the end of this turn.
+            asyncio.get_running_loop().call_soon(self.queue.told)
 
     def watch(self) -> None:
         """On the loop's thread: settles what there is, and goes on until a moment brings nothing.

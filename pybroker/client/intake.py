@@ -22,7 +22,7 @@ from pybroker.client.received import (
     checked_metadata,
     decompressed,
     messages_in,
-    plain_metadata_end,
+    plain_metadata_ends,
     unacked_indexes,
 )
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -66,8 +66,9 @@ class Intake:
         """Raises UnsupportedCompression."""
         messages: list[Message] = []
         receiver, session, usual = self._receiver, self.session, self._is_usual
-        for message, entry in zip(run.messages, run.entries, strict=True):
-            if usual and (end := plain_metadata_end(entry)):
+        ends = plain_metadata_ends(run.entries)
+        for message, entry, end in zip(run.messages, run.entries, ends, strict=True):
+            if end and usual:
                 place = message.message_id
                 received = ReceivedEntry(
                     place.ledgerId,

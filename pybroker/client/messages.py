@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import total_ordering
 from typing import Any, ClassVar, Final, NamedTuple
 
+from pybroker.client.acks import Place
 from pybroker.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import transaction_of
@@ -20,8 +21,6 @@ Done = Callable[["MessageId | None", Exception | None], None]
 
 # A message's place: ledger id, entry id, index in the batch (-1 outside of one).
 OrderKey = tuple[int, int, int]
-# The same, and the size of the batch (0 outside of one).
-Place = tuple[int, int, int, int]
 
 
 @total_ordering

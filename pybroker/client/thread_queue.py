@@ -3,15 +3,22 @@
 What they took is remembered, and told to the TopicConsumers together, when the loop's thread
 `settle`s it. Taking and remembering are one step under the lock, so that nothing that is discarded
 or counted meanwhile is forgotten.
+
+A thread that goes on taking keeps the interpreter, and the loop's thread would tell the broker when
+the queue is empty: the broker would rest while the application works, and the other way round. So
+who took half of the queue waits until that has left, and has the other half meanwhile.
 """
 
 import threading
 import time
 from collections.abc import Sequence
+from typing import Final
 
 from pybroker.client.errors import AlreadyClosed, Timeout
 from pybroker.client.messages import Message
 from pybroker.client.receive_queue import ReceiveQueue, tell_taken
+
+_PATIENCE_S: Final = 0.002  # with a loop that has something else to do
 
 
 class ThreadQueue(ReceiveQueue):
@@ -22,6 +29,7 @@ class ThreadQueue(ReceiveQueue):
         self._waiting_threads = 0
         self.taken: list[Message] = []  # by threads, and not settled
         self.telling = False  # that there is enough of it: the loop's thread will settle it
+        self._told = threading.Condition(self._lock)
 
     # --- for threads ------------------------------------------------------------------------
 
@@ -56,6 +64,12 @@ class ThreadQueue(ReceiveQueue):
         finally:
             self._waiting_threads -= 1
 
+    def wait_until_told(self) -> None:
+        """While there are more messages to take: who finds none waits anyway."""
+        with self._lock:
+            if self.telling and self._messages:
+                self._told.wait(_PATIENCE_S)
+
     # --- for the loop's thread --------------------------------------------------------------
 
     def put(self, messages: Sequence[Message]) -> None:
@@ -76,8 +90,13 @@ class ThreadQueue(ReceiveQueue):
     def settle(self) -> None:
         with self._lock:
             taken, self.taken = self.taken, []
-            self.telling = False
         tell_taken(taken)
+
+    def told(self) -> None:
+        """What was settled is on its way to the broker."""
+        with self._lock:
+            self.telling = False
+            self._told.notify_all()
 
     def discard(self, receiver: object) -> int:
         with self._lock:

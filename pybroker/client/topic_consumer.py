@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from pybroker.client.acknowledger import Acknowledger
-from pybroker.client.acks import EntryKey
+from pybroker.client.acks import EntryKey, Place
 from pybroker.client.attachment import Attachment
 from pybroker.client.cluster import Cluster
 from pybroker.client.connection import Connection
@@ -22,7 +22,7 @@ from pybroker.client.errors import (
     UnsupportedCompression,
 )
 from pybroker.client.intake import Intake
-from pybroker.client.messages import Message, MessageId, Place
+from pybroker.client.messages import Message, MessageId
 from pybroker.client.options import ConsumerType
 from pybroker.client.receive_queue import ReceiveQueue
 from pybroker.client.received import CorruptEntry
@@ -202,10 +202,14 @@ class TopicConsumer:
 
     def acknowledge(self, places: Sequence[Place]) -> None:
         self._refuse_if_ended()
-        add, unacked = self._acks.add, self._unacked
-        for place in places:
-            if add(place) and unacked is not None:
-                unacked.remove(place[:2])
+        done = self._acks.add(places)
+        if self._unacked is not None:
+            for key in done:
+                self._unacked.remove(key)
+
+    def send_acknowledgements(self) -> None:
+        """Now, instead of at the end of this turn."""
+        self._acks.flush()
 
     def acknowledge_cumulative(self, place: Place) -> None:
         self._refuse_if_ended()

@@ -29,7 +29,7 @@ MAX_COMMAND_BYTES: Final = 1024 * 1024
 _SMALL_PIECE: Final = 4096
 _LARGE_FRAME: Final = 16 * 1024  # of this size, a copy of an entry costs more than a few calls
 _TOTAL: Final = struct.Struct(">I")
-_SIZES: Final = struct.Struct(">II")
+SIZES: Final = struct.Struct(">II")
 _CHECKSUM: Final = struct.Struct(">HI")
 CHECKSUM_MAGIC: Final = 0x0E01
 
@@ -182,7 +182,7 @@ class FrameDecoder:
     ) -> bool:
         """The frame in parts, if it is a SEND as usual and the first one has its command."""
         head = memoryview(parts[0])
-        command_end = 8 + _SIZES.unpack_from(head)[1] if len(head) >= 8 else len(head) + 1
+        command_end = 8 + SIZES.unpack_from(head)[1] if len(head) >= 8 else len(head) + 1
         send = _SEND.fullmatch(head, 8, command_end) if command_end <= len(head) else None
         if send is None or head[11] != command_end - 12:
             return False
@@ -204,7 +204,7 @@ class FrameDecoder:
         view = memoryview(data)
         if end < 4 or _TOTAL.unpack_from(view)[0] < _LARGE_FRAME:
             data = bytes(data)  # of which a slice is cheaper
-        sizes, match_send, add_send = _SIZES.unpack_from, _SEND.fullmatch, self._add_send
+        sizes, match_send, add_send = SIZES.unpack_from, _SEND.fullmatch, self._add_send
         while end - position >= 8:
             total, command_size = sizes(data, position)
             command_start = position + 8
@@ -220,13 +220,15 @@ class FrameDecoder:
                 # The third byte behind the tags is the length of the SEND's body: it must not lie.
                 if send is not None and data[command_start + 3] == command_size - 4:
                     add_send(send.groups(), data, view, command_end, frame_end, events)
+                    position = frame_end
                 else:
-                    self._add_command(data, command_start, command_end, frame_end, view, events)
+                    position = self._add_command(
+                        data, command_start, command_end, frame_end, view, events
+                    )
             except _TurnIsOver:
                 self.behind = True
                 self._wanted = 0
                 return position
-            position = frame_end
         if end - position >= 4:
             self._check_total(_TOTAL.unpack_from(data, position)[0])
         self._wanted = 8 if end - position >= 4 else 4
@@ -285,7 +287,8 @@ class FrameDecoder:
         frame_end: int,
         view: memoryview,
         events: list[Event],
-    ) -> None:
+    ) -> int:
+        """This frame, and perhaps some behind it; returns where the next one begins."""
         self._begin_event(events)
         if end - start > MAX_COMMAND_BYTES:
             raise ProtocolError(f"A command of {end - start} bytes is too large")
@@ -300,6 +303,7 @@ class FrameDecoder:
             self._end_chunk(command.send)
         else:
             events.append(CommandFrame(command, bytes(data[end:frame_end]), end - start))
+        return frame_end
 
     def _begin_event(self, events: list[Event]) -> None:
         self._run_key = None
@@ -363,4 +367,4 @@ def _checksum_matches(data: bytes | memoryview, view: memoryview, start: int, en
 def encode_frame(command: pb.BaseCommand, entry: bytes = b"") -> bytes:
     """One frame, ready for the socket."""
     encoded = command.SerializeToString()
-    return _SIZES.pack(4 + len(encoded) + len(entry), len(encoded)) + encoded + entry
+    return SIZES.pack(4 + len(encoded) + len(entry), len(encoded)) + encoded + entry

@@ -11,9 +11,10 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.frames import FrameDecoder
+from pybroker.wire.frames import SIZES, FrameDecoder
 
 _MESSAGE: Final = b"\x08\x09\x4a"  # BaseCommand{type: MESSAGE, message: ...}; the length follows
+_HEAD: Final = len(_MESSAGE) + 1
 
 
 @dataclass(slots=True)
@@ -28,13 +29,8 @@ class MessageRun:
 class ClientDecoder(FrameDecoder):
     """A FrameDecoder for what brokers say; among its events are MessageRuns."""
 
-    def __init__(self, max_message_bytes: int) -> None:
-        super().__init__(max_message_bytes)
-        self._messages: MessageRun | None = None
-
-    def receive(self, data: bytes | memoryview) -> list[Any]:
-        self._messages = None
-        return super().receive(data)
+    def _parse(self, data: bytes | memoryview, events: list[Any]) -> int:
+        return super()._parse(bytes(data), events)
 
     def _add_command(
         self,
@@ -44,22 +40,34 @@ class ClientDecoder(FrameDecoder):
         frame_end: int,
         view: memoryview,
         events: list[Any],
-    ) -> None:
-        if data[start : start + 3] == _MESSAGE and data[start + 3] == end - start - 4:
-            try:
-                message = pb.CommandMessage.FromString(bytes(data[start + 4 : end]))
-            except DecodeError:
-                pass  # The whole command is refused below.
-            else:
-                self._add_message(message, bytes(data[end:frame_end]), events)
-                return
-        self._messages = None
-        super()._add_command(data, start, end, frame_end, view, events)
+    ) -> int:
+        assert isinstance(data, bytes)
+        behind = self._add_messages(data, start - 8, events)
+        if behind >= frame_end:
+            return behind
+        return super()._add_command(data, start, end, frame_end, view, events)
 
-    def _add_message(self, message: pb.CommandMessage, entry: bytes, events: list[Any]) -> None:
-        run, consumer_id = self._messages, message.consumer_id
-        if run is None or run.consumer_id != consumer_id:
-            run = self._messages = MessageRun(consumer_id)
-            events.append(run)
-        run.messages.append(message)
-        run.entries.append(entry)
+    def _add_messages(self, data: bytes, position: int, events: list[Any]) -> int:
+        """To where something else begins than a complete MESSAGE as usual."""
+        end, sizes, is_message = len(data), SIZES.unpack_from, data.startswith
+        parse, run, run_id = pb.CommandMessage.FromString, None, -1
+        while position + 8 + _HEAD <= end:
+            total, command_size = sizes(data, position)
+            start, frame_end = position + 8, position + 4 + total
+            command_end = start + command_size
+            if frame_end > end or command_end > frame_end or total > self._max_frame_bytes:
+                break
+            if not is_message(_MESSAGE, start) or data[start + 3] != command_size - _HEAD:
+                break
+            try:
+                message = parse(data[start + _HEAD : command_end])
+            except DecodeError:
+                break  # The whole command is refused.
+            if run is None or message.consumer_id != run_id:
+                run_id = message.consumer_id
+                run = MessageRun(run_id)
+                events.append(run)
+            run.messages.append(message)
+            run.entries.append(data[command_end:frame_end])
+            position = frame_end
+        return position

@@ -62,6 +62,7 @@ class MemoryTransport(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         if not self._closing:
+            self._peer.broker.writes += 1
             asyncio.get_running_loop().call_soon(self._peer.receive, bytes(data))
 
     def is_closing(self) -> bool:
@@ -179,6 +180,7 @@ class ScriptedBroker:
     def __init__(self) -> None:
         self.peers: list[Peer] = []
         self.asked: list[Any] = []
+        self.writes = 0  # of the client, to any of its sockets
         self.sent: list[Sent] = []
         self.unreachable: set[str] = set()
         self.down = False

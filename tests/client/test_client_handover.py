@@ -1,6 +1,7 @@
 """What threads took and acknowledged, told to the loop together; here by hand, on virtual time."""
 
 import asyncio
+import threading
 from typing import Any
 
 from scripted_broker import ScriptedBroker, acks, turns
@@ -53,6 +54,48 @@ def test_the_first_leaves_at_once_and_those_of_the_next_moment_together(
 
     broker.run(work())
     assert acks(broker) == [[(0, [])], [(1, []), (2, [])]]
+
+
+def test_who_took_half_goes_on_when_that_and_what_was_acknowledged_has_left(
+    broker: ScriptedBroker, client: Any
+):
+    written: list[int] = []
+
+    async def work() -> None:
+        _, handover = await waiting(broker, client, receiver_queue_size=4)
+        queue = handover.queue
+        assert queue.half == 2
+        handover.acknowledged.extend(message for _ in "ab" if (message := queue.take()))
+        told, before = queue.told, broker.writes
+
+        def watched() -> None:
+            written.append(broker.writes - before)
+            told()
+
+        queue.told = watched  # type: ignore[method-assign]
+        queue.telling = True
+        handover.settle()
+        assert queue.telling
+        await turns()
+        assert not queue.telling
+
+    broker.run(work())
+    assert written == [1]
+    assert broker.asked_for(pb.CommandFlow)[-1].messagePermits == 2
+    assert acks(broker) == [[(0, []), (1, [])]]
+
+
+def test_a_thread_that_took_half_waits_for_the_loop_and_not_for_ever():
+    queue = ThreadQueue()
+    queue.wait_until_told()  # There is nothing to wait for.
+    queue.put([object()])  # type: ignore[list-item]
+    queue.telling = True
+    queue.wait_until_told()
+    thread = threading.Thread(target=lambda: [queue.wait_until_told() for _ in range(100)])
+    thread.start()
+    queue.told()
+    thread.join()
+    assert not queue.telling
 
 
 def test_closing_settles_first(broker: ScriptedBroker, client: Any):

@@ -7,7 +7,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.client.received import checked_metadata, plain_metadata_end
+from pybroker.client.received import checked_metadata, plain_metadata_ends
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
 
@@ -18,10 +18,16 @@ def entry_of(**details: Any) -> bytes:
     return build_entry(pb.MessageMetadata(**PLAIN | details), b"payload")
 
 
+def plain_metadata_end(entry: bytes) -> int:
+    (end,) = plain_metadata_ends([entry])
+    return end
+
+
 @pytest.mark.parametrize(
     "details",
     [
         {},
+        {"producer_name": "p" * 127, "uncompressed_size": 1, "sequence_id": 0},
         {"producer_name": ""},
         {"uncompressed_size": 7},
         {"event_time": 2**60},
@@ -48,6 +54,16 @@ def test_plain_ones_end_where_their_payload_begins(details: dict[str, Any]):
 )
 def test_all_others_are_looked_through(details: dict[str, Any]):
     assert plain_metadata_end(entry_of(**details)) == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 10_000])
+def test_their_checksum_is_compared(size: int):
+    entry = build_entry(pb.MessageMetadata(**PLAIN), bytes(size))
+    assert len(entry) - plain_metadata_end(entry) == size
+    for position in (2, 5, len(entry) - 1):
+        wrong = bytearray(entry)
+        wrong[position] ^= 1
+        assert plain_metadata_end(bytes(wrong)) == 0
 
 
 def test_nor_are_damaged_ones():

@@ -23,8 +23,8 @@ from pybroker.client import (
     partition_for_key,
 )
 from pybroker.client.acks import (
+    NOTHING,
     AckGroup,
-    AckId,
     all_bits,
     cumulatively,
     from_words,
@@ -67,49 +67,48 @@ class TestAckSets:
         assert all(-(2**63) <= word < 2**63 for word in words)
 
     def test_one_message_and_all_up_to_one(self):
-        assert individually(1, 2, 0, 3) == AckId(1, 2, 0b110, 3)
-        assert cumulatively(1, 2, 1, 3) == AckId(1, 2, 0b100, 3)
-        assert individually(1, 2, 0, 1) == individually(1, 2, -1, 0) == AckId(1, 2)
-        assert cumulatively(1, 2, 2, 3) == AckId(1, 2)
+        assert individually(1, 2, 0, 3) == ((1, 2), (0b110, 3))
+        assert cumulatively(1, 2, 1, 3) == ((1, 2), (0b100, 3))
+        assert individually(1, 2, 0, 1) == individually(1, 2, -1, 0) == ((1, 2), NOTHING)
+        assert cumulatively(1, 2, 2, 3) == ((1, 2), NOTHING)
 
     def test_a_batch_that_came_in_part_is_done_with_its_rest(self):
         group = AckGroup(by_batch_index=False)
         group.delivered((1, 2), 0b101, 3)
-        assert not group.add(1, 2, 0, 3)
-        assert group.add(1, 2, 2, 3)
-        assert group.take() == ([AckId(1, 2, 0, 3)], None)
+        assert group.add([(1, 2, 0, 3)]) == []
+        assert group.add([(1, 2, 2, 3)]) == [(1, 2)]
+        assert group.take() == ([((1, 2), NOTHING)], None)
 
     def test_a_message_acknowledged_again_takes_back_nothing_of_its_batch(self):
         group = AckGroup(by_batch_index=True)
-        for index in (0, 1, 2, 0):
-            group.add(1, 2, index, 3)
-        assert group.take() == ([AckId(1, 2, 0, 3)], None)
+        group.add((1, 2, index, 3) for index in (0, 1, 2, 0))
+        assert group.take() == ([((1, 2), NOTHING)], None)
 
     def test_a_batch_that_comes_again_takes_back_nothing_that_waits_to_be_sent(self):
         group = AckGroup(by_batch_index=True)
-        group.add(1, 2, 0, 3)
+        group.add([(1, 2, 0, 3)])
         group.delivered((1, 2), 0b111, 3)
-        group.add(1, 2, 1, 3)
-        assert group.take() == ([AckId(1, 2, 0b100, 3)], None)
+        group.add([(1, 2, 1, 3)])
+        assert group.take() == ([((1, 2), (0b100, 3))], None)
 
     def test_the_farthest_cumulative_one_counts(self):
         group = AckGroup(by_batch_index=True)
         for entry_id, index in ((5, 0), (5, 1), (4, -1)):
             group.add_cumulative(1, entry_id, index, 3 if index >= 0 else 0)
-        assert group.take() == ([], AckId(1, 5, 0b100, 3))
+        assert group.take() == ([], ((1, 5), (0b100, 3)))
 
     def test_without_batch_indexes_a_cumulative_one_stops_before_the_batch(self):
         group = AckGroup(by_batch_index=False)
         group.add_cumulative(1, 5, 0, 3)
-        assert group.take() == ([], AckId(1, 4))
+        assert group.take() == ([], ((1, 4), NOTHING))
         group.add_cumulative(1, 5, 2, 3)
-        assert group.take() == ([], AckId(1, 5))
+        assert group.take() == ([], ((1, 5), NOTHING))
 
     @given(st.permutations(range(70)))
     def test_an_entry_is_done_with_exactly_at_its_last_message(self, order: list[int]):
         group = AckGroup(by_batch_index=True)
-        done = [group.add(1, 2, index, 70) for index in order]
-        assert done == [False] * 69 + [True]
+        done = [group.add([(1, 2, index, 70)]) for index in order]
+        assert done == [[]] * 69 + [[(1, 2)]]
         assert all_bits(70) == 2**70 - 1
 
 
