@@ -219,10 +219,14 @@ class TransactionCoordinator:
         elif not durable.done():  # else whoever waited was cancelled
             durable.set_result(TxnId(self.coordinator_id, local_id))
 
+    @property
+    def served_s(self) -> float:
+        """For how long it has been open."""
+        return self._clock.monotonic_s() - self._served_since_s
+
     def _served_ms(self) -> int:
         """The time by which outcomes age: it goes on while this coordinator is served."""
-        passed_s = self._clock.monotonic_s() - self._served_since_s
-        return self._served_from_ms + int(1000 * passed_s)
+        return self._served_from_ms + int(1000 * self.served_s)
 
     # The end of a transaction
 

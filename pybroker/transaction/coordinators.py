@@ -131,6 +131,8 @@ class Coordinators:
         self._tasks.start(self._replace(failed), f"reopen {failed.coordinator_id}")
 
     async def _replace(self, failed: TransactionCoordinator) -> None:
+        """At once; but what fails as soon as it is open is given time, as what cannot be opened."""
+        await asyncio.sleep(max(0.0, _REOPEN_PAUSE_S - failed.served_s))
         while True:
             try:
                 await failed.close()

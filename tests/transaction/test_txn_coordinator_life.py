@@ -20,6 +20,7 @@ from txn_world import (
 from virtual_loop import run_virtually
 
 from managed_ledger.errors import StorageFull
+from managed_ledger.storage.operations import Append
 from pybroker.errors import TransactionCoordinatorNotFound, TransactionNotFound
 from pybroker.names import TxnId
 from pybroker.transaction.coordinator import TransactionCoordinator
@@ -357,6 +358,29 @@ async def test_a_log_of_which_several_writes_fail_is_opened_again_once(world: Wo
     again = await world.coordinators.get(0)
     assert again is not coordinator and world.coordinators.served() == [again]
     await world.begin()
+
+
+@in_world
+async def test_a_log_that_opens_but_takes_nothing_is_opened_once_a_second(world: World) -> None:
+    """As on a disk that is nearly full: what an opening writes would take the room that is left."""
+    txn_id = await world.begin(timeout_ms=1000)
+    opened: list[int] = []
+    opening = world.coordinators._open
+
+    def count(coordinator_id: int) -> Any:
+        opened.append(coordinator_id)
+        return opening(coordinator_id)
+
+    commits = world.storage._commits
+    with (
+        patch.object(world.coordinators, "_open", count),
+        patch.object(commits, "_room_is_low", lambda: True),
+        patch.object(commits, "_must_wait", lambda operation: isinstance(operation, Append)),
+    ):
+        await asyncio.sleep(11.5)
+    assert len(opened) == 11
+    await asyncio.sleep(2)
+    assert world.coordinators.status(txn_id) is TxnStatus.ABORTED
 
 
 @pytest.mark.parametrize("failed", [False, True])
