@@ -2,14 +2,13 @@
 
 The list of a managed ledger becomes a tombstone first: that write is the decision. Then go the
 data, the cursors and, last, the list. `sweep` finishes at start what a crash cut short, and deletes
-the ledgers that no list counts: made just before a crash, or let go of just before it.
+the ledgers that no list counts: let go of just before a crash.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable
 
-from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger_metadata import (
     LEDGERS_PREFIX,
     LedgerList,
@@ -30,24 +29,6 @@ async def delete_managed_ledger(name: str, backend: Backend, record: ListRecord)
     await all_done([*decided, *map(backend.delete_ledger, ids)])
     cursors = map(backend.metadata.delete, backend.metadata.keys(cursors_prefix(name)))
     await all_done([*cursors, backend.metadata.delete(ledgers_key(name))])
-
-
-async def write_with_new_ledger(
-    backend: Backend, record: ListRecord, value: LedgerList, ledger_id: int
-) -> None:
-    """The list with a ledger that was made for it. If it cannot be written the ledger goes, at the
-    next start where there is no room for its deletion either. Raises ManagedLedgerError.
-    """
-    try:
-        await record.write(value)
-    except ManagedLedgerError:
-        backend.delete_ledger(ledger_id).add_done_callback(_is_swept)
-        raise
-
-
-def _is_swept(deleted: asyncio.Future[None]) -> None:
-    if not deleted.cancelled() and (error := deleted.exception()) is not None:
-        log.warning("a ledger that was made in vain is deleted at the next start: %s", error)
 
 
 async def sweep(backend: Backend) -> None:

@@ -15,7 +15,7 @@ from managed_ledger.appender import Appended, Appender
 from managed_ledger.config import Clock, ManagedLedgerConfig
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.cursors import Cursors
-from managed_ledger.deletion import delete_managed_ledger, write_with_new_ledger
+from managed_ledger.deletion import delete_managed_ledger
 from managed_ledger.errors import (
     DamagedEntries,
     LedgerClosed,
@@ -431,13 +431,13 @@ class ManagedLedger:
             self._appender.release()
 
     async def _add_ledger(self) -> None:
-        ledger_id = await self._backend.create_ledger()
+        ledger_id = self._backend.new_ledger_id()
         now_ms = self._time.now_ms()
         current = self._index.infos()[-1]
         full = replace(current, closed_at_ms=max(now_ms, self._clock.now_ms()))
         ledgers = (*self._record.queued.ledgers[:-1], full, LedgerInfo(ledger_id, 0, 0, None))
         listed = replace(self._record.queued, ledgers=ledgers)
-        await write_with_new_ledger(self._backend, self._record, listed, ledger_id)
+        await self._record.write(listed, new_ledger_id=ledger_id)
         self._index.roll_over(full, ledger_id)
         self._closed_at_ms[full.ledger_id] = now_ms
         self._current_since_ms = now_ms

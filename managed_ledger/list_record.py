@@ -40,10 +40,15 @@ class ListRecord:
             self._durable_version = stored.version
         return self._durable
 
-    def write(self, value: LedgerList) -> asyncio.Future[None]:
-        """Fails with BadVersion when somebody else has written the list."""
+    def write(self, value: LedgerList, new_ledger_id: int | None = None) -> asyncio.Future[None]:
+        """Fails with BadVersion when somebody else has written the list. A new ledger is made with
+        its list, or not at all, so there is none that no list has.
+        """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        put = self._metadata.put(self._key, value.encode(), self._version, True)
+        makes_room = new_ledger_id is None
+        put = self._metadata.put(
+            self._key, value.encode(), self._version, makes_room, new_ledger_id
+        )
         self.queued = value
         self._version += 1
         put.add_done_callback(lambda put: self._written(put, value, done))

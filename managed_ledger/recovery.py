@@ -1,7 +1,7 @@
 """Opening a managed ledger: settle what the last writer left, and keep it from writing more.
 
-Recover the last ledger (which fences its writer) -> drop empty ledgers -> make a new one ->
-compare-and-set the list -> recover the cursors. Nothing is acknowledged before the compare-and-set.
+Recover the last ledger (which fences its writer) -> drop empty ledgers -> compare-and-set the list,
+which makes a new one -> recover the cursors. Nothing is acknowledged before the compare-and-set.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import logging
 from dataclasses import replace
 
 from managed_ledger.config import Clock
-from managed_ledger.deletion import delete_managed_ledger, write_with_new_ledger
+from managed_ledger.deletion import delete_managed_ledger
 from managed_ledger.errors import LedgerNotFound
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import LedgerInfo, ledgers_key
@@ -32,13 +32,13 @@ async def recover_list(name: str, backend: Backend, clock: Clock) -> tuple[Ledge
     dropped = tuple(info.ledger_id for info in settled if not info.entries)
     # Those of the last opening first: the list would grow with each that finds nothing to keep.
     await asyncio.gather(*map(backend.delete_ledger, found.deleting))
-    current_id = await backend.create_ledger()
+    current_id = backend.new_ledger_id()
     current = LedgerInfo(current_id, 0, 0, None)
     if not found.ledgers:  # it is made now
         properties = {**found.properties, CREATED_AT_MS: str(clock.now_ms())}
         found = replace(found, properties=properties)
     listed = replace(found, ledgers=(*kept, current), deleting=dropped)
-    await write_with_new_ledger(backend, record, listed, current_id)
+    await record.write(listed, new_ledger_id=current_id)
     await asyncio.gather(*map(backend.delete_ledger, dropped))
     if dropped:
         record.amend(replace(record.queued, deleting=()))

@@ -63,10 +63,12 @@ class MetadataStore(Protocol):
         value: bytes,
         expected_version: int | None = None,
         makes_room: bool = False,
+        new_ledger_id: int | None = None,
     ) -> asyncio.Future[int]:
         """Write; the result is the new version. `expected_version` -1 means "must not exist",
         None means "whatever is there"; it is compared with what the queued mutations before this
         one will leave. Fails with BadVersion. `makes_room`: it is written on a full disk, too.
+        `new_ledger_id`: there is an empty ledger of that number if this is written, else none.
         """
         ...
 
@@ -86,8 +88,10 @@ class MetadataStore(Protocol):
 class LogStorage(Protocol):
     """Append-only ledgers by number; one writer each, which numbers the entries from 0."""
 
-    async def create_ledger(self) -> int:
-        """A number never used before, and never again after a deletion or a restart."""
+    def new_ledger_id(self) -> int:
+        """A number for `MetadataStore.put`: never used before, and once there is a ledger of that
+        number, never again after its deletion or a restart.
+        """
         ...
 
     def append(

@@ -13,7 +13,6 @@ from managed_ledger.storage.ledger_files import (
 from managed_ledger.storage.metadata_table import MetadataTable
 from managed_ledger.storage.operations import (
     Append,
-    CreateLedger,
     DeleteLedger,
     Operation,
     Put,
@@ -100,10 +99,12 @@ class EngineState:
             state = self.ledgers.get(operation.ledger_id)
             if state is not None:  # else it was deleted while this was on its way
                 state.tail.extend(operation.entries, operation.message_counts, operation.tag)
-        elif isinstance(operation, Put | Remove):
+        elif isinstance(operation, Put):
+            if (ledger_id := operation.new_ledger_id) is not None:
+                self.ledgers[ledger_id] = LedgerState(ledger_id)
             self.table.apply(operation)
-        elif isinstance(operation, CreateLedger):
-            self.ledgers[operation.ledger_id] = LedgerState(operation.ledger_id)
+        elif isinstance(operation, Remove):
+            self.table.apply(operation)
         elif isinstance(operation, DeleteLedger):
             self._delete(operation.ledger_id)
 

@@ -20,7 +20,6 @@ from crc32c import crc32c
 from managed_ledger.storage.backend import Versioned
 from managed_ledger.storage.operations import (
     Append,
-    CreateLedger,
     DeleteLedger,
     Operation,
     Put,
@@ -186,12 +185,13 @@ def encode_body(operations: Iterable[Operation]) -> list[bytes]:
 def encode_mutation(operation: Operation) -> bytes:
     if isinstance(operation, Put):
         key, (value, version) = operation.key.encode(), operation.stored
-        return PUT.pack(KIND_PUT, version, len(key), len(value)) + key + value
+        put = PUT.pack(KIND_PUT, version, len(key), len(value)) + key + value
+        if operation.new_ledger_id is None:
+            return put
+        return LEDGER.pack(KIND_CREATE_LEDGER, operation.new_ledger_id) + put
     if isinstance(operation, Remove):
         key = operation.key.encode()
         return REMOVE.pack(KIND_REMOVE, len(key)) + key
-    if isinstance(operation, CreateLedger):
-        return LEDGER.pack(KIND_CREATE_LEDGER, operation.ledger_id)
     if isinstance(operation, DeleteLedger):
         return LEDGER.pack(KIND_DELETE_LEDGER, operation.ledger_id)
     return b""

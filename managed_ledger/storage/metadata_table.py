@@ -39,13 +39,14 @@ class MetadataTable:
         value: bytes,
         expected_version: int | None = None,
         makes_room: bool = False,
+        new_ledger_id: int | None = None,
     ) -> asyncio.Future[int]:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         version = self._version_to_come(key)
         if expected_version is not None and expected_version != version:
             done.set_exception(bad_version(key, version, expected_version))
             return done
-        put = Put(key, Versioned(value, version + 1), done, makes_room)
+        put = Put(key, Versioned(value, version + 1), done, makes_room, new_ledger_id)
         self._queued[key] = put
         self._submit(put)
         return done

@@ -36,6 +36,7 @@ class Put:
     stored: Versioned
     done: asyncio.Future[int]
     makes_room: bool = False  # what it leads to gives space back: written on a full disk, too
+    new_ledger_id: int | None = None  # a ledger that there is from then on
 
     def complete(self, error: Exception | None) -> None:
         settle(self.done, self.stored.version, error)
@@ -48,15 +49,6 @@ class Remove:
 
     def complete(self, error: Exception | None) -> None:
         settle(self.done, None, error)
-
-
-@dataclass(slots=True, eq=False)
-class CreateLedger:
-    ledger_id: int
-    done: asyncio.Future[int]
-
-    def complete(self, error: Exception | None) -> None:
-        settle(self.done, self.ledger_id, error)
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +71,7 @@ class Sync:
 
 
 T = TypeVar("T")
-Operation = Append | Put | Remove | CreateLedger | DeleteLedger | Sync
+Operation = Append | Put | Remove | DeleteLedger | Sync
 
 
 def settle(future: asyncio.Future[T], result: T, error: Exception | None) -> None:

@@ -9,7 +9,6 @@ from managed_ledger.storage.engine_state import EngineState, LedgerState
 from managed_ledger.storage.group_commit import Group, GroupCommit
 from managed_ledger.storage.metadata_table import MetadataTable
 from managed_ledger.storage.operations import (
-    CreateLedger,
     DeleteLedger,
     Operation,
     Put,
@@ -40,12 +39,10 @@ class QueueingBackend:
     def pending_bytes(self) -> int:
         return self._commits.pending_bytes
 
-    async def create_ledger(self) -> int:
+    def new_ledger_id(self) -> int:
         ledger_id = self._state.next_ledger_id
         self._state.next_ledger_id += 1
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._commits.submit(CreateLedger(ledger_id, done))
-        return await done
+        return ledger_id
 
     def delete_ledger(self, ledger_id: int) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from bare_ledgers import make_ledger
 
 from managed_ledger.errors import BadVersion, LedgerClosed, LedgerNotFound
 from managed_ledger.storage.backend import Backend, Versioned
@@ -25,7 +26,7 @@ def test_entries_read_back_after_a_restart(make_backend, run):
     async def scenario():
         backend = make_backend()
         await backend.open()
-        ledger = await backend.create_ledger()
+        ledger = await make_ledger(backend)
         await append(backend, ledger, 0, b"a", b"", b"c" * 5000)
         await append(backend, ledger, 3, b"d")
         await backend.close()
@@ -46,7 +47,7 @@ def test_message_counts_come_with_the_entries(make_backend, run):
     async def scenario():
         backend = make_backend()
         await backend.open()
-        ledger = await backend.create_ledger()
+        ledger = await make_ledger(backend)
         done = asyncio.get_running_loop().create_future()
         backend.append(ledger, 0, [b"batch", b"marker"], [100, 0], done.set_result)
         assert await done is None
@@ -63,7 +64,7 @@ def test_a_tag_comes_with_its_entries_and_with_no_others(make_backend, run):
     async def scenario():
         backend = make_backend()
         await backend.open()
-        ledger = await backend.create_ledger()
+        ledger = await make_ledger(backend)
         for first, count, tag in [
             (0, 2, b""),
             (2, 3, b"a"),
@@ -105,7 +106,7 @@ def test_nothing_shows_before_it_is_durable(make_backend, run):
     async def scenario():
         backend = make_backend()
         await backend.open()
-        ledger = await backend.create_ledger()
+        ledger = await make_ledger(backend)
         appending = asyncio.ensure_future(append(backend, ledger, 0, b"x" * 100))
         put = backend.metadata.put("key", b"value")
         await asyncio.sleep(0)
@@ -126,7 +127,7 @@ def test_outcomes_come_in_the_order_of_the_calls(make_backend, run):
     async def scenario():
         backend = make_backend()
         await backend.open()
-        first, second = await backend.create_ledger(), await backend.create_ledger()
+        first, second = await make_ledger(backend), await make_ledger(backend)
         order: list[str] = []
 
         def note(name: str):
@@ -149,7 +150,7 @@ def test_limits_of_a_read_hold_but_one_entry_always_comes(make_backend, run):
     async def scenario():
         backend = make_backend()
         await backend.open()
-        ledger = await backend.create_ledger()
+        ledger = await make_ledger(backend)
         await append(backend, ledger, 0, *[b"x" * 100] * 10)
 
         def sizes(first: int, last: int, entries: int, size: int) -> int:
@@ -171,7 +172,7 @@ def test_a_recovered_ledger_takes_no_more_from_its_old_writer(make_backend, run)
     async def scenario():
         backend = make_backend()
         await backend.open()
-        ledger = await backend.create_ledger()
+        ledger = await make_ledger(backend)
         last = asyncio.ensure_future(append(backend, ledger, 0, b"last"))
         await asyncio.sleep(0)
         assert (await backend.recover_ledger(ledger)).last_entry_id == 0
@@ -187,7 +188,7 @@ def test_a_deleted_ledger_is_gone_and_its_number_is_not_used_again(make_backend,
     async def scenario():
         backend = make_backend()
         await backend.open()
-        ledger = await backend.create_ledger()
+        ledger = await make_ledger(backend)
         await append(backend, ledger, 0, b"x" * 5000)
         await backend.delete_ledger(ledger)
         await backend.delete_ledger(ledger)
@@ -201,7 +202,7 @@ def test_a_deleted_ledger_is_gone_and_its_number_is_not_used_again(make_backend,
         await backend.open()
         with pytest.raises(LedgerNotFound):
             await backend.recover_ledger(ledger)
-        assert await backend.create_ledger() > ledger
+        assert await make_ledger(backend) > ledger
         await backend.close()
 
     run(scenario())
@@ -255,7 +256,7 @@ def test_one_failing_callback_does_not_silence_the_others(make_backend, run):
         loop.set_exception_handler(lambda loop, context: mistakes.append(context))
         backend = make_backend()
         await backend.open()
-        ledger = await backend.create_ledger()
+        ledger = await make_ledger(backend)
 
         def mistaken(error: Exception | None) -> None:
             raise RuntimeError("a mistake")

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from bare_ledgers import make_ledger
 from faulty_disk import FaultyDisk
 
 from managed_ledger.storage.block_cache import BlockCache
@@ -64,7 +65,7 @@ def test_entries_larger_than_the_cache_are_read_one_after_the_other(run, clock):
         disk = FaultyDisk()
         backend = EmbeddedBackend(disk, clock)
         await backend.open()
-        ledger = await backend.create_ledger()
+        ledger = await make_ledger(backend)
         entries = [bytes([number]) * 200_000 for number in range(5)]
         done = asyncio.get_running_loop().create_future()
         backend.append(ledger, 0, entries, [1] * 5, done.set_result)

@@ -3,6 +3,7 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
+from bare_ledgers import make_ledger
 from faulty_disk import FaultyDisk
 
 from managed_ledger.config import ManagedLedgerConfig
@@ -84,7 +85,7 @@ def test_recent_entries_are_in_memory_and_older_ones_come_from_their_file(run, c
     async def scenario():
         disk = FaultyDisk()
         backend, _ = await start(disk, clock)
-        ledger = await backend.create_ledger()
+        ledger = await make_ledger(backend)
         for first in range(100):
             done = asyncio.get_running_loop().create_future()
             backend.append(ledger, first, [b"%d" % first * 20], [1], done.set_result)

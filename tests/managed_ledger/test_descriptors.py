@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from bare_ledgers import make_ledger
 from faulty_disk import FaultyDisk, failing
 
 from managed_ledger.errors import NoDescriptors
@@ -44,7 +45,7 @@ def test_where_no_descriptor_is_left_writes_wait_or_are_refused_and_go_on(
             disk, clock, on_fatal=fatal.append, journal_max_bytes=300, max_old_journals=1
         )
         await backend.open()
-        ledger = await backend.create_ledger()
+        ledger = await make_ledger(backend)
         written = []
         disk.fault = failing(number, operation)
         for entry in range(12):
@@ -77,7 +78,7 @@ def test_a_read_without_a_descriptor_succeeds_later(run, clock):
         disk = FaultyDisk()
         backend = EmbeddedBackend(disk, clock)
         await backend.open()
-        ledger = await backend.create_ledger()
+        ledger = await make_ledger(backend)
         await append(backend, ledger, 7)
         await backend.close()
         disk = FaultyDisk(disk.contents())
@@ -124,7 +125,8 @@ class Clock:
 async def store():
     backend = EmbeddedBackend(OsDisk(sys.argv[1]), Clock(), journal_max_bytes=20_000)
     await backend.open()
-    ledger = await backend.create_ledger()
+    ledger = backend.new_ledger_id()
+    await backend.metadata.put("made", b"", new_ledger_id=ledger)
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     taken = []
     try:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 import pytest
+from bare_ledgers import make_ledger
 from virtual_loop import LoopClock, run_virtually
 
 from managed_ledger.config import ManagedLedgerConfig
@@ -61,7 +62,7 @@ def mark_of(backend: MemoryBackend, cursor: str) -> Position:
 def test_the_ledger_that_was_being_written_gets_its_counts_and_empty_ones_go(run, clock):
     async def scenario():
         backend = MemoryBackend()
-        full, empty, last, let_go = [await backend.create_ledger() for _ in range(4)]
+        full, empty, last, let_go = [await make_ledger(backend) for _ in range(4)]
         for ledger_id, count in ((full, 3), (last, 2), (let_go, 1)):
             await append(backend, ledger_id, count)
         later_ms = clock.now_ms() + 5000
@@ -89,7 +90,7 @@ def test_the_ledger_that_was_being_written_gets_its_counts_and_empty_ones_go(run
 def test_a_ledger_that_is_listed_and_not_there_is_dropped_and_said_so(run, clock, caplog):
     async def scenario():
         backend = MemoryBackend()
-        there = await backend.create_ledger()
+        there = await make_ledger(backend)
         await append(backend, there, 1)
         listed = (LedgerInfo(there, 1, 3, 77), LedgerInfo(99, 0, 0, None))
         await backend.metadata.put(ledgers_key("log"), LedgerList(listed).encode())
@@ -243,7 +244,7 @@ def test_a_sweep_deletes_what_no_list_counts_and_nothing_else(run, clock):
         await ledger.append_one(b"x")
         await ledger.open_cursor("sub", EARLIEST)
         kept = backend.ledger_ids()
-        orphan, let_go, dead = [await backend.create_ledger() for _ in range(3)]
+        orphan, let_go, dead = [await make_ledger(backend) for _ in range(3)]
         value = LedgerList((LedgerInfo(kept[0], 0, 0, None),), deleting=(let_go,))
         await backend.metadata.put(ledgers_key("kept"), value.encode())
         tombstone = LedgerList(deleting=(dead,), deleted=True)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 import pytest
+from bare_ledgers import make_ledger
 from faulty_disk import FaultyDisk, failing
 
 from managed_ledger.errors import CorruptStorage
@@ -26,7 +27,7 @@ async def write_journal(
     disk = disk or FaultyDisk()
     backend = EmbeddedBackend(disk, clock, **options)
     await backend.open()
-    ledger = await backend.create_ledger()
+    ledger = await make_ledger(backend)
     first = 0
     for group in groups:
         done = asyncio.get_running_loop().create_future()

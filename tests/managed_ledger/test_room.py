@@ -177,29 +177,34 @@ def test_a_deletion_after_a_restart_is_written_into_the_reserve(run, clock):
     run(scenario())
 
 
-def test_a_ledger_whose_list_found_no_room_is_deleted(run, clock):
+def test_a_ledger_whose_list_finds_no_room_is_not_made(run, clock):
+    """Neither for a log that is opened nor for one that rolls over, and nothing need be deleted."""
+
     async def scenario():
         disk = FaultyDisk()
         backend = await opened(disk, clock)
         factory = ManagedLedgerFactory(backend, clock)
-        await factory.open("log")
+        ledger = await factory.open("log")
+        await ledger.append_one(b"x")
         put = backend.metadata.put
 
-        def full_once(operation: str, name: str) -> None:
+        def full(operation: str, name: str) -> None:
             if operation == "write":
-                disk.fault = lambda operation, name: None
                 raise OSError(errno.ENOSPC, "full", name)
 
         def put_into_no_room(*arguments):
-            disk.fault = full_once
+            disk.fault = full
             return put(*arguments)
 
         backend.metadata.put = put_into_no_room
         with pytest.raises(StorageFull):
             await factory.open("other")
-        await backend.metadata.delete("nothing")  # comes after what was asked for before
-        await factory.close()
+        disk.fault = lambda operation, name: None
+        with pytest.raises(StorageFull):
+            await ledger.roll_over()
+        disk.fault = lambda operation, name: None
         assert list(backend.ledger_ids()) == factory.ledger_ids("log")
+        await factory.close()
         await backend.close()
 
     run(scenario())

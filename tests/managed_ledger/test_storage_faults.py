@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from bare_ledgers import make_ledger
 from faulty_disk import FaultyDisk, failing
 
 from managed_ledger.config import ManagedLedgerConfig
@@ -233,7 +234,7 @@ def test_a_bit_flipped_anywhere_in_a_ledger_file_is_noticed(run, clock):
     async def scenario():
         disk = FaultyDisk()
         backend = await opened(disk, clock)
-        ledger = await backend.create_ledger()
+        ledger = await make_ledger(backend)
         for first, size in enumerate((3, 300, 0, 20)):
             done = asyncio.get_running_loop().create_future()
             backend.append(ledger, first, [b"x" * size], [1], done.set_result)

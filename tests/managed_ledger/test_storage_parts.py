@@ -30,7 +30,6 @@ from managed_ledger.storage.ledger_files import FlushedPart, write_all
 from managed_ledger.storage.metadata_table import MetadataTable
 from managed_ledger.storage.operations import (
     Append,
-    CreateLedger,
     DeleteLedger,
     Operation,
     Put,
@@ -81,7 +80,6 @@ OPERATIONS: list[tuple[Operation, bool]] = [  # and whether it makes room
     (Put("key", Versioned(b"", 0), NOBODY), False),
     (Put("key", Versioned(b"", 0), NOBODY, makes_room=True), True),
     (Remove("key", NOBODY), True),
-    (CreateLedger(1, NOBODY), False),
     (DeleteLedger(1, NOBODY), True),
     (Sync(NOBODY), True),
 ]
@@ -288,7 +286,8 @@ def test_a_ledger_found_in_its_file_goes_on_behind_it():
 
 def test_operations_take_effect_and_withdrawn_ones_leave_their_numbers_free():
     state = EngineState(MetadataTable(lambda operation: None))
-    state.apply(CreateLedger(4, NOBODY))
+    state.apply(Put("list", Versioned(b"", 0), NOBODY, new_ledger_id=4))
+    state.apply(Remove("list", NOBODY))
     ledger = state.ledgers[4]
     state.apply(append_of(4, 0, [b"a", b"b"], b"tag"))
     assert ledger.tail.entries == [b"a", b"b"]
@@ -315,7 +314,7 @@ def test_operations_take_effect_and_withdrawn_ones_leave_their_numbers_free():
 MUTATIONS: list[Operation] = [
     Put("kü", Versioned(b"value", 3), NOBODY),
     Remove("kü", NOBODY),
-    CreateLedger(9, NOBODY),
+    Put("l", Versioned(b"", 1), NOBODY, new_ledger_id=9),
     DeleteLedger(8, NOBODY),
     Sync(NOBODY),
     Put("", Versioned(b"", 0), NOBODY),
@@ -324,6 +323,7 @@ MUTATION_BYTES = (
     "02" "0300000000000000" "03000000" "05000000" "6bc3bc" "76616c7565"
     "03" "03000000" "6bc3bc"
     "04" "0900000000000000"
+    "02" "0100000000000000" "01000000" "00000000" "6c"
     "05" "0800000000000000"
     "02" "0000000000000000" "00000000" "00000000"
 )  # fmt: skip
@@ -341,6 +341,7 @@ def test_the_bytes_of_records_stay_what_they_are():
         PutRecord("kü", Versioned(b"value", 3)),
         RemoveRecord("kü"),
         CreateLedgerRecord(9),
+        PutRecord("l", Versioned(b"", 1)),
         DeleteLedgerRecord(8),
         PutRecord("", Versioned(b"", 0)),
     ]

@@ -2,15 +2,13 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from bugs.believing import nothing
-from managed_ledger import ledger, recovery
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.list_record import ListRecord
 from managed_ledger.steady_time import SteadyTime
 from managed_ledger.storage import disk_errors, journal
 from managed_ledger.storage.block_reader import BlockReader
@@ -81,19 +79,6 @@ def reserve_kept_at_a_start() -> Iterator[None]:
 
 
 @contextmanager
-def ledger_made_in_vain_left() -> Iterator[None]:
-    """One that no list has, since there was no room to write the list."""
-
-    async def write(backend: Any, record: ListRecord, value: Any, ledger_id: int) -> None:
-        await record.write(value)
-
-    with ExitStack() as patches:
-        for module in (ledger, recovery):
-            patches.enter_context(patch.object(module, "write_with_new_ledger", write))
-        yield
-
-
-@contextmanager
 def ages_by_the_wall_clock() -> Iterator[None]:
     """A clock that is set back keeps consumed ledgers for as long again."""
     with patch.object(SteadyTime, "now_ms", lambda self: self._clock.now_ms()):
@@ -123,7 +108,6 @@ BUGS = {
     "missing-descriptors-end-it": missing_descriptors_taken_for_a_failed_disk,
     "journal-kept-on-a-full-disk": journal_kept_on_a_full_disk,
     "reserve-kept-at-a-start": reserve_kept_at_a_start,
-    "ledger-made-in-vain-left": ledger_made_in_vain_left,
     "ages-by-the-wall-clock": ages_by_the_wall_clock,
     "evicted-entries-mistaken": evicted_entries_mistaken,
 }

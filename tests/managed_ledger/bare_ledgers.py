@@ -1,0 +1,12 @@
+"""Ledgers that belong to no managed ledger, for tests of what is below."""
+
+from managed_ledger.storage.backend import Backend
+
+
+async def make_ledger(backend: Backend) -> int:
+    """A ledger is made with a key; that of this one goes at once."""
+    ledger_id = backend.new_ledger_id()
+    made = backend.metadata.put("made", b"", new_ledger_id=ledger_id)
+    await backend.metadata.delete("made")
+    await made
+    return ledger_id
