@@ -379,7 +379,7 @@ class Simulation:
 
     async def _read_what_is_left(self, worker: Any) -> list[Read]:
         client = self.auditor()
-        consumer = await self._take_over(client, worker)
+        consumer = await self.take_over(client, worker)
         left = []
         while True:
             try:
@@ -388,7 +388,7 @@ class Simulation:
                 await client.close()
                 return left
 
-    async def _take_over(self, client: Any, worker: Any) -> Any:
+    async def take_over(self, client: Any, worker: Any) -> Any:
         """The broker may not have noticed yet that the last consumer's connection is dead."""
         kind = getattr(aio.ConsumerType, worker.kind)
         while True:

@@ -31,6 +31,8 @@ class StreamProducer(Process):
 class StreamConsumer(Process):
     """Acknowledges what it was handed: at once, or long after."""
 
+    kind = "Exclusive"
+
     def __init__(self, *args: Any, topic: str, subscription: str, slow: bool) -> None:
         super().__init__(*args)
         self.topic = topic
@@ -39,7 +41,7 @@ class StreamConsumer(Process):
         self.handed: dict[str, None] = {}  # in the order of the first time
 
     async def work(self, client: Any) -> None:
-        consumer = await subscribe(self, client, self.topic, self.subscription, "Exclusive")
+        consumer = await subscribe(self, client, self.topic, self.subscription, self.kind)
         waiting: list[Any] = []
         while not self.stopping or waiting:
             try:
