@@ -83,7 +83,7 @@ class ManagedLedger:
         )
         self._time = SteadyTime(clock)
         self._closed_at_ms: dict[int, int] = {}  # in steady time, of those closed since
-        self._current_since_ms = self._time.now_ms()
+        self._current_since_ms = self._looked_after_ms = self._time.now_ms()
         self._roll_not_before_ms = self._current_since_ms + config.min_rollover_time_ms
         self._rolling: asyncio.Task[ManagedLedgerError | None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -334,19 +334,22 @@ class ManagedLedger:
     def settle_down(self) -> None:
         """It is being looked after; what happens from now on counts anew."""
         self._active = False
+        self._looked_after_ms = self._time.now_ms()
         for visited in self.on_visit:
             visited()
 
     def next_visit_s(self) -> float | None:
-        """When it has to be rolled over or trimmed though nothing happens; None: never."""
+        """When it has to be rolled over or trimmed though nothing happens; None: never. What was
+        due when the last visit began has been seen to; what became due since then has not.
+        """
         due_ms = []
         if self._appender.queued_entries:
             due_ms.append(self._current_since_ms + self.config.max_rollover_time_ms)
         oldest, keep_ms = self._aged()[0], self.config.retention.time_ms
         if oldest.closed_at_ms is not None and keep_ms >= 0:
             due_ms.append(oldest.closed_at_ms + keep_ms)
-        waits_ms = [due - self._time.now_ms() for due in due_ms]
-        return min((wait / 1000 for wait in waits_ms if wait > 0), default=None)
+        next_ms = min((due for due in due_ms if due > self._looked_after_ms), default=None)
+        return None if next_ms is None else max(0, next_ms - self._time.now_ms()) / 1000
 
     # ending
 

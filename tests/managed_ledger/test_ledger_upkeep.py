@@ -13,6 +13,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ROLLOVER_RETRY_MS
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.backend import EntryRun
+from managed_ledger.storage.group_commit import Group
 from managed_ledger.storage.journal import EmbeddedBackend
 from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.trim import Retention
@@ -153,7 +154,9 @@ def test_a_ledger_has_its_maximum_age_from_when_it_was_begun(run, clock):
         await rolled(ledger)
         assert len(ledger.ledgers()) == 1
         clock.ms += 1
-        assert ledger.next_visit_s() is None  # it is due
+        assert ledger.next_visit_s() == 0.0
+        ledger.settle_down()
+        assert ledger.next_visit_s() is None  # it is being seen to
         ledger.roll_over_when_old()
         await rolled(ledger)
         assert len(ledger.ledgers()) == 2
@@ -179,11 +182,40 @@ def test_the_next_visit_is_when_the_oldest_ledger_expires(run, clock):
         await filled(ledger, 1)
         assert ledger.next_visit_s() == 3.5
         clock.ms += 3500
+        ledger.settle_down()
         assert ledger.next_visit_s() == 5.0  # of the current one, from when it was begun
         await ledger.trim()
         assert len(ledger.ledgers()) == 1
 
     run(scenario())
+
+
+def test_what_expires_while_what_expired_before_is_let_go_is_trimmed_too() -> None:
+    """Two ledgers were closed within the time that it takes to write a list."""
+
+    class SlowBackend(MemoryBackend):
+        slow_s = 0.0
+
+        def _write(self, group: Group) -> asyncio.Future[None]:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_later(self.slow_s, done.set_result, None)
+            return done
+
+    async def scenario() -> None:
+        backend = SlowBackend()
+        config = ManagedLedgerConfig(min_rollover_time_ms=0, retention=Retention(60_000, -1))
+        factory = ManagedLedgerFactory(backend, LoopClock(), config)
+        ledger = await factory.open("log")
+        for _ in range(2):
+            await filled(ledger, 1)
+            await ledger.roll_over()
+            await asyncio.sleep(0.2)
+        backend.slow_s = 0.3
+        await asyncio.sleep(100)
+        assert [info.entries for info in ledger.ledgers()] == [0]
+        await factory.close()
+
+    run_virtually(scenario())
 
 
 def test_closing_is_done_once_whoever_asks(start, run):
