@@ -34,6 +34,7 @@ Durability = Literal["fsync", "relaxed"]
 T = TypeVar("T")
 RELAXED_SYNC_S: Final = 1.0
 SLOW_COMMIT_S: Final = 5.0
+LOOK_FOR_ROOM_S: Final = 1.0
 
 
 def log_fatal(error: Exception) -> None:
@@ -73,6 +74,7 @@ class EmbeddedBackend(QueueingBackend):
         self._is_open = False
         self._failed = False
         self._sync_timer: asyncio.TimerHandle | None = None
+        self._room_timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         recovery = Recovery(self._disk)
@@ -99,8 +101,9 @@ class EmbeddedBackend(QueueingBackend):
         self._is_open = False
         self._commits.stop_taking(LedgerClosed("the storage was closed; start it again"))
         self._reader.close()
-        if self._sync_timer is not None:
-            self._sync_timer.cancel()
+        for timer in (self._sync_timer, self._room_timer):
+            if timer is not None:
+                timer.cancel()
         await self._commits.drain()
         await self._checkpoints.stop()
         if not self._failed:
@@ -226,6 +229,19 @@ class EmbeddedBackend(QueueingBackend):
             self._fail(error)
         elif rotated:
             self._checkpoints.wake()
+        self._see_to_the_reserve()
+
+    def _see_to_the_reserve(self) -> None:
+        """Others may make room while nothing is written here, and fill the disk up once more."""
+        if self._room.lacks_reserve and self._room_timer is None and self._is_open:
+            loop = asyncio.get_running_loop()
+            self._room_timer = loop.call_later(LOOK_FOR_ROOM_S, self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        self._room_timer = None
+        if self._room.lacks_reserve and not self._room_is_low():
+            self._checkpoints.wake()  # which keeps one
+        self._see_to_the_reserve()
 
     def _sync_relaxed(self) -> None:
         self._sync_timer = None

@@ -2,9 +2,12 @@
 
 import asyncio
 import errno
+from concurrent.futures import Executor, Future
+from typing import Any
 
 import pytest
 from faulty_disk import FaultyDisk
+from virtual_loop import LoopClock, run_virtually
 
 from managed_ledger.errors import StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
@@ -129,6 +132,53 @@ def test_on_a_disk_without_any_room_a_deletion_is_written_into_the_reserve(run, 
         await backend.close()
 
     run(scenario())
+
+
+class AtOnce(Executor):
+    def submit(self, work, /, *arguments, **options):
+        done = Future()
+        done.set_result(work(*arguments, **options))
+        return done
+
+
+def test_a_reserve_that_was_given_up_is_there_again_soon_after_there_is_room():
+    """Though nothing is written meanwhile: who filled the disk up may do so once more."""
+
+    async def scenario():
+        disk = Disk()
+        backend = await opened(disk, LoopClock(), executor=AtOnce())
+        await backend.metadata.delete("small")
+        await asyncio.sleep(0.1)
+        disk.free_bytes_left = 0
+        await backend.metadata.put("decision", b"to delete", makes_room=True)
+        disk.free_bytes_left = 10 * MB  # not enough for messages
+        await asyncio.sleep(60)
+        assert RESERVE not in disk.files
+        disk.free_bytes_left = PLENTY
+        await asyncio.sleep(2)
+        assert RESERVE in disk.files
+        await asyncio.sleep(2)
+        assert timers() == 0
+        await backend.close()
+
+    run_virtually(scenario())
+
+
+def timers() -> int:
+    loop: Any = asyncio.get_running_loop()
+    return sum(not handle.cancelled() for handle in loop._scheduled)
+
+
+def test_nobody_looks_for_room_after_closing():
+    async def scenario():
+        disk = Disk(2 * MB)
+        backend = await opened(disk, LoopClock(), executor=AtOnce())
+        await backend.metadata.put("small", b"and there is no reserve")
+        assert timers() == 1
+        await backend.close()
+        assert timers() == 0
+
+    run_virtually(scenario())
 
 
 def test_the_reserve_outlasts_a_power_cut(run, clock):
