@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from managed_ledger.errors import ManagedLedgerError, StorageFull
 from managed_ledger.storage import ledger_files, snapshot
 from managed_ledger.storage.disk import Disk
-from managed_ledger.storage.disk_errors import translated
+from managed_ledger.storage.disk_errors import is_full, translated
 from managed_ledger.storage.engine_state import EngineState, LedgerState
 from managed_ledger.storage.journal_writer import JournalWriter, journal_name
 from managed_ledger.storage.ledger_files import (
@@ -27,6 +27,7 @@ from managed_ledger.storage.ledger_files import (
     sync_all,
     write_all,
 )
+from managed_ledger.storage.room import RESERVE_BYTES
 
 log = logging.getLogger(__name__)
 FLUSH_BYTES: Final = 4 * 1024 * 1024  # at a time, to leave the disk to the journal in between
@@ -57,6 +58,7 @@ class Checkpoints:
         self._due = asyncio.Event()
         self._progress = asyncio.Event()
         self._stopping = False
+        self._ledger_went_in = -1  # the youngest journal that may hold entries of a deleted one
         self._stalled: ManagedLedgerError | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -77,6 +79,11 @@ class Checkpoints:
         """There may be something to do."""
         self._due.set()
 
+    def ledger_went(self) -> None:
+        """Its file can go; what of it is only in the journal goes with that."""
+        self._ledger_went_in = self._writer.generation
+        self.wake()
+
     async def caught_up(self) -> None:
         """Return when the journal may begin another file. Raises StorageFull, StorageFailed."""
         while self.behind:
@@ -96,7 +103,7 @@ class Checkpoints:
         """Whatever is due. Raises OSError."""
         await self._unlink_doomed()  # first: the checkpoint may need their room
         if self.old_journals:
-            await self._checkpoint()
+            await self._checkpoint_even_if_full()
             await self._unlink_doomed()
         await self._in_thread(self._writer.room.keep_reserve)
 
@@ -120,6 +127,21 @@ class Checkpoints:
         else:
             self._stopping = True
             self._on_failure(error)
+
+    async def _checkpoint_even_if_full(self) -> None:
+        """What was deleted may stand in nothing but the journal, which goes when all the rest of it
+        has been written once more: into the reserve, where that suffices.
+        """
+        try:
+            await self._checkpoint()
+        except OSError as error:
+            pays = self._ledger_went_in >= self._oldest_generation
+            fits = sum(s.unflushed_bytes for s in self._state.ledgers.values()) < RESERVE_BYTES / 2
+            if not (is_full(error) and pays and fits):
+                raise
+            if not await self._in_thread(self._writer.room.give_up_reserve):
+                raise
+            await self._checkpoint()
 
     async def _checkpoint(self) -> None:
         generation = self._writer.generation

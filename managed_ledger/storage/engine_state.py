@@ -53,13 +53,17 @@ class LedgerState:
     def unflushed_entries(self) -> int:
         return self.tail.next_entry_id - self.flushed.entries
 
+    @property
+    def unflushed_bytes(self) -> int:
+        start = self.flushed.entries - self.tail.first_entry_id
+        return sum(map(len, self.tail.entries[start:]))
+
     def summary(self) -> LedgerSummary:
         start = self.flushed.entries - self.tail.first_entry_id
-        size_bytes = sum(map(len, self.tail.entries[start:]))
         message_count = sum(self.tail.message_counts[start:])
         return LedgerSummary(
             self.tail.next_entry_id - 1,
-            self.flushed.size_bytes + size_bytes,
+            self.flushed.size_bytes + self.unflushed_bytes,
             self.flushed.message_count + message_count,
         )
 

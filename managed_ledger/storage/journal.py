@@ -115,7 +115,7 @@ class EmbeddedBackend(QueueingBackend):
 
     def delete_ledger(self, ledger_id: int) -> asyncio.Future[None]:
         done = super().delete_ledger(ledger_id)
-        done.add_done_callback(lambda _: self._checkpoints.wake())
+        done.add_done_callback(lambda _: self._checkpoints.ledger_went())
         return done
 
     def read_cached(
@@ -233,13 +233,14 @@ class EmbeddedBackend(QueueingBackend):
 
     def _see_to_the_reserve(self) -> None:
         """Others may make room while nothing is written here, and fill the disk up once more."""
-        if self._room.lacks_reserve and self._room_timer is None and self._is_open:
+        is_short = self._room.lacks_reserve or self._room.is_low
+        if is_short and self._room_timer is None and self._is_open:
             loop = asyncio.get_running_loop()
             self._room_timer = loop.call_later(LOOK_FOR_ROOM_S, self._look_for_room)
 
     def _look_for_room(self) -> None:
         self._room_timer = None
-        if self._room.lacks_reserve and not self._room_is_low():
+        if not self._room_is_low() and self._room.lacks_reserve:
             self._checkpoints.wake()  # which keeps one
         self._see_to_the_reserve()
 

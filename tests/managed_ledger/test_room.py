@@ -13,7 +13,7 @@ from managed_ledger.errors import StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.journal import EmbeddedBackend
-from managed_ledger.storage.room import RESERVE
+from managed_ledger.storage.room import RESERVE, RESERVE_BYTES
 
 MB = 1024 * 1024
 PLENTY = 1000 * MB
@@ -290,6 +290,48 @@ def test_files_of_deleted_ledgers_go_though_the_checkpoint_finds_no_room(run, cl
         await backend.close()
 
     run(scenario())
+
+
+@pytest.mark.parametrize("entry_bytes", [100_000, RESERVE_BYTES // 2])
+def test_what_was_deleted_goes_though_the_rest_of_its_journal_fits_only_into_the_reserve(
+    entry_bytes,
+):
+    """And nothing else than a deletion is worth it, nor what would not fit."""
+
+    async def scenario():
+        disk = Disk()
+        backend = await opened(disk, LoopClock(), executor=AtOnce())
+        factory = ManagedLedgerFactory(backend, LoopClock())
+        ledger, other = await factory.open("log"), await factory.open("other")
+        await ledger.append_one(b"x" * 100_000)
+        await other.append_one(b"y" * entry_bytes)
+        await asyncio.sleep(0.1)
+
+        def full(operation: str, name: str) -> None:
+            if operation == "write" and name.startswith("ledgers/") and RESERVE in disk.files:
+                raise OSError(errno.ENOSPC, "full", name)
+
+        disk.fault = full
+        disk.free_bytes_left = 2 * MB
+        with pytest.raises(StorageFull):
+            await ledger.append_one(b"x")
+        await asyncio.sleep(5)
+        assert RESERVE in disk.files
+        assert len(disk.names("journal")) == 2
+        await factory.delete("log")
+        await asyncio.sleep(5)
+        fits = entry_bytes == 100_000
+        assert (RESERVE in disk.files, len(disk.names("journal"))) == (
+            (False, 1) if fits else (True, 2)
+        )
+        assert len(await read_all(other)) == 1
+        disk.fault = lambda operation, name: None
+        disk.free_bytes_left = PLENTY
+        await asyncio.sleep(5)
+        assert (RESERVE in disk.files, len(disk.names("journal"))) == (True, 1)
+        await backend.close()
+
+    run_virtually(scenario())
 
 
 def test_a_journal_goes_early_when_room_is_low(run, clock):
