@@ -18,11 +18,11 @@ demo: $(VENV)/demo  ## the whole product at work: PySpark, kill -9 around it, ex
 test: check  ## everything: static checks, all tests, real Spark and Java clients (< 25 min)
 	$(PY) -m pytest -v -ra --durations=15 -m "not ($(UNIT))" $(ARGS)
 
-check: $(VENV)/test  ## format, lint, types, unit tests (3 to 4 min)
+check: $(VENV)/test  ## format, lint, types, unit tests (< 2 min)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	$(PY) -m pytest -v -ra -m "$(UNIT)"
+	$(PY) -m pytest -v -ra -m "$(UNIT)" --numprocesses auto --maxprocesses 4 --dist loadfile
 
 bench: $(VENV)/test  ## measure every target and print the table (ARGS="--help" for options)
 	$(PY) tests/benchmarks $(ARGS)

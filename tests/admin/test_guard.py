@@ -93,6 +93,6 @@ def test_routes_see_the_path_as_it_was_sent() -> None:
     assert request(path="/a%2Fb/c").text == "/a%2Fb/c 0"
 
 
-def test_ten_thousand_headers_are_refused() -> None:
-    headers = {f"X-{number}": "y" for number in range(10_000)}
+def test_a_thousand_headers_are_refused() -> None:
+    headers = {f"X-{number}": "y" for number in range(1_000)}
     assert request(headers=headers).status_code == 431

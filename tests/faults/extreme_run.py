@@ -32,7 +32,7 @@ SEED = 1
 LONGEST_STALL_S = 0.05
 NOTABLE_S = 0.015
 GROUP = 50
-MEMORY_MIB = 20
+MEMORY_MIB = 20  # on a busy machine more is under way at a time, and the heap keeps its peak
 Work = Callable[[], object]
 _T = pb.BaseCommand
 _PONG = re.compile(rb"\x08\x13\x9a\x01\x00")
@@ -222,7 +222,7 @@ def attack(measured: bool) -> tuple[list[str], Run]:
             grown = memory_mib(broker.pid) - before
             served = bystander.stop()
             print(f"seed {SEED}: {served} messages of the bystander, memory {before} + {grown} MiB")
-            if grown > MEMORY_MIB:
+            if grown > MEMORY_MIB * (1 if measured else 2):
                 faults.append(f"the memory grew by {grown} MiB")
         text = Path(folder, "log").read_text()
         if "Traceback" in text:
