@@ -100,10 +100,10 @@ class Consumer(_Receiving):
     def _acknowledge(self, message: Acknowledgeable | Sequence[Acknowledgeable]) -> None:
         if self._queue.failure is not None:
             raise self._queue.failure
-        if type(message) is Message:
+        if isinstance(message, Message):
             self._handover.acknowledged.append(message)
         else:
-            messages = (message,) if isinstance(message, Message | MessageId) else message
+            messages = (message,) if isinstance(message, MessageId) else message
             for each in messages:
                 self._core.refuse_unknown(each)
             self._handover.acknowledged.extend(messages)

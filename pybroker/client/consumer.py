@@ -206,7 +206,7 @@ class Consumer:
         places: list[Place] = []
         for message in messages:
             # Mostly it came through the same TopicConsumer as the one before.
-            if type(message) is not Message or message.entry.receiver is not receiver:
+            if isinstance(message, MessageId) or message.entry.receiver is not receiver:
                 part = receiver = self._receiver_of(message)
                 places = groups.setdefault(part, [])
             places.append(message.place)

@@ -14,7 +14,13 @@ from pybroker.client.acks import EntryKey, all_bits
 from pybroker.client.chunks import ChunkAssembler
 from pybroker.client.encryption import Decryption
 from pybroker.client.errors import CryptoError
-from pybroker.client.messages import Message, OrderKey, ReceivedEntry
+from pybroker.client.messages import (
+    Message,
+    OrderKey,
+    PlainMessage,
+    ReceivedEntry,
+    UnpackedMessage,
+)
 from pybroker.client.options import ConsumerCryptoFailureAction, ConsumerOptions
 from pybroker.client.received import (
     CorruptEntry,
@@ -70,7 +76,7 @@ class Intake:
         for message, entry, end in zip(run.messages, run.entries, ends, strict=True):
             if end and usual:
                 place = message.message_id
-                received = ReceivedEntry(
+                plain = PlainMessage(
                     place.ledgerId,
                     place.entryId,
                     0,
@@ -78,8 +84,9 @@ class Intake:
                     entry[10:end],
                     receiver,
                     session,
+                    entry[end:],
                 )
-                messages.append(Message(received, -1, entry[end:], None))
+                messages.append(plain)
                 continue
             before = len(messages)
             try:
@@ -141,7 +148,7 @@ class Intake:
                 return
             if plain is payload:  # The application wants it as it is.
                 received.batch_size = 0
-                messages.append(Message(received, -1, payload, None))
+                messages.append(UnpackedMessage(received, -1, payload, None))
                 return
             payload = plain
         if metadata.num_chunks_from_msg > 1:
@@ -156,7 +163,7 @@ class Intake:
         if received.batch_size:
             messages.extend(messages_in(received, payload, unacked))
         else:
-            messages.append(Message(received, -1, payload, None))
+            messages.append(UnpackedMessage(received, -1, payload, None))
 
     def _decrypted(self, received: ReceivedEntry, payload: bytes) -> bytes | None:
         """None if it is not to be delivered; the payload itself if it is to be as it is."""

@@ -193,13 +193,14 @@ class ReceivedEntry:
     """
 
     __slots__ = (
+        "_data",
         "_metadata",
         "batch_size",
         "entry_id",
         "first_chunk",
         "ledger_id",
         "receiver",
-        "redelivery_count",
+        "redeliveries",
         "session",
     )
 
@@ -208,16 +209,18 @@ class ReceivedEntry:
         ledger_id: int,
         entry_id: int,
         batch_size: int,
-        redelivery_count: int,
+        redeliveries: int,
         metadata: pb.MessageMetadata | bytes,
         receiver: Any,
         session: int,
+        data: bytes = b"",
     ) -> None:
         self.ledger_id = ledger_id
         self.entry_id = entry_id
         self.batch_size = batch_size
-        self.redelivery_count = redelivery_count
+        self.redeliveries = redeliveries
         self._metadata = metadata
+        self._data = data
         self.receiver = receiver
         self.session = session
         self.first_chunk: tuple[int, int] | None = None
@@ -241,19 +244,11 @@ class ReceivedEntry:
 class Message:
     """A message received; immutable."""
 
-    __slots__ = ("_data", "_single", "batch_index", "entry")
-
-    def __init__(
-        self,
-        entry: ReceivedEntry,
-        batch_index: int,
-        data: bytes,
-        single: pb.SingleMessageMetadata | None,
-    ) -> None:
-        self.entry = entry
-        self.batch_index = batch_index
-        self._data = data
-        self._single = single
+    __slots__ = ()
+    entry: ReceivedEntry
+    batch_index: int
+    _data: bytes
+    _single: pb.SingleMessageMetadata | None
 
     @property
     def _own(self) -> pb.SingleMessageMetadata | pb.MessageMetadata:
@@ -321,7 +316,7 @@ class Message:
         return self.entry.metadata.sequence_id
 
     def redelivery_count(self) -> int:
-        return self.entry.redelivery_count
+        return self.entry.redeliveries
 
     def schema_version(self) -> bytes:
         return self.entry.metadata.schema_version
@@ -332,3 +327,37 @@ class Message:
 
     def __repr__(self) -> str:
         return f"Message({self.message_id()} of {self.entry.topic}, {len(self._data)} bytes)"
+
+
+class UnpackedMessage(Message):
+    """One of a batch, or taken out of its entry otherwise."""
+
+    __slots__ = ("_data", "_single", "batch_index", "entry")
+
+    def __init__(
+        self,
+        entry: ReceivedEntry,
+        batch_index: int,
+        data: bytes,
+        single: pb.SingleMessageMetadata | None,
+    ) -> None:
+        self.entry = entry
+        self.batch_index = batch_index
+        self._data = data
+        self._single = single
+
+
+class PlainMessage(ReceivedEntry, Message):
+    """An entry that is one message as it stands: one object, for the collector counts objects."""
+
+    __slots__ = ()
+    batch_index = -1
+    _single = None
+
+    @property
+    def entry(self) -> ReceivedEntry:  # type: ignore[override]
+        return self
+
+    @property
+    def place(self) -> Place:
+        return (self.ledger_id, self.entry_id, -1, 0)

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from pybroker.client.acks import all_bits, from_words
 from pybroker.client.compression import codec
-from pybroker.client.messages import Message, ReceivedEntry
+from pybroker.client.messages import Message, ReceivedEntry, UnpackedMessage
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import CHECKSUM_MAGIC
 from pybroker.wire.message_metadata import BadEntry, parse_metadata, payload_of
@@ -139,7 +139,7 @@ def messages_in(entry: ReceivedEntry, payload: bytes, unacked: int) -> list[Mess
                 raise CorruptEntry(f"message {index} of {count} does not fit its batch", _TORN)
             wanted = everything or (unacked >> index & 1 and index not in removed)
             if wanted and not single.compacted_out:
-                add(Message(entry, index, payload[start:position], single))
+                add(UnpackedMessage(entry, index, payload[start:position], single))
     except (struct.error, DecodeError) as error:
         raise CorruptEntry(str(error), _TORN) from error
     return messages
