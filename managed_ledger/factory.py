@@ -199,17 +199,25 @@ class ManagedLedgerFactory:
 
     def _keep_in_order(self, ledger: ManagedLedger) -> None:
         ledger.visit = None
-        if not ledger.closed:
-            self._start(self._roll_and_trim(ledger))
-
-    async def _roll_and_trim(self, ledger: ManagedLedger) -> None:
+        if ledger.closed:
+            return
         ledger.settle_down()
         ledger.roll_over_when_old()
+        if ledger.has_closed_ledgers:
+            self._start(self._trim(ledger))
+        else:
+            self._visit_again(ledger)
+
+    async def _trim(self, ledger: ManagedLedger) -> None:
         try:
             await ledger.trim()
         except Exception:  # one failure is no reason to leave it alone the next time
             log.exception("%s could not be trimmed", ledger.name)
             ledger.touch()
+        self._visit_again(ledger)
+
+    def _visit_again(self, ledger: ManagedLedger) -> None:
+        """If there will be something to do, though nothing happens."""
         later_s = ledger.next_visit_s()
         if ledger.visit is None and later_s is not None and not ledger.closed:
             self._visit_in(ledger, max(later_s, self._trim_interval_s))

@@ -56,6 +56,7 @@ from pybroker.transaction.txn_status import (
 _SCAN_ENTRIES: Final = 1000
 _SCAN_BYTES: Final = 4 * 1024 * 1024
 _SETTLED_A_TURN: Final = 1000
+_SNAPSHOT_FROM_ENTRIES: Final = 100  # fewer are read at recovery as fast as a snapshot is
 _SCAN_LIMIT_ENTRIES: Final = 10_000  # plain ones too are read at recovery: so many pay a snapshot
 
 Appended = Callable[[Position | None, Exception | None], None]
@@ -432,15 +433,17 @@ class TransactionBuffer:
             self._visit = self._ledger.housekeeper.visit_in(0, partial(self._settle_all, left))
             return
         self._start_snapshot_if_due()
-        if self._open or self._changes:
+        if self._open:
             self._visit_later()
 
     def _start_snapshot_if_due(self) -> None:
         if self._closed or len(self._tasks):
             return
         # Open transactions are written whole: that must cost less than scanning what it saves.
-        pays = self._changes > self._open.range_count
         unread = self._ledger.count_between(self._snapshot_position, self._ledger.last_confirmed)
+        most = self._config.transaction_buffer_snapshot_max_transaction_count
+        many = unread >= min(_SNAPSHOT_FROM_ENTRIES, most)
+        pays = many and self._changes > self._open.range_count
         if pays or unread > _SCAN_LIMIT_ENTRIES:
             self._tasks.start(self._snapshot(), "snapshot")
 
