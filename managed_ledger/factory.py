@@ -129,7 +129,6 @@ class ManagedLedgerFactory:
         )
         closing = [ledger.close() for ledger in self._ledgers.values()]
         outcomes = await asyncio.gather(*closing, return_exceptions=True)
-        self._ledgers.clear()
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome

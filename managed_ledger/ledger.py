@@ -438,7 +438,7 @@ class ManagedLedger:
         now_ms = self._time.now_ms()
         current = self._index.infos()[-1]
         full = replace(current, closed_at_ms=max(now_ms, self._clock.now_ms()))
-        ledgers = (*self._record.queued.ledgers[:-1], full, LedgerInfo(ledger_id, 0, 0, None))
+        ledgers = (*self._record.queued.ledgers[:-1], full, LedgerInfo(ledger_id))
         listed = replace(self._record.queued, ledgers=ledgers)
         await self._record.write(listed, new_ledger_id=ledger_id)
         self._index.roll_over(full, ledger_id)

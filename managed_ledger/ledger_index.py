@@ -50,9 +50,7 @@ class LedgerIndex:
         return len(self._ids) > 1
 
     def infos(self) -> list[LedgerInfo]:
-        current = LedgerInfo(
-            self.current_id, self._entries[self.current_id], self.current_size_bytes, None
-        )
+        current = LedgerInfo(self.current_id, self.current_entries, self.current_size_bytes)
         return [*self._infos.values(), current]
 
     def total_size_bytes(self) -> int:

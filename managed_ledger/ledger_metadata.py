@@ -18,12 +18,12 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class LedgerInfo:
-    """`closed_at_ms` is None for the ledger that is being written."""
+    """`closed_at_ms` is None for the ledger that is being written, which lists do not count."""
 
     ledger_id: int
-    entries: int
-    size_bytes: int
-    closed_at_ms: int | None
+    entries: int = 0
+    size_bytes: int = 0
+    closed_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

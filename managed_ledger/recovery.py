@@ -33,11 +33,10 @@ async def recover_list(name: str, backend: Backend, clock: Clock) -> tuple[Ledge
     # Those of the last opening first: the list would grow with each that finds nothing to keep.
     await asyncio.gather(*map(backend.delete_ledger, found.deleting))
     current_id = backend.new_ledger_id()
-    current = LedgerInfo(current_id, 0, 0, None)
     if not found.ledgers:  # it is made now
         properties = {**found.properties, CREATED_AT_MS: str(clock.now_ms())}
         found = replace(found, properties=properties)
-    listed = replace(found, ledgers=(*kept, current), deleting=dropped)
+    listed = replace(found, ledgers=(*kept, LedgerInfo(current_id)), deleting=dropped)
     await record.write(listed, new_ledger_id=current_id)
     await asyncio.gather(*map(backend.delete_ledger, dropped))
     if dropped:

@@ -46,7 +46,6 @@ class BlockCache:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
 
     def _drop(self, key: Key) -> None:
         block = self._new.pop(key, None) or self._old.pop(key, None)

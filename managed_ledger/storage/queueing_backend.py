@@ -1,6 +1,7 @@
 """What the backends of this package share: operations queued for group commit, state in memory."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from managed_ledger.errors import LedgerClosed, LedgerNotFound
@@ -18,7 +19,7 @@ from managed_ledger.storage.operations import (
 )
 
 
-class QueueingBackend:
+class QueueingBackend(ABC):
     """A subclass says how a group becomes durable, and adds reading."""
 
     def __init__(self) -> None:
@@ -83,8 +84,9 @@ class QueueingBackend:
             await self._settled()
         return state.summary()
 
+    @abstractmethod
     def _write(self, group: Group) -> asyncio.Future[None]:
-        raise NotImplementedError
+        """Make it durable, or fail."""
 
     def _room_is_low(self) -> bool:
         return False

@@ -4,8 +4,14 @@ import asyncio
 
 from bare_ledgers import make_ledger
 from faulty_disk import FaultyDisk
+from virtual_loop import run_virtually
 
-from managed_ledger.storage.block_cache import BlockCache
+from managed_ledger.storage.block_cache import (
+    ENTRY_OVERHEAD_BYTES,
+    IDLE_S,
+    BlockCache,
+    cost_of,
+)
 from managed_ledger.storage.entry_columns import EntryColumns
 from managed_ledger.storage.journal import EmbeddedBackend
 
@@ -41,6 +47,60 @@ def test_a_block_larger_than_the_cache_is_not_kept(run):
         cache.close()
 
     run(scenario())
+
+
+def test_a_block_that_two_have_read_counts_once_and_the_limit_may_be_reached(run):
+    async def scenario():
+        cache = BlockCache(max_bytes=cost_of(block(200, 50)) + cost_of(block(9)))
+        for _ in range(5):
+            cache.add((0, 0), block(200, 50))
+        assert cache.size_bytes == 200 + 50 + 2 * ENTRY_OVERHEAD_BYTES
+        cache.add((1, 0), block(9))
+        assert cached(cache, range(2)) == [0, 1]
+        assert cache.size_bytes == cache.max_bytes
+        cache.close()
+
+    run(scenario())
+
+
+def test_how_many_ledgers_have_blocks_counts_new_and_old_ones(run):
+    async def scenario():
+        cache = BlockCache()
+        for ledger_id in (0, 1):
+            cache.add((ledger_id, 0), block(1))
+            cache.add((ledger_id, 1), block(1))
+        assert cache.ledgers() == 2
+        cache._age()
+        assert cache.get((0, 0)) is not None
+        assert cache.ledgers() == 2
+        cache.close()
+
+    run(scenario())
+
+
+def test_by_itself_a_block_goes_between_once_and_twice_the_idle_time_after_its_last_use():
+    async def scenario() -> None:
+        cache = BlockCache()
+        for _ in range(2):  # after a rest it is as at the beginning
+            cache.add((0, 0), block(200))
+            cache.add((1, 0), block(300))
+            await asyncio.sleep(0.9 * IDLE_S)
+            assert cached(cache, range(1)) == [0]
+            await asyncio.sleep(0.9 * IDLE_S)
+            assert cached(cache, range(1)) == [0]
+            await asyncio.sleep(0.3 * IDLE_S)
+            assert cached(cache, range(2)) == [0]
+            assert cache.size_bytes == cost_of(block(200))
+            await asyncio.sleep(2 * IDLE_S)
+            assert cache.size_bytes == 0
+            assert cache._timer is None
+        cache.add((0, 0), block(200))
+        cache.close()
+        await asyncio.sleep(10 * IDLE_S)
+        assert cache.size_bytes != 0, "after its end nothing happens by time"
+        BlockCache().close()
+
+    run_virtually(scenario())
 
 
 def test_what_nobody_asks_for_goes_after_a_while(run):

@@ -1,6 +1,7 @@
 """Writing around the page cache: the file is the same as if written the usual way."""
 
 import errno
+import fcntl
 import os
 import random
 from collections.abc import Sequence
@@ -96,6 +97,47 @@ def test_a_file_system_that_cannot_is_asked_once(
     assert asked == [BLOCK_BYTES]
 
 
+@pytest.mark.parametrize("offset", [len(BEFORE), BLOCK_BYTES])
+@pytest.mark.parametrize("blocks", [LEAST_BYTES // BLOCK_BYTES, 3 * BUFFER_BYTES // BLOCK_BYTES])
+@pytest.mark.parametrize(("behind", "too_few"), [(0, True), (0, False), (700, False)])
+def test_only_the_whole_blocks_of_a_large_write_go_around_the_cache(
+    file: OsFile,
+    monkeypatch: pytest.MonkeyPatch,
+    offset: int,
+    blocks: int,
+    behind: int,
+    too_few: bool,
+) -> None:
+    """In pieces of the buffer's size; the file's flags are as before afterwards."""
+    flags, straight, pwrite = [os.O_RDWR], [], os.pwrite
+
+    def fake_fcntl(descriptor: int, command: int, argument: int = 0) -> int:
+        if command == fcntl.F_SETFL:
+            flags.append(argument)
+        return flags[-1]
+
+    def note(descriptor: int, data: memoryview, at: int) -> int:
+        assert flags[-1] == os.O_RDWR | os.O_DIRECT
+        straight.append((at, len(data)))
+        return pwrite(descriptor, data, at)
+
+    monkeypatch.setattr(direct_write.fcntl, "fcntl", fake_fcntl)
+    monkeypatch.setattr(direct_write.os, "pwrite", note)
+    end = BLOCK_BYTES * (1 + blocks) + behind - too_few
+    parts = parts_of(6, end - offset)
+    file.pwritev_uncached(parts, offset)
+    expect(file, parts, offset)
+    pieces = [
+        (BLOCK_BYTES + at, min(BUFFER_BYTES, blocks * BLOCK_BYTES - at))
+        for at in range(0, blocks * BLOCK_BYTES, BUFFER_BYTES)
+    ]
+    if too_few:  # by one byte of the last block
+        blocks -= 1
+        pieces[-1] = pieces[-1][0], pieces[-1][1] - BLOCK_BYTES
+    assert straight == (pieces if blocks * BLOCK_BYTES >= LEAST_BYTES else [])
+    assert flags[-1] == os.O_RDWR
+
+
 def test_what_a_short_write_left_out_goes_the_usual_way(
     file: OsFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,5 +163,7 @@ def test_taking_the_front_divides_a_view_where_it_must() -> None:
     views = [memoryview(b"abc"), memoryview(b"defg"), memoryview(b"hi")]
     assert [bytes(view) for view in take_front(views, 5)] == [b"abc", b"de"]
     assert [bytes(view) for view in views] == [b"fg", b"hi"]
-    assert [bytes(view) for view in take_front(views, 100)] == [b"fg", b"hi"]
+    assert [bytes(view) for view in take_front(views, 2)] == [b"fg"]
+    assert [bytes(view) for view in views] == [b"hi"], "nothing empty is left"
+    assert [bytes(view) for view in take_front(views, 100)] == [b"hi"]
     assert views == []

@@ -1,6 +1,7 @@
 """The factory: opening, deleting and closing in each other's way, and what was left half done."""
 
 import asyncio
+import gc
 import logging
 
 import pytest
@@ -9,7 +10,13 @@ from virtual_loop import LoopClock, run_virtually
 
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.deletion import all_done, sweep
-from managed_ledger.errors import CorruptStorage, LedgerClosed, LedgerNotFound, StorageFull
+from managed_ledger.errors import (
+    BadVersion,
+    CorruptStorage,
+    LedgerClosed,
+    LedgerNotFound,
+    StorageFull,
+)
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger_metadata import (
     CursorRecord,
@@ -174,8 +181,12 @@ def test_a_closed_factory_has_closed_all_and_opens_nothing(run, clock):
         factory = ManagedLedgerFactory(MemoryBackend(), clock)
         ledgers = [await factory.open(name) for name in "ab"]
         opening = asyncio.ensure_future(factory.open("c"))
+        visits: list[str] = []
+        factory.housekeeper.visit_in(0, lambda: visits.append("late"))
         await asyncio.sleep(0)
         await factory.close()
+        await asyncio.sleep(0)
+        assert visits == []
         assert all(ledger.closed for ledger in (*ledgers, await opening))
         with pytest.raises(LedgerClosed, match="closing"):
             await factory.open("d")
@@ -190,10 +201,34 @@ def test_what_keeps_one_log_from_closing_well_is_told_when_all_are_closed(run, c
         ledgers = [await factory.open(name) for name in "ab"]
         cursor = await ledgers[0].open_cursor("sub", EARLIEST)
         cursor.delete(*await ledgers[0].append_one(b"x"))
+        close_of_b = ledgers[1].close
+
+        async def closes_slowly() -> None:
+            for _ in range(10):
+                await asyncio.sleep(0)
+            await close_of_b()
+
+        ledgers[1].close = closes_slowly
         backend.full = True
         with pytest.raises(StorageFull):
             await factory.close()
         assert all(ledger.closed for ledger in ledgers)
+
+    run(scenario())
+
+
+def test_what_fails_while_the_factory_closes_is_told_to_who_asked_for_it_alone(run, clock):
+    async def scenario():
+        backend = MemoryBackend()
+        await backend.metadata.put(ledgers_key("corrupt"), b"\x07nonsense")
+        factory = ManagedLedgerFactory(backend, clock)
+        ledger = await factory.open("log")
+        opening = asyncio.ensure_future(factory.open("corrupt"))
+        await asyncio.sleep(0)
+        await factory.close()
+        assert ledger.closed
+        with pytest.raises(CorruptStorage):
+            await opening
 
     run(scenario())
 
@@ -203,6 +238,46 @@ def test_each_log_may_have_limits_of_its_own(run, clock):
         factory = ManagedLedgerFactory(MemoryBackend(), clock)
         assert (await factory.open("log", SMALL)).config is SMALL
         assert (await factory.open("other")).config.max_entries_per_ledger == 50_000
+
+    run(scenario())
+
+
+def test_a_fenced_log_that_is_opened_again_writes_its_old_cursors_no_more(run, clock):
+    async def scenario():
+        backend = MemoryBackend()
+        factory = ManagedLedgerFactory(backend, clock)
+        fenced = await factory.open("log")
+        positions = [await fenced.append_one(b"x") for _ in range(2)]
+        old = await fenced.open_cursor("sub", EARLIEST)
+        await backend.metadata.put(ledgers_key("log"), stored(backend).encode())  # somebody else
+        with pytest.raises(BadVersion):
+            await fenced.roll_over()
+        ledger = await factory.open("log")
+        assert ledger is not fenced
+        ledger.cursors["sub"].mark_delete(positions[1])
+        await ledger.flush_cursors()
+        old.mark_delete(positions[0])
+        await old.flush()
+        assert mark_of(backend, "sub") == positions[1]
+        await factory.close()
+
+    run(scenario())
+
+
+def test_a_failed_opening_that_nobody_waits_for_any_more_is_no_alarm(run, clock):
+    async def scenario():
+        alarms: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: alarms.append(context))
+        backend = MemoryBackend()
+        await backend.metadata.put(ledgers_key("log"), b"\x07nonsense")
+        factory = ManagedLedgerFactory(backend, clock)
+        opening = asyncio.ensure_future(factory.open("log"))
+        await asyncio.sleep(0)
+        opening.cancel()
+        await factory.close()
+        await asyncio.sleep(0)
+        gc.collect()
+        assert alarms == []
 
     run(scenario())
 
@@ -263,7 +338,8 @@ def test_all_work_ends_before_the_first_failure_is_raised(run):
         ended: list[int] = []
 
         async def work(number: int, error: Exception | None = None) -> None:
-            await asyncio.sleep(0)
+            for _ in range(number):
+                await asyncio.sleep(0)
             ended.append(number)
             if error is not None:
                 raise error
@@ -279,6 +355,33 @@ def test_all_work_ends_before_the_first_failure_is_raised(run):
 
 
 # -- by time, without room
+
+
+def test_the_work_of_visits_is_over_when_the_factory_is_closed_and_leaves_nothing_behind() -> None:
+    async def scenario() -> None:
+        backend = MemoryBackend()
+        factory = ManagedLedgerFactory(backend, LoopClock(), SMALL)
+        ledger = await factory.open("log")
+        for _ in range(5):
+            await ledger.append_one(b"x")
+        trim, trims = ledger.trim, list[str]()
+
+        async def slowly() -> None:
+            trims.append("begun")
+            await asyncio.sleep(60)
+            await trim()
+            trims.append("done")
+
+        ledger.trim = slowly  # type: ignore[method-assign]
+        await asyncio.sleep(100)
+        assert trims == ["begun", "done"]
+        assert factory._work == {}
+        await ledger.append_one(b"x")
+        await asyncio.sleep(20)
+        await factory.close()
+        assert trims == ["begun", "done"] * 2
+
+    run_virtually(scenario())
 
 
 def test_cursors_that_could_not_be_written_are_written_when_there_is_room(caplog) -> None:

@@ -167,9 +167,11 @@ def _block(owner: ast.AST, field: str, body: list[ast.stmt], start: int = 0) -> 
 
 
 def _is_quiet(statement: ast.stmt) -> bool:
-    """Docstrings, `...`, assertions, logging: nothing there is behaviour."""
+    """Docstrings, `...`, assertions, logging and whether it is done: nothing there is behaviour."""
     if isinstance(statement, ast.Assert | ast.Pass | ast.Global | ast.Nonlocal | ast.Import):
         return True
+    if isinstance(statement, ast.If) and not statement.orelse:
+        return all(map(_is_quiet, statement.body))
     if not isinstance(statement, ast.Expr):
         return False
     value = statement.value
