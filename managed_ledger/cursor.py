@@ -213,20 +213,21 @@ class ManagedCursor:
         if self._dirty and self._store is not None and not self.retired:
             self._dirty = False
             self._last_write = self._store(self.name, self._record().encode())
+            self._last_write.add_done_callback(self._written)
         return self._last_write
+
+    def _written(self, write: "asyncio.Future[int]") -> None:
+        """Also when nobody waits for it any more."""
+        if self._last_write is write:
+            self._last_write = None
+        if write.cancelled() or isinstance(write.exception(), ManagedLedgerError):
+            self._touch()
 
     async def flush(self) -> None:
         """Every acknowledgement so far is durable when this returns."""
         write = self.write()
-        if write is None:
-            return
-        try:
+        if write is not None:
             await asyncio.shield(write)
-        except ManagedLedgerError:
-            self._touch()
-            raise
-        if self._last_write is write:
-            self._last_write = None
 
     def mark_new(self) -> None:
         """It has never been written: the first flush does, acknowledgements or not."""

@@ -259,30 +259,22 @@ def test_a_non_durable_cursor_is_gone_after_a_restart(start, run):
     run(scenario())
 
 
-def test_a_write_that_failed_for_lack_of_space_is_made_again(run, clock):
-    import errno
-
-    from faulty_disk import FaultyDisk, failing
-
-    from managed_ledger.factory import ManagedLedgerFactory
-    from managed_ledger.storage.journal import EmbeddedBackend
-
+@pytest.mark.parametrize("still_waiting", [True, False])
+def test_a_write_that_failed_for_lack_of_space_is_made_again(run, clock, still_waiting):
     async def scenario():
-        disk = FaultyDisk()
-        backend = EmbeddedBackend(disk, clock)
-        await backend.open()
-        factory = ManagedLedgerFactory(backend, clock)
-        _, cursor, positions = await log_with_cursor(factory, 3)
+        ledger, positions, full, marks_after_a_restart = await on_a_disk_that_fills_up(clock)
+        cursor = await ledger.open_cursor("sub", EARLIEST)
         cursor.delete(*positions[0])
-        disk.fault = failing(errno.ENOSPC, ("write", "journal/"))
-        with pytest.raises(StorageFull):
-            await cursor.flush()
-        disk.fault = lambda operation, name: None
+        full(True)
+        flush, write = asyncio.ensure_future(cursor.flush()), cursor.write()
+        if not still_waiting:
+            flush.cancel()
+        await asyncio.wait([flush, write])
+        with pytest.raises(StorageFull if still_waiting else asyncio.CancelledError):
+            flush.result()
+        full(False)
         await cursor.flush()
-        restarted = EmbeddedBackend(FaultyDisk(disk.contents()), clock)
-        await restarted.open()
-        ledger = await ManagedLedgerFactory(restarted, clock).open("log")
-        assert ledger.cursors["sub"].mark_delete_position == positions[0]
+        assert await marks_after_a_restart() == {"sub": positions[0]}
 
     run(scenario())
 
