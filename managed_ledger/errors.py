@@ -14,10 +14,11 @@ class DamagedEntries(CorruptStorage):
 
     def __init__(self, ledger_id: int, first: int, last: int, why: str) -> None:
         self.ledger_id, self.first, self.last = ledger_id, first, last
+        self.what = f"entries {first} to {last} of ledger {ledger_id} cannot be read: {why}"
         super().__init__(
-            f"entries {first} to {last} of ledger {ledger_id} cannot be read: {why}; stop the "
-            "broker and restore the data directory from a backup, or go on without them by moving "
-            f"the subscription to ledger {ledger_id}, entry {last + 1} (resetcursor)"
+            f"{self.what}; stop the broker and restore the data directory from a backup, or go on "
+            f"without them by moving the subscription to ledger {ledger_id}, entry {last + 1} "
+            "(resetcursor)"
         )
 
 

@@ -11,6 +11,9 @@ import time
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
+from managed_ledger.errors import ManagedLedgerError
+from pybroker.errors import PulsarError
+
 _SAY_AGAIN_S: Final = 10.0
 
 log = logging.getLogger("pybroker")
@@ -93,7 +96,11 @@ class Tasks:
         if self._tasks is not None:
             self._tasks.pop(task, None)
             self._tasks = self._tasks or None
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, ManagedLedgerError | PulsarError):  # raised on purpose: a sentence
+            log.error("%s: %s failed: %s", self._owner, task.get_name(), error)
+        else:
             log.error("%s: %s failed", self._owner, task.get_name(), exc_info=error)
 
     async def ended(self) -> None:

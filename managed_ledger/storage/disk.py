@@ -4,7 +4,7 @@ Names are relative paths with '/' between folders ("journal/0000000001", "ledger
 come into being with their first file. Calls block; the engine makes them from its worker thread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
@@ -66,3 +66,15 @@ class Disk(Protocol):
         ...
 
     def unlock(self) -> None: ...
+
+
+def numbered_files(disk: Disk, folder: str, name_of: Callable[[int], str]) -> list[int]:
+    """The numbers of the files there that `name_of` gives a name; files with others are let alone,
+    a copy under a number written otherwise, too.
+    """
+    numbers = []
+    for name in disk.names(folder):
+        digits = name.rpartition("/")[2]
+        if digits.isdecimal() and name_of(int(digits)) == name:
+            numbers.append(int(digits))
+    return numbers

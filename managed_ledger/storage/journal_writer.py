@@ -6,7 +6,7 @@ One commit runs at a time, so nothing here is ever used by two threads at once.
 from typing import Final, NoReturn
 
 from managed_ledger.errors import StorageFull
-from managed_ledger.storage.disk import Disk, DiskFile
+from managed_ledger.storage.disk import Disk, DiskFile, numbered_files
 from managed_ledger.storage.disk_errors import failed, is_full, translated
 from managed_ledger.storage.group_commit import Group
 from managed_ledger.storage.journal_format import encode_body, encode_frame
@@ -21,8 +21,7 @@ def journal_name(generation: int) -> str:
 
 def generations(disk: Disk) -> list[int]:
     """Of the journals that are there, oldest first; other files are let alone."""
-    names = (name.rpartition("/")[2] for name in disk.names(FOLDER))
-    return [int(name) for name in names if name.isdecimal()]
+    return numbered_files(disk, FOLDER, journal_name)
 
 
 def create_journal(disk: Disk, generation: int) -> DiskFile:

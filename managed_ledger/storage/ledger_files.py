@@ -17,7 +17,7 @@ from typing import Final
 from crc32c import crc32c
 
 from managed_ledger.errors import CorruptStorage
-from managed_ledger.storage.disk import Disk, DiskFile
+from managed_ledger.storage.disk import Disk, DiskFile, numbered_files
 from managed_ledger.storage.entry_columns import EntryColumns
 from managed_ledger.storage.journal_format import LARGE_BYTES, checksum, split, u32_column
 from managed_ledger.storage.tag_runs import NO_TAGS, TagRuns
@@ -112,8 +112,7 @@ def ledger_file_name(ledger_id: int) -> str:
 
 def ledger_ids(disk: Disk) -> list[int]:
     """Of the files that are there; files with other names are let alone."""
-    names = (name.rpartition("/")[2] for name in disk.names(FOLDER))
-    return [int(name) for name in names if name.isdecimal()]
+    return numbered_files(disk, FOLDER, ledger_file_name)
 
 
 def write_all(disk: Disk, jobs: Iterable[FlushJob]) -> list[FlushResult]:

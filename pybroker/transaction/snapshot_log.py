@@ -21,9 +21,11 @@ from typing import Final, Generic, TypeVar
 
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor import ManagedCursor
+from managed_ledger.errors import CorruptStorage, DamagedEntries
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
+from managed_ledger.storage.backend import EntryRun
 
 # What a snapshot replaced is of no use: no retention, and new ledgers soon, so that it can go.
 _CONFIG: Final = ManagedLedgerConfig(min_rollover_time_ms=60_000)
@@ -69,12 +71,21 @@ class SnapshotLog(Generic[R]):
 
     async def replay(self, apply: Callable[[bytes], int]) -> None:
         """Feed every entry that still counts to `apply`, oldest first; it returns the number of its
-        records.
+        records. Raises CorruptStorage.
         """
         position, end = self._cursor.mark_delete_position.after, self._ledger.last_confirmed
-        while run := await self._ledger.read(position, end, _READ_ENTRIES, _READ_BYTES):
+        while run := await self._read(position, end):
             self.records_since_snapshot += sum(map(apply, run.entries))
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
+
+    async def _read(self, position: Position, end: Position) -> EntryRun | None:
+        try:
+            return await self._ledger.read(position, end, _READ_ENTRIES, _READ_BYTES)
+        except DamagedEntries as damage:  # which nobody may skip here
+            raise CorruptStorage(
+                f"{self.name} is damaged: {damage.what}; stop the broker and restore the data "
+                "directory from a backup"
+            ) from damage
 
     def append(self, record: R, done: Done) -> None:
         """Queue it, now; `done` is told when it is durable, or why it is not."""

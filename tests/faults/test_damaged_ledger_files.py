@@ -13,6 +13,7 @@ import pytest
 from raw_client import RawClient
 
 from pybroker import testing
+from pybroker.app import StartFailed
 from pybroker.wire import pulsar_api_pb2 as pb
 
 MESSAGES = 200
@@ -126,3 +127,22 @@ def test_a_topic_loads_though_its_recovery_comes_to_what_is_damaged(
             reader = client.subscribe("t", 1, durable=False, start_message_id=reset)
             assert isinstance(reader, pb.CommandSuccess)
         assert "is opened without what is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("coordinators", [1, 3])
+def test_a_damaged_transaction_log_stops_the_start_with_a_sentence_that_names_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, coordinators: int
+) -> None:
+    with testing.broker(data_dir=tmp_path) as broker:
+        with RawClient(broker.service_url) as client:
+            for coordinator_id in range(coordinators):
+                client.end(client.new_txn(tc_id=coordinator_id), commit=True)
+        broker.stop()
+        for file in (tmp_path / "ledgers").iterdir():
+            file.unlink()
+        with pytest.raises(StartFailed) as refused:
+            broker.start()
+        assert "__transaction_log_" in str(refused.value)
+        assert "ledgers/" in str(refused.value) and "from a backup" in str(refused.value)
+        assert "resetcursor" not in caplog.text + str(refused.value)
+        assert all(record.exc_info is None for record in caplog.records)

@@ -107,6 +107,16 @@ def test_appends_go_on_behind_a_torn_end(run, clock):
     run(scenario())
 
 
+@pytest.mark.parametrize("name", ["journal/1", "journal/README", "journal/\u0663", "ledgers/00"])
+def test_files_with_other_names_are_let_alone(run, clock, name: str):
+    disk = run(write_journal(clock, GROUPS))
+    copy = disk.create(name)
+    copy.pwritev([disk.contents()[JOURNAL][:-1]], 0)
+    copy.fdatasync()
+    assert recovered(disk) == (WRITTEN, len(WRITTEN))
+    assert name in disk.contents()
+
+
 def test_a_cut_journal_that_is_not_the_last_is_corrupt(run, clock):
     async def scenario():
         disk = FaultyDisk()
