@@ -1,7 +1,9 @@
 """A ManagedCursor against a dict of what is left of each entry, after any series of steps."""
 
+import asyncio
 from itertools import product
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -52,6 +54,7 @@ class Twins:
 
     def store(self, name: str, value: bytes) -> Any:
         self.written.append(value)
+        return Mock(spec=asyncio.Future)  # under way
 
     def dirty(self, cursor: ManagedCursor) -> None:
         self.told += 1
