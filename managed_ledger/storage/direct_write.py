@@ -10,16 +10,19 @@ system that cannot do this says so at the first try, and is not asked again.
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, PAGESIZE, mmap
 from typing import Final
 
 BLOCK_BYTES: Final = max(4096, PAGESIZE)  # offsets, sizes and memory are aligned to that
 LEAST_BYTES: Final = 256 * 1024  # the disk is waited for once more: not worth it for less
 BUFFER_BYTES: Final = 1024 * 1024
+BUFFERS_KEPT: Final = 2  # the journal's, and one for a ledger's file
 _FLAG: Final = getattr(os, "O_DIRECT", 0)
 
 Views = list[memoryview]
+_free_buffers: list[memoryview] = []  # that were used: their memory is there
 
 
 class DirectWriter:
@@ -29,7 +32,6 @@ class DirectWriter:
         self._descriptor = descriptor
         self._write_cached = write_cached
         self._supported = bool(_FLAG)
-        self._buffer: memoryview | None = None
 
     def write(self, parts: Sequence[bytes], offset: int) -> None:
         """Raises OSError; any part of it may be there then."""
@@ -44,21 +46,13 @@ class DirectWriter:
         self._write_cached(rest, last)
 
     def _write_blocks(self, views: Views, offset: int) -> None:
-        while views:
-            piece = self._gather(take_front(views, BUFFER_BYTES))
-            written = self._write_piece(piece, offset)
-            if written < len(piece):  # says why, if there is a reason
-                self._write_cached([piece[written:]], offset + written)
-            offset += len(piece)
-
-    def _gather(self, views: Views) -> memoryview:
-        if self._buffer is None:
-            self._buffer = memoryview(mmap(-1, BUFFER_BYTES, MAP_PRIVATE | MAP_ANONYMOUS))
-        at = 0
-        for view in views:
-            self._buffer[at : at + len(view)] = view
-            at += len(view)
-        return self._buffer[:at]
+        with _buffer() as buffer:
+            while views:
+                piece = gather(take_front(views, BUFFER_BYTES), buffer)
+                written = self._write_piece(piece, offset)
+                if written < len(piece):  # says why, if there is a reason
+                    self._write_cached([piece[written:]], offset + written)
+                offset += len(piece)
 
     def _write_piece(self, piece: memoryview, offset: int) -> int:
         """How much of it was written."""
@@ -75,6 +69,28 @@ class DirectWriter:
             return 0
         finally:
             fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags)
+
+
+@contextmanager
+def _buffer() -> Iterator[memoryview]:
+    """One for this thread alone, of aligned memory."""
+    try:
+        buffer = _free_buffers.pop()
+    except IndexError:
+        buffer = memoryview(mmap(-1, BUFFER_BYTES, MAP_PRIVATE | MAP_ANONYMOUS))
+    try:
+        yield buffer
+    finally:
+        if len(_free_buffers) < BUFFERS_KEPT:
+            _free_buffers.append(buffer)
+
+
+def gather(views: Views, buffer: memoryview) -> memoryview:
+    at = 0
+    for view in views:
+        buffer[at : at + len(view)] = view
+        at += len(view)
+    return buffer[:at]
 
 
 def take_front(views: Views, size: int) -> Views:

@@ -143,7 +143,7 @@ def write_blocks(file: DiskFile, job: FlushJob) -> FlushResult:
         blocks.append((first_entry_id, offset))
         parts += block
         offset += sum(map(len, block))
-    file.pwritev(parts, job.flushed.file_bytes)
+    file.pwritev_uncached(parts, job.flushed.file_bytes)
     flushed = FlushedPart(
         job.flushed.entries + len(job.entries),
         offset,

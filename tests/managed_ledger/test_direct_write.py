@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import random
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,15 @@ import pytest
 
 from managed_ledger.storage import direct_write
 from managed_ledger.storage.direct_write import BLOCK_BYTES, BUFFER_BYTES, LEAST_BYTES, take_front
+from managed_ledger.storage.ledger_files import (
+    FlushedPart,
+    FlushJob,
+    read_blocks,
+    sync_all,
+    write_all,
+)
 from managed_ledger.storage.os_disk import OsDisk, OsFile
+from managed_ledger.storage.tag_runs import NO_TAGS
 
 BEFORE = b"what was there before"
 
@@ -167,3 +176,33 @@ def test_taking_the_front_divides_a_view_where_it_must() -> None:
     assert [bytes(view) for view in views] == [b"hi"], "nothing empty is left"
     assert [bytes(view) for view in take_front(views, 100)] == [b"hi"]
     assert views == []
+
+
+def test_a_ledgers_blocks_go_around_the_cache_too(
+    disk: OsDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read from memory before they are written, and later seldom."""
+    pwrite, direct_bytes = os.pwrite, []
+
+    def counted(descriptor: int, data: memoryview, offset: int) -> int:
+        direct_bytes.append(len(data))
+        return pwrite(descriptor, data, offset)
+
+    monkeypatch.setattr(direct_write.os, "pwrite", counted)
+    entries = [bytes([n]) * 100_000 for n in range(40)]
+    flushed = FlushedPart()
+    for some in (entries[:20], entries[20:]):
+        job = FlushJob(7, flushed, some, array("I", [1] * 20), NO_TAGS)
+        flushed = write_all(disk, [job])[0].flushed
+        sync_all(disk, [job])
+    assert sum(direct_bytes) > 0.99 * 4_000_000
+    found = read_blocks(disk, 7, 0, flushed.file_bytes)
+    assert [entry for block in found for entry in block.entries] == entries
+
+
+def test_each_thread_has_a_buffer_of_its_own() -> None:
+    with direct_write._buffer() as one, direct_write._buffer() as two:
+        one[:3], two[:3] = b"one", b"two"
+        assert bytes(one[:3]) == b"one"
+    with direct_write._buffer() as again:
+        assert len(again) == BUFFER_BYTES
