@@ -1,10 +1,11 @@
 """/metrics under Apache Pulsar's own names, so that its dashboards work, and a few of our own."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Mapping
+from operator import itemgetter
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from pybroker.admin.rates import Rates
@@ -38,13 +39,18 @@ _SUBSCRIPTION_METRICS: Final = (
     ("pulsar_subscription_blocked_on_unacked_messages", "blockedSubscriptionOnUnackedMsgs"),
 )
 _WANTED: Final = Wanted(hashes=False)
-_BROKER_SUMS: Final = (
-    ("pulsar_broker_rate_in", "msgRateIn"),
-    ("pulsar_broker_rate_out", "msgRateOut"),
-    ("pulsar_broker_throughput_in", "msgThroughputIn"),
-    ("pulsar_broker_throughput_out", "msgThroughputOut"),
-    ("pulsar_broker_storage_size", "storageSize"),
-)
+_BROKER_SUMS: Final[Mapping[str, Callable[[Stats], float]]] = {
+    "pulsar_broker_topics_count": lambda topic: 1,
+    "pulsar_broker_subscriptions_count": lambda topic: len(topic["subscriptions"]),
+    "pulsar_broker_producers_count": lambda topic: len(topic["publishers"]),
+    "pulsar_broker_consumers_count": lambda topic: consumer_count(topic),
+    "pulsar_broker_rate_in": itemgetter("msgRateIn"),
+    "pulsar_broker_rate_out": itemgetter("msgRateOut"),
+    "pulsar_broker_throughput_in": itemgetter("msgThroughputIn"),
+    "pulsar_broker_throughput_out": itemgetter("msgThroughputOut"),
+    "pulsar_broker_storage_size": itemgetter("storageSize"),
+    "pulsar_broker_msg_backlog": lambda topic: backlog(topic),
+}
 
 
 class MetricsRoutes:
@@ -58,76 +64,71 @@ class MetricsRoutes:
     async def metrics(self, _: Request) -> Response:
         services = self._services
         exposition = Exposition({"cluster": services.config.cluster_name})
-        exposition.add("pulsar_version_info", "gauge", 1, version=version())
+        exposition.add("pulsar_version_info", "gauge", 1, exposition.labels(version=version()))
         exposition.add("pulsar_active_connections", "gauge", services.connections())
         lag_s = services.loop_lag_s()
         exposition.add("pybroker_loop_lag_seconds_max", "gauge", lag_s)
         now_ms = services.clock.now_ms()
-        loaded = services.topics.loaded()
         pace = Pace(PARTS_A_TURN)
-        stats = {
-            topic: await topic_stats(topic, self._rates, now_ms, pace, _WANTED) for topic in loaded
-        }
-        add_broker(exposition, stats.values())
-        for topic, topic_fields in stats.items():
-            add_topic(exposition, topic, topic_fields)
-            await pace.step(1 + len(topic_fields["subscriptions"]))
+        sums: dict[str, float] = dict.fromkeys(_BROKER_SUMS, 0)
+        for topic in services.topics.loaded():
+            stats = await topic_stats(topic, self._rates, now_ms, pace, _WANTED)
+            add_topic(exposition, topic, stats)
+            for name, value_of in _BROKER_SUMS.items():
+                sums[name] += value_of(stats)
+            await pace.step(1 + len(stats["subscriptions"]))
+        for name, total in sums.items():
+            exposition.add(name, "gauge", total)
         for coordinator in services.coordinators.served():
             add_coordinator(exposition, coordinator, now_ms)
             await pace.step(PARTS_A_TURN)
-        families: list[str] = []
-        for family in exposition.families():
-            families.append(family)
-            await pace.step(PARTS_A_TURN)
-        return Response("".join(families), media_type=CONTENT_TYPE)
+        return StreamingResponse(_paced(exposition, pace), media_type=CONTENT_TYPE)
 
 
-def add_broker(exposition: Exposition, topics: Iterable[Stats]) -> None:
-    topics = list(topics)
-    subscriptions = [s for stats in topics for s in stats["subscriptions"].values()]
-    counts = {
-        "topics": len(topics),
-        "subscriptions": len(subscriptions),
-        "producers": sum(len(stats["publishers"]) for stats in topics),
-        "consumers": sum(len(subscription["consumers"]) for subscription in subscriptions),
-    }
-    for what, count in counts.items():
-        exposition.add(f"pulsar_broker_{what}_count", "gauge", count)
-    for name, field in _BROKER_SUMS:
-        exposition.add(name, "gauge", sum(stats[field] for stats in topics))
-    backlog = sum(subscription["msgBacklog"] for subscription in subscriptions)
-    exposition.add("pulsar_broker_msg_backlog", "gauge", backlog)
+async def _paced(exposition: Exposition, pace: Pace) -> AsyncIterator[str]:
+    for piece in exposition.pieces():
+        yield piece
+        await pace.step(PARTS_A_TURN)
 
 
 def add_topic(exposition: Exposition, topic: Topic, stats: Stats) -> None:
-    labels = {"namespace": topic.name.namespace_name, "topic": str(topic.name)}
+    namespace, name_of_topic = topic.name.namespace_name, str(topic.name)
+    labels = exposition.labels(namespace=namespace, topic=name_of_topic)
     for name, kind, field in _TOPIC_METRICS:
-        exposition.add(name, kind, stats[field], **labels)
+        exposition.add(name, kind, stats[field], labels)
     subscriptions = stats["subscriptions"]
-    exposition.add("pulsar_subscriptions_count", "gauge", len(subscriptions), **labels)
-    exposition.add("pulsar_producers_count", "gauge", len(stats["publishers"]), **labels)
-    consumers = sum(len(subscription["consumers"]) for subscription in subscriptions.values())
-    exposition.add("pulsar_consumers_count", "gauge", consumers, **labels)
-    backlog = sum(subscription["msgBacklog"] for subscription in subscriptions.values())
-    exposition.add("pulsar_msg_backlog", "gauge", backlog, **labels)
+    exposition.add("pulsar_subscriptions_count", "gauge", len(subscriptions), labels)
+    exposition.add("pulsar_producers_count", "gauge", len(stats["publishers"]), labels)
+    exposition.add("pulsar_consumers_count", "gauge", consumer_count(stats), labels)
+    exposition.add("pulsar_msg_backlog", "gauge", backlog(stats), labels)
     blocked = topic.ledger.count_between(topic.max_read_position, topic.ledger.last_confirmed)
-    exposition.add("pybroker_txn_blocked_entries", "gauge", blocked, **labels)
+    exposition.add("pybroker_txn_blocked_entries", "gauge", blocked, labels)
     for subscription, fields in subscriptions.items():
+        labels = exposition.labels(
+            namespace=namespace, topic=name_of_topic, subscription=subscription
+        )
         for name, field in _SUBSCRIPTION_METRICS:
-            value = fields[field]
-            exposition.add(name, "gauge", +value, **labels, subscription=subscription)
+            exposition.add(name, "gauge", +fields[field], labels)
+
+
+def consumer_count(topic: Stats) -> int:
+    return sum(len(subscription["consumers"]) for subscription in topic["subscriptions"].values())
+
+
+def backlog(topic: Stats) -> int:
+    return sum(subscription["msgBacklog"] for subscription in topic["subscriptions"].values())
 
 
 def add_coordinator(
     exposition: Exposition, coordinator: TransactionCoordinator, now_ms: int
 ) -> None:
     stats = coordinator.stats()
-    labels = {"coordinator_id": str(stats.coordinator_id)}
-    exposition.add("pulsar_txn_active_count", "gauge", stats.active, **labels)
-    exposition.add("pulsar_txn_created_count", "counter", stats.opened, **labels)
-    exposition.add("pulsar_txn_committed_count", "counter", stats.committed, **labels)
-    exposition.add("pulsar_txn_aborted_count", "counter", stats.aborted, **labels)
-    exposition.add("pulsar_txn_timeout_count", "counter", stats.timed_out, **labels)
+    labels = exposition.labels(coordinator_id=str(stats.coordinator_id))
+    exposition.add("pulsar_txn_active_count", "gauge", stats.active, labels)
+    exposition.add("pulsar_txn_created_count", "counter", stats.opened, labels)
+    exposition.add("pulsar_txn_committed_count", "counter", stats.committed, labels)
+    exposition.add("pulsar_txn_aborted_count", "counter", stats.aborted, labels)
+    exposition.add("pulsar_txn_timeout_count", "counter", stats.timed_out, labels)
     oldest_ms = min((txn.opened_at_ms for txn in coordinator.live()), default=now_ms)
     age_s = max(0, now_ms - oldest_ms) / 1000
-    exposition.add("pybroker_txn_oldest_open_seconds", "gauge", age_s, **labels)
+    exposition.add("pybroker_txn_oldest_open_seconds", "gauge", age_s, labels)
