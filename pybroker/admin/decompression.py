@@ -20,7 +20,7 @@ def decompressed(compression: int, payload: bytes, size: int) -> bytes:
     if size > MAX_BYTES:
         raise CannotDecompress(f"it claims {size} bytes; at most {MAX_BYTES} are shown")
     try:
-        return _decompressed(compression, payload, size)
+        plain = _decompressed(compression, payload, size)
     except ImportError:
         package = _PACKAGES[compression]
         raise CannotDecompress(
@@ -28,11 +28,14 @@ def decompressed(compression: int, payload: bytes, size: int) -> bytes:
         ) from None
     except Exception as error:  # each library has errors of its own
         raise CannotDecompress(f"it does not decompress: {error}") from error
+    if len(plain) != size:
+        raise CannotDecompress(f"it does not decompress to the {size} bytes that it claims")
+    return plain
 
 
 def _decompressed(compression: int, payload: bytes, size: int) -> bytes:
     if compression == _ZLIB:
-        return zlib.decompressobj().decompress(payload, max(size, 1))
+        return zlib.decompressobj().decompress(payload, size + 1)
     found: Any
     if compression == _LZ4:
         found = importlib.import_module("lz4.block")

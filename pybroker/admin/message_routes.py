@@ -1,8 +1,8 @@
 """Single messages: the n-th that waits on a subscription, and the one at a position.
 
-The body is the payload as the producer made it, decompressed; a batch is a sequence of
-[metadata size u32][SingleMessageMetadata][payload], and says so by X-Pulsar-num-batch-message.
-Everything else stands in headers, under Apache Pulsar's names.
+The body is the payload as the producer made it, decompressed; what is encrypted, and a chunk, is
+as it is stored. A batch is a sequence of [metadata size u32][SingleMessageMetadata][payload], and
+says so by X-Pulsar-num-batch-message. All else stands in headers, under Apache Pulsar's names.
 """
 
 import asyncio
@@ -113,7 +113,8 @@ async def _answer(position: Position, entry: bytes) -> Response:
         metadata, payload = parse_metadata(entry), payload_of(entry)
     except BadEntry as error:
         raise HTTPException(500, f"The message at {position} cannot be shown: {error}") from None
-    if not metadata.encryption_keys:
+    # A chunk is a piece of what was compressed; only all of them together can be unpacked.
+    if not metadata.encryption_keys and metadata.num_chunks_from_msg <= 1:
         loop = asyncio.get_running_loop()
         try:
             payload = await loop.run_in_executor(
@@ -142,11 +143,16 @@ def _described(metadata: Any) -> Iterator[tuple[str, object]]:
     yield "Is-Encrypted", bool(metadata.encryption_keys)
     for cluster in metadata.replicate_to:
         yield "replicated-to", cluster
-    properties = {pair.key: pair.value for pair in metadata.properties}
+    properties = {_text(pair.key): _text(pair.value) for pair in metadata.properties}
     if properties:
         yield "PROPERTY", json.dumps(properties)  # for Apache Pulsar's clients from 3 on
     for key, value in properties.items():
         yield f"PROPERTY-{key}", value  # for those before
+
+
+def _text(value: str | bytes) -> str:
+    """A producer's string that is not UTF-8 comes as bytes."""
+    return value if isinstance(value, str) else value.decode("utf-8", errors="replace")
 
 
 def _time(at_ms: int) -> str:
@@ -162,5 +168,7 @@ def _header(name: str) -> bytes:
 
 
 def _value(value: object) -> bytes:
+    if isinstance(value, bytes):
+        value = _text(value)
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return _CONTROL.sub(b" ", text.encode()).strip()

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
 
-from pybroker.admin.routing import read_object, route, topic_of
+from pybroker.admin.routing import json_of, read_object, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.broker.schema_rules import (
     AUTO_CONSUME,
@@ -123,7 +123,7 @@ def _shown_part(data: bytes) -> Any:
 
 def _joined(text: str) -> bytes:
     try:
-        parts = json.loads(text)
+        parts = json_of(text)
         key, value = parts["key"], parts["value"]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise HTTPException(

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from crc32c import crc32c
 from raw_client import RawClient
 
 from pybroker.testing import RunningBroker
@@ -114,6 +115,44 @@ def test_what_does_not_decompress_is_an_error_and_not_a_message(
     raw.publish(b"x", 1, compression=pb.ZLIB, uncompressed_size=2**31)
     for number in (1, 2):
         assert peek(admin, topic, number).status_code == 501
+
+
+@pytest.mark.parametrize("size", [0, 5, 2000])
+def test_nor_is_what_does_not_have_the_size_that_it_claims(
+    admin: httpx.Client, topic: str, raw: RawClient, size: int
+) -> None:
+    raw.publish(zlib.compress(bytes(1000)), 0, compression=pb.ZLIB, uncompressed_size=size)
+    answer = peek(admin, topic, 1)
+    assert (answer.status_code, f"{size} bytes" in answer.text) == (501, True)
+
+
+def test_a_chunk_of_what_was_compressed_is_shown_as_it_is(
+    admin: httpx.Client, topic: str, raw: RawClient
+) -> None:
+    whole = zlib.compress(bytes(range(256)))
+    chunk = {"uuid": "u", "num_chunks_from_msg": 2, "compression": pb.ZLIB}
+    for number, piece in enumerate((whole[:20], whole[20:])):
+        raw.publish(piece, 0, chunk_id=number, uncompressed_size=256, **chunk)
+        answer = peek(admin, topic, number + 1)
+        assert (answer.status_code, answer.content) == (200, piece)
+        assert answer.headers["x-pulsar-chunk-id"] == str(number)
+
+
+def test_strings_that_are_no_utf_8_are_shown_as_far_as_they_are(
+    admin: httpx.Client, topic: str, raw: RawClient
+) -> None:
+    metadata = pb.MessageMetadata(producer_name="p#", sequence_id=0, publish_time=1)
+    metadata.properties.add(key="k#", value="v#")
+    encoded = metadata.SerializeToString().replace(b"#", b"\xff")
+    body = len(encoded).to_bytes(4, "big") + encoded + b"hello"
+    entry = b"\x0e\x01" + crc32c(body).to_bytes(4, "big") + body
+    send = pb.CommandSend(producer_id=1, sequence_id=0)
+    raw.send(pb.BaseCommand.SEND, "send", send, entry)
+    raw.receive(pb.BaseCommand.SEND_RECEIPT)
+    answer = peek(admin, topic, 1)
+    assert (answer.status_code, answer.content) == (200, b"hello")
+    assert json.loads(answer.headers["x-pulsar-property"]) == {"k\ufffd": "v\ufffd"}
+    assert answer.headers["x-pulsar-producer-name"].encode() == "p\ufffd".encode()
 
 
 def test_what_is_not_there_is_not_found(

@@ -252,6 +252,19 @@ def test_a_key_value_schema_is_json_here_and_two_schemas_on_the_wire(
     assert admin.post(f"{S}/{topic}/schema", json=body).status_code == 409
 
 
+@pytest.mark.parametrize("escaped", ['"\\ud800"', '["x\\udfff"]', '{"\\ud800": 1}', "NaN"])
+def test_what_python_alone_takes_for_json_is_refused(
+    admin: httpx.Client, topic: str, escaped: str
+) -> None:
+    pair = f'{{"key": {escaped}, "value": ""}}'
+    within = admin.post(f"{S}/{topic}/schema", json={"type": "KEY_VALUE", "schema": pair})
+    assert within.status_code == 422
+    outside = admin.post(
+        f"{S}/{topic}/schema", content=f'{{"type": "STRING", "properties": {{"p": {escaped}}}}}'
+    )
+    assert (outside.status_code, "The body is not JSON" in outside.text) == (400, True)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"key": ""}', "5"])
 def test_a_key_value_schema_of_another_form_is_refused(
     admin: httpx.Client, topic: str, text: str
