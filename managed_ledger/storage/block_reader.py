@@ -54,7 +54,7 @@ class BlockReader:
             return run
         index = state.index or await self._load_index(state)
         if not index.covers(first):
-            raise damaged(state, first, state.flushed.entries - 1, index.damage)
+            raise damaged(state, index.next_entry_id, state.flushed.entries - 1, index.damage)
         file_bytes = index.next_offset if index.damage else state.flushed.file_bytes
         start, end = index.stretch(first, last, file_bytes, self._read_ahead())
         read = partial(read_blocks, self._disk, state.ledger_id, start, end)

@@ -168,6 +168,22 @@ def test_limits_of_a_read_hold_but_one_entry_always_comes(make_backend, run):
     run(scenario())
 
 
+def test_a_read_behind_the_end_finds_nothing(make_backend, run):
+    async def scenario():
+        backend = make_backend()
+        await backend.open()
+        ledger = await make_ledger(backend)
+        for first in range(2):
+            for behind in (first, first + 1, first + 7):
+                found = await backend.read(ledger, behind, behind + 1, *EVERYTHING)
+                assert (found.ledger_id, found.first_entry_id) == (ledger, behind)
+                assert (found.entries, found.message_counts, list(found.tags)) == ([], [], [])
+            await append(backend, ledger, first, b"x")
+        await backend.close()
+
+    run(scenario())
+
+
 def test_a_recovered_ledger_takes_no_more_from_its_old_writer(make_backend, run):
     async def scenario():
         backend = make_backend()

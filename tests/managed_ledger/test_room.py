@@ -2,18 +2,19 @@
 
 import asyncio
 import errno
-from concurrent.futures import Executor, Future
+import gc
 from typing import Any
 
 import pytest
-from faulty_disk import FaultyDisk
+from at_once import AtOnce
+from faulty_disk import FaultyDisk, failing
 from virtual_loop import LoopClock, run_virtually
 
-from managed_ledger.errors import StorageFull
+from managed_ledger.errors import StorageFailed, StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.journal import EmbeddedBackend
-from managed_ledger.storage.room import RESERVE, RESERVE_BYTES
+from managed_ledger.storage.room import RESERVE, RESERVE_BYTES, SPARE_BYTES
 
 MB = 1024 * 1024
 PLENTY = 1000 * MB
@@ -60,6 +61,7 @@ def test_messages_are_refused_before_the_journal_could_not_be_written_again(run,
         disk.free_bytes_left = 15 * MB
         with pytest.raises(StorageFull, match="delete topics"):
             await ledger.append_one(b"refused")
+        assert backend._making_room is None, "so short a journal would make none"
         cursor = await ledger.open_cursor("reader", EARLIEST)  # what is small goes on
         assert await read_all(ledger) == [b"before"]
         cursor.mark_delete(ledger.last_confirmed)
@@ -68,6 +70,43 @@ def test_messages_are_refused_before_the_journal_could_not_be_written_again(run,
         await ledger.append_one(b"after")
         assert await read_all(ledger) == [b"before", b"after"]
         await factory.close()
+        await backend.close()
+
+    run(scenario())
+
+
+def test_what_waits_to_be_written_needs_its_room_twice_over_too(run, clock):
+    async def scenario():
+        disk = Disk(SPARE_BYTES + 3 * MB)
+        backend = await opened(disk, clock)
+        ledger = await ManagedLedgerFactory(backend, clock).open("log")
+        with pytest.raises(StorageFull):
+            await ledger.append_one(b"x" * 4 * MB)
+        await ledger.append_one(b"x" * 2 * MB)
+        with pytest.raises(StorageFull):
+            await ledger.append_one(b"x" * 2 * MB)
+
+    run(scenario())
+
+
+def test_a_disk_that_fails_when_room_is_to_be_made_is_told_once(run, clock):
+    async def scenario():
+        alarms: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: alarms.append(context))
+        disk, fatal = Disk(), list[Exception]()
+        backend = await opened(disk, clock, on_fatal=fatal.append, executor=AtOnce())
+        ledger = await ManagedLedgerFactory(backend, clock).open("log")
+        await ledger.append_one(b"x" * MB)
+        disk.free_bytes_left = SPARE_BYTES
+        disk.fault = failing(errno.EIO, ("create", "journal/"))
+        with pytest.raises(StorageFull):
+            await ledger.append_one(b"x")
+        assert backend._making_room is not None
+        await asyncio.wait([backend._making_room])
+        await asyncio.sleep(0)
+        gc.collect()
+        assert [type(error) for error in fatal] == [StorageFailed]
+        assert alarms == []
         await backend.close()
 
     run(scenario())
@@ -132,13 +171,6 @@ def test_on_a_disk_without_any_room_a_deletion_is_written_into_the_reserve(run, 
         await backend.close()
 
     run(scenario())
-
-
-class AtOnce(Executor):
-    def submit(self, work, /, *arguments, **options):
-        done = Future()
-        done.set_result(work(*arguments, **options))
-        return done
 
 
 def test_a_reserve_that_was_given_up_is_there_again_soon_after_there_is_room():
