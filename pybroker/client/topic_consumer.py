@@ -29,6 +29,7 @@ from pybroker.client.received import CorruptEntry
 from pybroker.client.redelivery import Redeliveries
 from pybroker.client.subscribing import Start, SubscriptionSpec, subscribe_command
 from pybroker.client.transaction import Transaction
+from pybroker.errors import ConsumerNotFound
 from pybroker.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_run import MessageRun
@@ -308,7 +309,10 @@ class TopicConsumer:
         async def ask() -> pb.CommandGetLastMessageIdResponse:
             request = pb.CommandGetLastMessageId(consumer_id=self._id)
             answer: pb.CommandGetLastMessageIdResponse
-            answer = await self._connection().request(request, self._cluster.timeout_s)
+            try:
+                answer = await self._connection().request(request, self._cluster.timeout_s)
+            except ConsumerNotFound as error:  # the broker has closed it, and is about to say so
+                raise ConnectError(f"The consumer of {self.topic} comes again") from error
             return answer
 
         answer = await self._cluster.patiently(ask, f"The last message of {self.topic}")

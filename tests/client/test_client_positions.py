@@ -197,6 +197,20 @@ class TestReaders:
 
         broker.run(work())
 
+    def test_one_that_the_broker_has_just_closed_asks_again(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        """A topic is unloaded while it asks."""
+        answers = [refusal(pb.ConsumerNotFound), self.last_is(0)()]
+        broker.answers["GetLastMessageId"] = lambda *_: answers.pop(0)
+
+        async def work() -> None:
+            reader = await client.create_reader("t", MessageId.earliest)
+            assert await reader.has_message_available()
+
+        broker.run(work())
+        assert answers == []
+
     def test_an_inclusive_one_at_the_end_begins_with_the_last_message(
         self, broker: ScriptedBroker, client: Any
     ):
