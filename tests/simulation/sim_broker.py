@@ -1,6 +1,6 @@
 """The broker process of a simulation: the whole product on a simulated disk, through crashes."""
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +35,7 @@ class BrokerProcess:
         self.node: Node | None = None
         self.broker: Broker | None = None
         self.serving = False
+        self.on_serving: list[Callable[[], None]] = []  # called at each start
         self._faults_end = False
         self.disk_had_faults = False
         self._sync_fault: Fault | None = None
@@ -70,6 +71,8 @@ class BrokerProcess:
             await self._set_guards()
         self.serving = True
         self._note("serves")
+        for tell in self.on_serving:
+            tell()
 
     async def _set_guards(self) -> None:
         for topic, subscription in self.scenario.guards:

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from bugs.believing import nothing
-from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.ledger import ManagedLedger
 from managed_ledger.steady_time import SteadyTime
 from managed_ledger.storage import disk_errors, journal
 from managed_ledger.storage.block_reader import BlockReader
+from managed_ledger.storage.checkpoints import Checkpoints
+from managed_ledger.storage.journal import EmbeddedBackend
 from managed_ledger.storage.room import RESERVE, RESERVE_FOLDER, Room
 from pybroker.broker.deletions import Deletions
 from pybroker.broker.topics import Topics
@@ -28,13 +29,6 @@ def deletion_without_a_tombstone() -> Iterator[None]:
             await self._belongings.remove_topic(topic)
 
     with patch.object(Deletions, "_decide_and_remove", remove):
-        yield
-
-
-@contextmanager
-def deleted_ledgers_left() -> Iterator[None]:
-    """What a crash kept from being unlinked stays for good."""
-    with patch.object(ManagedLedgerFactory, "sweep", nothing):
         yield
 
 
@@ -79,6 +73,33 @@ def reserve_kept_at_a_start() -> Iterator[None]:
 
 
 @contextmanager
+def reserve_not_regained() -> Iterator[None]:
+    """A reserve that was used up comes back with the next checkpoint, whenever that may be."""
+    with patch.object(EmbeddedBackend, "_see_to_the_reserve", lambda self: None):
+        yield
+
+
+@contextmanager
+def reserve_for_records_only() -> Iterator[None]:
+    """What was deleted stays in the journal where the rest of that finds no room."""
+    with patch.object(Checkpoints, "_checkpoint_even_if_full", Checkpoints._checkpoint):
+        yield
+
+
+@contextmanager
+def expired_within_a_visit() -> Iterator[None]:
+    """A ledger that expires while an older one is being let go stays."""
+    right = ManagedLedger.next_visit_s
+
+    def next_visit_s(self: ManagedLedger) -> float | None:
+        self._looked_after_ms = self._time.now_ms()
+        return right(self)
+
+    with patch.object(ManagedLedger, "next_visit_s", next_visit_s):
+        yield
+
+
+@contextmanager
 def ages_by_the_wall_clock() -> Iterator[None]:
     """A clock that is set back keeps consumed ledgers for as long again."""
     with patch.object(SteadyTime, "now_ms", lambda self: self._clock.now_ms()):
@@ -103,11 +124,13 @@ def evicted_entries_mistaken() -> Iterator[None]:
 
 BUGS = {
     "deletion-without-a-tombstone": deletion_without_a_tombstone,
-    "deleted-ledgers-left": deleted_ledgers_left,
     "deletion-overtaken-by-an-unload": deletion_overtaken_by_an_unload,
     "missing-descriptors-end-it": missing_descriptors_taken_for_a_failed_disk,
     "journal-kept-on-a-full-disk": journal_kept_on_a_full_disk,
     "reserve-kept-at-a-start": reserve_kept_at_a_start,
+    "reserve-not-regained": reserve_not_regained,
+    "reserve-for-records-only": reserve_for_records_only,
+    "expired-within-a-visit": expired_within_a_visit,
     "ages-by-the-wall-clock": ages_by_the_wall_clock,
     "evicted-entries-mistaken": evicted_entries_mistaken,
 }

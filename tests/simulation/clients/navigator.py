@@ -5,6 +5,7 @@ move whose answer did not come leaves it open where the next epoch begins.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,9 +42,10 @@ class Epoch:
 class Navigator(Transacting):
     """`epochs`: the last one is under way."""
 
-    def __init__(self, *args: Any, topic: str) -> None:
+    def __init__(self, *args: Any, topic: str, after_a_seek: Callable[[], None]) -> None:
         super().__init__(*args)
         self.topic = topic
+        self.after_a_seek = after_a_seek  # called when its answer has come
         self.subscription = SUBSCRIPTION
         self.kind = "Exclusive"
         self.epochs = [Epoch(behind=(-1, -1, -1))]
@@ -153,6 +155,7 @@ class Navigator(Transacting):
         self.note(f"seeks to {target}")
         await self._move(consumer.seek(target), "seeks by id")
         self._begin_epoch(Epoch(behind=target.order_key))
+        self.after_a_seek()
 
     async def _seek_to_time(self, client: Any, consumer: Any) -> None:
         if not self.received:
@@ -161,6 +164,7 @@ class Navigator(Transacting):
         self.note(f"seeks to the time {since_ms}")
         await self._move(consumer.seek(since_ms), "seeks by time")
         self._begin_epoch(Epoch(since_ms=since_ms))
+        self.after_a_seek()
 
     async def _unsubscribe(self, client: Any, consumer: Any) -> Any:
         self.note("unsubscribes")

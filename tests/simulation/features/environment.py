@@ -14,22 +14,30 @@ YEAR_MS: Final = 365 * 24 * HOUR_MS
 
 
 class Unloads(Feature):
-    """An administrator unloads topics while they are used; some crash the broker half-way."""
+    """An administrator unloads topics while they are used, or come back with the broker; some
+    crash it half-way.
+    """
 
     name = "unloads"
 
     def begin(self) -> None:
         for _ in range(self.rng.randint(1, 6)):
             self.world.after(self.some_time(), self._unload)
+        self.broker.on_serving.append(self._unload_at_a_start)
+
+    def _unload_at_a_start(self) -> None:
+        """Coordinators that came back are ending transactions on them."""
+        for _ in range(self.rng.choice((0, 0, 1, 3))):
+            self.world.after(self.rng.choice((0.001, 0.03)) * self.rng.random(), self._unload)
 
     def _unload(self, again: TopicName | None = None) -> None:
         if not self.broker.serving:
             return
         topics = self.broker.topics
-        loaded = [topic.name for topic in topics.loaded()]
-        if not loaded:
+        there = [*topics._loaded, *topics._loading]
+        if not there:
             return
-        name = again if again in loaded else self.rng.choice(loaded)
+        name = again if again in there else self.rng.choice(there)
         self.note(f"unloads {name}")
         self.count("unloads")
         if self.rng.random() < 0.4:  # it may be on its way back by then

@@ -1,4 +1,6 @@
-"""A consumer that seeks, unsubscribes and comes again; its position must be exactly there."""
+"""A consumer that seeks, unsubscribes and comes again; its position must be exactly there, also
+where the broker crashes as soon as it has answered.
+"""
 
 from typing import Final
 
@@ -6,17 +8,25 @@ from checks.positions import position_violations
 from checks.promises import Logs
 from clients.navigator import Navigator
 
-from features.feature import Feature
+from features.feature import Feature, half_way
 
 TOPIC: Final = "persistent://public/default/one"
+CRASH_CHANCE: Final = 0.15
 
 
 class Navigation(Feature):
     name = "navigation"
 
     def begin(self) -> None:
-        self.navigator = Navigator(self.world, self.history, "navigator", topic=TOPIC)
+        self.navigator = Navigator(
+            self.world, self.history, "navigator", topic=TOPIC, after_a_seek=self._after_a_seek
+        )
         self.simulation.others.append(self.navigator)
+
+    def _after_a_seek(self) -> None:
+        if self.broker.serving and self.rng.random() < CRASH_CHANCE:
+            self.count("crashes after a seek")
+            self.broker.crash(half_way(self.rng))
 
     def account(self, logs: Logs) -> list[str]:
         left = self.simulation.left_on_subscription(self.navigator)

@@ -188,6 +188,8 @@ class Phoenix(Process):
                 await topics.tenants.set_policy(NAMESPACE, "deduplicationEnabled", switched)
                 await topics.unload(name.partition_at(0) if self.partitions else name)
             rivals = self._rivals(topics)
+            if self.rng.random() < 0.5:
+                await asyncio.sleep(0)  # they have begun
             try:
                 await (
                     topics.delete_partitioned(name, True)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 STREAM: Final = "persistent://public/default/stream"
 BALLAST: Final = "persistent://public/default/ballast"
+MOMENT: Final = "persistent://public/default/moment"
+MOMENT_S: Final = 1.0
 ROOM_BYTES: Final = 1 << 30  # so that the broker knows how much there is
 BALLAST_MESSAGES: Final = 60
 UNTIL_TRIMMED_S: Final = 45.0  # a few rounds of housekeeping
@@ -94,6 +96,8 @@ class Filler(Process):
     async def work(self, client: Any) -> None:
         """An earlier life may have come some way."""
         if not self.feature.filled_bytes:
+            if self.rng.random() < 0.3:
+                await self._use_the_reserve(client)
             await self._write_ballast(client)
             await self.pause(5.0)
             await self._until_there_is_a_reserve()
@@ -108,6 +112,17 @@ class Filler(Process):
         else:
             await self._use_the_room()
         self.feature.make_room()
+
+    async def _use_the_reserve(self, client: Any) -> None:
+        """The disk is full for a moment, in which something is deleted."""
+        producer = await client.create_producer(MOMENT)
+        await producer.send(b"soon deleted")
+        await producer.close()
+        self.feature.fill_for_a_moment()
+        try:
+            await ask(self.broker, lambda topics: topics.delete(TopicName.parse(MOMENT), True))
+        except (Unanswered, *REFUSALS) as error:
+            self.note(f"deletion: {error!r}")
 
     async def _until_there_is_a_reserve(self) -> None:
         """A disk may have filled up a moment ago, and the broker used what it held in reserve:
@@ -176,12 +191,18 @@ class FullDisk(Feature):
     def fill(self) -> None:
         self.count("disks filled")
         self.broker.disk_had_faults = True
-        room_bytes = self.rng.choice((0, 500, 3000))
+        room_bytes = self.rng.choice((0, 500, 3000, 20_000))
         disk = self.broker.disk
         disk.fill_up(room_bytes)
         disk.usual_capacity_bytes = disk.capacity_bytes  # so it is until the filler is through
         self.filled_bytes = self.data_bytes()
         self.note(f"the disk is full: {self.filled_bytes} bytes, {room_bytes} are left")
+
+    def fill_for_a_moment(self) -> None:
+        self.count("disks filled for a moment")
+        self.broker.disk_had_faults = True
+        self.broker.disk.fill_up(0)
+        self.world.after(MOMENT_S, self.broker.disk.make_room)
 
     def make_room(self) -> None:
         self.broker.disk.usual_capacity_bytes = ROOM_BYTES
