@@ -6,9 +6,11 @@ consumer that comes or goes moves only its own share. STICKY: consumers name the
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from hashlib import shake_128
 from itertools import pairwise
+from struct import Struct
 from typing import Final
 
 from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy
@@ -17,6 +19,7 @@ from pybroker.errors import ConsumerAssignError
 RING_SIZE: Final = 65536
 POINTS_PER_CONSUMER: Final = 100
 MAX_HASHED_BYTES: Final = 4096
+_POINTS: Final = Struct(f"<{POINTS_PER_CONSUMER}H")
 _WORD: Final = 0xFFFF_FFFF
 
 
@@ -52,93 +55,91 @@ def _slot_of_short(key: bytes) -> int:
 
 
 class HashRing:
-    """AUTO_SPLIT. A consumer that comes or goes costs its own points, not everybody's."""
+    """AUTO_SPLIT. A consumer that comes or goes costs the points of one seed, not everybody's."""
 
     def __init__(self) -> None:
         self._namesakes: dict[str, list[Consumer]] = {}  # by rank
-        self._seeds: dict[Consumer, str] = {}
-        self._claims: dict[int, list[Consumer]] = {}  # by point; by rank: the first one has it
+        self._by_seed: dict[str, Consumer] = {}
+        self._claims: dict[int, list[str]] = {}  # seeds, by point: the least one has it
         self._points: list[int] = []
 
     def add(self, consumer: Consumer) -> None:
-        namesakes = self._namesakes.setdefault(consumer.name, [])
+        namesakes = self._namesakes.get(consumer.name, [])[:]
         insort(namesakes, consumer, key=_rank)
-        self._place(namesakes)
+        self._rename(consumer.name, namesakes)
 
     def remove(self, consumer: Consumer) -> None:
         namesakes = self._namesakes[consumer.name]
-        namesakes.remove(consumer)
-        if not namesakes:
-            del self._namesakes[consumer.name]
-        self._withdraw([consumer])
-        self._place(namesakes)
+        self._rename(consumer.name, [other for other in namesakes if other is not consumer])
 
     def owner(self, slot: int) -> Consumer | None:
         if not self._points:
             return None
-        return self._claims[self._points[bisect_left(self._points, slot) % len(self._points)]][0]
+        return self._owner_of(self._points[bisect_left(self._points, slot) % len(self._points)])
+
+    def _owner_of(self, point: int) -> Consumer:
+        return self._by_seed[self._claims[point][0]]
 
     def ranges(self) -> Iterator[tuple[int, int, Consumer]]:
         """Closed ranges of slots, in order. A point ends the range of slots that its owner has."""
         start = 0
         for point in self._points:
-            yield start, point, self._claims[point][0]
+            yield start, point, self._owner_of(point)
             start = point + 1
         if self._points and start < RING_SIZE:
-            yield start, RING_SIZE - 1, self._claims[self._points[0]][0]
+            yield start, RING_SIZE - 1, self._owner_of(self._points[0])
 
-    def _place(self, namesakes: list[Consumer]) -> None:
-        """Give those their points whose seed is new, because of who came or went."""
-        moved = [(one, seed) for one, seed in _seeds(namesakes) if self._seeds.get(one) != seed]
-        self._withdraw([consumer for consumer, _ in moved if consumer in self._seeds])
-        for consumer, seed in moved:
-            self._claim(consumer, seed)
+    def _rename(self, name: str, namesakes: list[Consumer]) -> None:
+        """Seeds go from one namesake to the next: few are new, or nobody's any more."""
+        old, new = dict(_seeds(self._namesakes.pop(name, []))), dict(_seeds(namesakes))
+        if namesakes:
+            self._namesakes[name] = namesakes
+        for seed in old.keys() - new.keys():
+            self._withdraw(seed)
+        for seed in new.keys() - old.keys():
+            self._claim(seed)
         self._points.sort()
+        self._by_seed.update(new)
 
-    def _claim(self, consumer: Consumer, seed: str) -> None:
-        self._seeds[consumer] = seed
-        for point in _points_of(seed):
+    def _claim(self, seed: str) -> None:
+        for point in points_of(seed):
             claimants = self._claims.get(point)
             if claimants is None:
-                self._claims[point] = [consumer]
+                self._claims[point] = [seed]
                 self._points.append(point)
             else:
-                insort(claimants, consumer, key=_rank)
+                insort(claimants, seed)
 
-    def _withdraw(self, consumers: list[Consumer]) -> None:
-        for consumer in consumers:
-            for point in _points_of(self._seeds.pop(consumer)):
-                self._claims[point].remove(consumer)
-                if not self._claims[point]:
-                    del self._claims[point]
-        if consumers:
-            self._points = [point for point in self._points if point in self._claims]
+    def _withdraw(self, seed: str) -> None:
+        del self._by_seed[seed]
+        for point in points_of(seed):
+            self._claims[point].remove(seed)
+            if not self._claims[point]:
+                del self._claims[point]
+                del self._points[bisect_left(self._points, point)]
 
 
 def _rank(consumer: Consumer) -> tuple[str, int, int]:
     return consumer.rank
 
 
-@lru_cache(maxsize=2000)
-def _points_of(seed: str) -> tuple[int, ...]:
-    points = (slot_of(f"{seed}/{number}".encode()) for number in range(POINTS_PER_CONSUMER))
-    return tuple(dict.fromkeys(points))
+def points_of(seed: str) -> Iterable[int]:
+    noise = shake_128(seed.encode(), usedforsecurity=False).digest(2 * POINTS_PER_CONSUMER)
+    return dict.fromkeys(_POINTS.unpack(noise))
 
 
-def _seeds(namesakes: list[Consumer]) -> Iterator[tuple[Consumer, str]]:
+def _seeds(namesakes: list[Consumer]) -> Iterator[tuple[str, Consumer]]:
     """A name alone for the oldest that has it, so that it keeps its slots when it reconnects; for
     younger namesakes their connection too, so that none of them moves another one's slots.
     """
     on_connection: Counter[int] = Counter()
     for at, consumer in enumerate(namesakes):
         if at == 0:
-            yield consumer, f"{consumer.name}/0"
+            yield f"{consumer.name}/0", consumer
             continue
         on_connection[consumer.connection] += 1
-        yield (
-            consumer,
-            f"{consumer.name}/{consumer.connection}.{on_connection[consumer.connection]}",
-        )
+        number = on_connection[consumer.connection]
+        yield f"{consumer.name}/{consumer.connection}.{number}", consumer
 
 
 class StickyRanges:

@@ -11,10 +11,10 @@ from pybroker.broker import key_hash
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.key_hash import (
     MAX_HASHED_BYTES,
-    POINTS_PER_CONSUMER,
     RING_SIZE,
     HashRing,
     murmur3_32,
+    points_of,
     slot_of,
 )
 
@@ -61,7 +61,7 @@ def test_a_consumer_that_comes_or_goes_costs_its_own_points_only(
         placed.append(seed)
         return (slot_of(seed.encode()),)
 
-    monkeypatch.setattr(key_hash, "_points_of", points_of)
+    monkeypatch.setattr(key_hash, "points_of", points_of)
     ring = HashRing()
     others = [Consumer(number, f"c{number}", RecordingSink()) for number in range(100)]
     for consumer in [*others, *namesakes(1, 2, 3)]:
@@ -71,9 +71,21 @@ def test_a_consumer_that_comes_or_goes_costs_its_own_points_only(
     assert placed[103:] == ["c50/0"]
 
 
+def test_of_many_namesakes_on_a_connection_the_one_that_leaves_costs_the_points_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ring, twins = HashRing(), namesakes(*[1] * 100)
+    for twin in twins:
+        ring.add(twin)
+    placed: list[str] = []
+    monkeypatch.setattr(key_hash, "points_of", lambda seed: placed.append(seed) or ())
+    ring.remove(twins[0])
+    assert placed == ["/1.99"]
+
+
 def naive_owners(consumers: list[Consumer]) -> dict[int, Consumer]:
-    """By point: it belongs to the first by rank that has it."""
-    found: dict[int, Consumer] = {}
+    """By point: it belongs to the least seed that has it."""
+    by_seed: dict[str, Consumer] = {}
     seen: Counter[tuple[str, int]] = Counter()
     names: set[str] = set()
     for consumer in sorted(consumers, key=lambda one: one.rank):
@@ -83,9 +95,18 @@ def naive_owners(consumers: list[Consumer]) -> dict[int, Consumer]:
             number = seen[consumer.name, consumer.connection]
             seed = f"{consumer.name}/{consumer.connection}.{number}"
         names.add(consumer.name)
-        for point in range(POINTS_PER_CONSUMER):
-            found.setdefault(slot_of(f"{seed}/{point}".encode()), consumer)
+        by_seed[seed] = consumer
+    found: dict[int, Consumer] = {}
+    for seed, consumer in sorted(by_seed.items()):
+        for point in points_of(seed):
+            found.setdefault(point, consumer)
     return found
+
+
+def test_a_consumer_has_a_hundred_points_all_over_the_ring() -> None:
+    points = points_of("c/0")
+    assert len(set(points)) >= 99
+    assert min(points) < RING_SIZE // 10 < 9 * RING_SIZE // 10 < max(points) < RING_SIZE
 
 
 @given(st.lists(st.tuples(st.sampled_from(["", "a", "b"]), st.integers(0, 2)), max_size=30))
