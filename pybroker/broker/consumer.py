@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Protocol
 
-from managed_ledger.position import Position
-from pybroker.broker.delivery import Delivery
+from pybroker.broker.delivery import Delivery, EntryIds
 from pybroker.broker.last_times import LastTimes
 
 MAX_PERMITS: Final = 2**31 - 1
@@ -118,16 +117,20 @@ class UnackedEntries:
         entries[position[1]] = messages
         return True
 
-    def take_all(self) -> list[Position]:
+    def take(self, positions: Iterable[tuple[int, int]]) -> EntryIds:
+        """Forget these entries; returns those that were here."""
+        taken: EntryIds = {}
+        for position in positions:
+            if not self.release((position,)):
+                taken.setdefault(position[0], []).append(position[1])
+        return taken
+
+    def take_all(self) -> EntryIds:
         """Forget everything; returns it in log order."""
-        positions = [
-            Position(ledger_id, entry_id)
-            for ledger_id, entries in sorted(self._ledgers.items())
-            for entry_id in sorted(entries)
-        ]
+        taken = {ledger_id: sorted(entries) for ledger_id, entries in sorted(self._ledgers.items())}
         self._ledgers.clear()
         self.messages = 0
-        return positions
+        return taken
 
 
 class Consumer:

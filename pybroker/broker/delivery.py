@@ -5,7 +5,7 @@ as many Python operations as a run of one.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
@@ -13,6 +13,15 @@ from typing import Final
 MAX_RUN_ENTRIES: Final = 1000
 ROUND_STEPS: Final = 3  # of up to MAX_RUN_ENTRIES, or one look at all consumers, in a dispatch
 ROUND_BYTES: Final = 1 << 20  # what one dispatch writes before other subscriptions have their turn
+
+EntryIds = dict[int, list[int]]  # by ledger
+
+
+def by_ledger(positions: Iterable[tuple[int, int]]) -> EntryIds:
+    found: EntryIds = {}
+    for ledger_id, entry_id in positions:
+        found.setdefault(ledger_id, []).append(entry_id)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ behind it, so a key's order holds. How much may wait is bounded; then reading st
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from managed_ledger.position import Position
 from pybroker.broker.consumer import Consumer, KeySharedPolicy
-from pybroker.broker.delivery import MAX_RUN_ENTRIES, ROUND_BYTES, ROUND_STEPS, Delivery
+from pybroker.broker.delivery import MAX_RUN_ENTRIES, ROUND_BYTES, ROUND_STEPS, Delivery, EntryIds
 from pybroker.broker.dispatch_shared import SharedDispatcher, Source, UnackedLimits
 from pybroker.broker.entry_reader import EntryReader
 from pybroker.broker.key_hash import slot_of, split_by
@@ -225,14 +225,16 @@ class KeySharedDispatcher(SharedDispatcher):
         super().release(consumer, positions)
         self._free(positions)
 
-    def _give_back(
-        self, consumer: Consumer, positions: Sequence[Position] | None
-    ) -> list[Position]:
+    def _give_back(self, consumer: Consumer, positions: Sequence[Position] | None) -> EntryIds:
         returned = super()._give_back(consumer, positions)
-        self._free(returned)
+        self._free(
+            (ledger_id, entry_id)
+            for ledger_id, entry_ids in returned.items()
+            for entry_id in entry_ids
+        )
         return returned
 
-    def _free(self, positions: Sequence[tuple[int, int]]) -> None:
+    def _free(self, positions: Iterable[tuple[int, int]]) -> None:
         """What waited for a slot that nobody holds any more goes to its present owner."""
         for slot in self._in_flight.remove(positions):
             drained = self._draining.pop(slot, ())

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from managed_ledger.position import Position
 from pybroker.broker.consumer import MAX_PERMITS, Consumer
-from pybroker.broker.delivery import ROUND_BYTES, ROUND_STEPS, Delivery
+from pybroker.broker.delivery import ROUND_BYTES, ROUND_STEPS, Delivery, EntryIds, by_ledger
 from pybroker.broker.entry_reader import EntryReader
 from pybroker.broker.redelivery import RedeliveryCounts, RedeliveryQueue
 
@@ -201,17 +201,12 @@ class SharedDispatcher:
         """
         self._counts.increment(self._give_back(consumer, positions))
 
-    def _give_back(
-        self, consumer: Consumer, positions: Sequence[Position] | None
-    ) -> list[Position]:
-        before = consumer.unacked.messages
-        if positions is None:
-            returned = consumer.unacked.take_all()
-        else:
-            asked = dict.fromkeys(positions)  # a batch may be named once per message
-            missing = set(consumer.unacked.release(asked))
-            returned = [position for position in asked if position not in missing]
-        self._credit(consumer, before - consumer.unacked.messages)
+    def _give_back(self, consumer: Consumer, positions: Sequence[Position] | None) -> EntryIds:
+        unacked = consumer.unacked
+        before = unacked.messages
+        # A batch may be named once per message.
+        returned = unacked.take_all() if positions is None else unacked.take(positions)
+        self._credit(consumer, before - unacked.messages)
         self._returned.add(returned)
         return returned
 
@@ -219,7 +214,7 @@ class SharedDispatcher:
         """A transaction that had acknowledged these entries was aborted."""
         for consumer in self._consumers():
             self.release(consumer, positions)  # those of which it acknowledged a part
-        self._counts.increment(self._returned.add(positions))
+        self._counts.increment(self._returned.add(by_ledger(positions)))
 
     def rewind(self) -> None:
         """Forget who holds what, and begin behind the mark-delete position."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from managed_ledger.position import Position
 from pybroker.broker.consumer import Consumer
-from pybroker.broker.delivery import ROUND_BYTES, ROUND_STEPS, Delivery
+from pybroker.broker.delivery import ROUND_BYTES, ROUND_STEPS, Delivery, by_ledger
 from pybroker.broker.entry_reader import EntryReader
 from pybroker.broker.redelivery import RedeliveryQueue
 
@@ -96,7 +96,7 @@ class SingleActiveDispatcher:
 
     def restore(self, positions: Iterable[Position]) -> None:
         """A transaction that had acknowledged these entries was aborted."""
-        self._aborted.add(positions)
+        self._aborted.add(by_ledger(positions))
 
     def rewind(self) -> None:
         self._aborted.clear()

@@ -1,70 +1,84 @@
 """Entries that are to be delivered once more, and how often each was.
 
-A position enters the queue when its consumer gives it back (negative acknowledgement, disconnect)
+An entry enters the queue when its consumer gives it back (negative acknowledgement, disconnect)
 or when the transaction that acknowledged it aborts. Acknowledged entries are not looked for in the
 queue: reading again leaves them out.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Final
 
-from sortedcontainers import SortedSet
+from sortedcontainers import SortedDict, SortedSet
 
-from managed_ledger.position import Position
-from pybroker.broker.delivery import MAX_RUN_ENTRIES, Delivery
+from pybroker.broker.delivery import MAX_RUN_ENTRIES, Delivery, EntryIds
 from pybroker.broker.entry_reader import EntryReader
 
 _PRUNE_FROM: Final = 1000  # counts; what is acknowledged one by one never gets there
 
 
 class RedeliveryQueue:
-    """Positions behind the reader's, delivered again in log order. Read like an EntryReader."""
+    """Entries behind the reader's position, delivered again in log order. Read like an EntryReader.
+
+    Numbers by ledger and not positions: tens of thousands may come back in one go.
+    """
 
     def __init__(self, reader: EntryReader) -> None:
         self._reader = reader
-        self._positions = SortedSet()
+        self._ledgers = SortedDict()  # of SortedSets, none of them empty
 
     def __len__(self) -> int:
-        return len(self._positions)
+        return sum(map(len, self._ledgers.values()))
 
-    def __contains__(self, position: object) -> bool:
-        return position in self._positions
+    def __bool__(self) -> bool:
+        return bool(self._ledgers)
 
-    def add(self, positions: Iterable[Position]) -> list[Position]:
+    def add(self, entries: EntryIds) -> EntryIds:
         """Returns those that were added: what the reader has not reached yet needs no queue."""
-        reached = self._reader.position
-        added = [position for position in positions if position < reached]
-        self._positions.update(added)
+        reached, added = self._reader.position, EntryIds()
+        for ledger_id, entry_ids in entries.items():
+            if ledger_id == reached.ledger_id:
+                entry_ids = [entry_id for entry_id in entry_ids if entry_id < reached.entry_id]
+            if entry_ids and ledger_id <= reached.ledger_id:
+                self._ledgers.setdefault(ledger_id, SortedSet()).update(entry_ids)
+                added[ledger_id] = entry_ids
         return added
 
     def clear(self) -> None:
-        self._positions.clear()
+        self._ledgers.clear()
 
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
         """As EntryReader.peek; entries that nobody wants any more leave the queue."""
-        while self._positions:
-            run = self._first_run(min(max_messages, MAX_RUN_ENTRIES))
-            delivery = self._reader.reread(*run[0], run[-1].entry_id, max_bytes)
+        while self._ledgers:
+            ledger_id, entry_ids = self._ledgers.peekitem(0)
+            run = _first_run(entry_ids, min(max_messages, MAX_RUN_ENTRIES))
+            delivery = self._reader.reread(ledger_id, run[0], run[-1], max_bytes)
             if delivery is None:
                 return None
             if delivery.entries:
                 return delivery.part(0, delivery.affordable(max_messages))
-            self._positions.difference_update(run)
+            self._remove(ledger_id, run)
         return None
 
     def advance(self, delivery: Delivery) -> None:
-        self._positions.difference_update(
-            (delivery.ledger_id, entry_id) for entry_id in delivery.entry_ids
-        )
+        self._remove(delivery.ledger_id, delivery.entry_ids)
 
-    def _first_run(self, limit: int) -> list[Position]:
-        """The first positions, as far as their entries are neighbours."""
-        run: list[Position] = []
-        for position in self._positions:
-            if run and (position != run[-1].after or len(run) == limit):
-                break
-            run.append(position)
-        return run
+    def _remove(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        left = self._ledgers.get(ledger_id)
+        if left is not None:
+            left.difference_update(entry_ids)
+            if not left:
+                del self._ledgers[ledger_id]
+
+
+def _first_run(entry_ids: Iterable[int], limit: int) -> list[int]:
+    """The first of them, as far as they are neighbours."""
+    run: list[int] = []
+    for entry_id in islice(entry_ids, limit):
+        if run and entry_id != run[-1] + 1:
+            break
+        run.append(entry_id)
+    return run
 
 
 class RedeliveryCounts:
@@ -84,10 +98,11 @@ class RedeliveryCounts:
     def __bool__(self) -> bool:
         return bool(self._ledgers)
 
-    def increment(self, positions: Iterable[tuple[int, int]]) -> None:
-        for ledger_id, entry_id in positions:
+    def increment(self, entries: EntryIds) -> None:
+        for ledger_id, entry_ids in entries.items():
             counts = self._ledgers.setdefault(ledger_id, {})
-            counts[entry_id] = counts.get(entry_id, 0) + 1
+            for entry_id in entry_ids:
+                counts[entry_id] = counts.get(entry_id, 0) + 1
         if sum(map(len, self._ledgers.values())) > self._prune_at:
             self._prune()
 

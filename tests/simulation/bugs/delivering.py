@@ -9,6 +9,7 @@ from unittest.mock import patch
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.cursors import Cursors
 from pybroker.broker import publish_time
+from pybroker.broker.delivery import by_ledger
 from pybroker.broker.dispatch_key_shared import KeySharedDispatcher
 from pybroker.broker.redelivery import RedeliveryQueue
 from pybroker.broker.subscription import Subscription
@@ -23,9 +24,9 @@ def entry_skipped_after_redelivery() -> Iterator[None]:
     """Of several entries that come back at once the last is lost sight of."""
     right = RedeliveryQueue.add
 
-    def add(self: RedeliveryQueue, positions: Any) -> Any:
-        positions = list(positions)
-        return right(self, positions[:-1] if len(positions) > 1 else positions)
+    def add(self: RedeliveryQueue, entries: Any) -> Any:
+        found = [(ledger_id, entry_id) for ledger_id, ids in entries.items() for entry_id in ids]
+        return right(self, by_ledger(found[:-1] if len(found) > 1 else found))
 
     with patch.object(RedeliveryQueue, "add", add):
         yield
