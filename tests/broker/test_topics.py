@@ -1,75 +1,25 @@
 """Topics over a memory backend: loads are shared and retried, ends are waited for."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from dispatch_fakes import FakeOutcomes, SteppedClock
+from topics_world import ORDERS, Owner, World, run
 
 from managed_ledger.errors import StorageFailed, StorageFull
-from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.broker import subscription as subscription_module
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.producers import AccessMode, Producer
 from pybroker.broker.schemas import StoredSchema
-from pybroker.broker.tenants import Conflict, NotFound, Tenants
+from pybroker.broker.tenants import Conflict, NotFound
 from pybroker.broker.topic import Topic
-from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
 from pybroker.errors import NotAllowed, ServiceNotReady, SubscriptionNotFound, TopicNotFound
 from pybroker.names import COORDINATOR_ASSIGN, TopicName
 
-ORDERS = TopicName.parse("orders")
 P0 = TopicName.parse("orders-partition-0")
-
-
-class Owner:
-    """Of producers and consumers that nobody writes to."""
-
-    writable = True
-
-    def close_producer(self, producer: Producer, reason: str) -> None:
-        pass
-
-    def active_consumer_changed(self, consumer: Consumer, is_active: bool) -> None:
-        pass
-
-    def close_consumer(self, consumer: Consumer, reason: str) -> None:
-        pass
-
-
-class World:
-    def __init__(self, backend: MemoryBackend, config: BrokerConfig) -> None:
-        clock = SteppedClock()
-        self.factory = ManagedLedgerFactory(backend, clock)
-        self.tenants = Tenants(backend.metadata, config)
-        outcomes: Any = FakeOutcomes()
-        self.topics = Topics(self.factory, backend.metadata, self.tenants, outcomes, clock, config)
-
-    async def topic(self, name: TopicName = ORDERS) -> Topic:
-        topic = await self.topics.get(name, create=True)
-        assert topic is not None
-        return topic
-
-    async def use(self, topic: Topic) -> None:
-        await topic.add_producer(Producer(1, "p", Owner()), lambda: None)
-
-
-def run(scenario: Callable[[World], Coroutine[Any, Any, None]], **config: Any) -> None:
-    async def go() -> None:
-        backend = MemoryBackend()
-        await backend.open()
-        world = World(backend, replace(BrokerConfig(), **config))
-        await scenario(world)
-        await world.topics.close()
-        await world.factory.close()
-        await backend.close()
-
-    asyncio.run(go())
 
 
 # -- loading
@@ -260,7 +210,7 @@ def test_names_are_what_clients_can_use() -> None:
 
 def test_a_topic_in_use_is_deleted_only_by_force() -> None:
     async def scenario(world: World) -> None:
-        await world.use(await world.topic())
+        await world.producer(await world.topic())
         with pytest.raises(Conflict):
             await world.topics.delete(ORDERS)
         await world.topics.delete(ORDERS, force=True)
@@ -290,9 +240,9 @@ def test_who_asks_while_a_topic_goes_gets_it_anew() -> None:
         new = await world.topic()
         assert unloading.done()
         assert new is not old
-        await world.use(new)
+        await world.producer(new)
         with pytest.raises(ServiceNotReady):
-            await world.use(old)
+            await world.producer(old)
 
     run(scenario)
 
@@ -364,7 +314,7 @@ def test_deleting_while_it_loads_waits_for_the_load() -> None:
 def test_deleting_a_partitioned_topic_deletes_its_partitions() -> None:
     async def scenario(world: World) -> None:
         await world.topics.create_partitioned(ORDERS, 3)
-        await world.use(await world.topic(P0))
+        await world.producer(await world.topic(P0))
         with pytest.raises(Conflict):
             await world.topics.delete_partitioned(ORDERS)
         assert world.tenants.partitions(ORDERS) == 3
