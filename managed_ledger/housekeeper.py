@@ -74,7 +74,6 @@ class Housekeeper:
         self._cancelled = 0
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         due_s = self._due[0][0]

@@ -104,7 +104,6 @@ class Checkpoints:
         await self._unlink_doomed()  # first: the checkpoint may need their room
         if self.old_journals:
             await self._checkpoint_even_if_full()
-            await self._unlink_doomed()
         await self._in_thread(self._writer.room.keep_reserve)
 
     async def _run(self) -> None:

@@ -1,15 +1,21 @@
 """Entries on their way from the journal into ledger files; a crash before every operation."""
 
 import asyncio
+import errno
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+from at_once import AtOnce
 from bare_ledgers import make_ledger
-from faulty_disk import FaultyDisk
+from faulty_disk import FaultyDisk, failing
+from virtual_loop import LoopClock, run_virtually
 
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.storage import checkpoints
 from managed_ledger.storage.journal import EmbeddedBackend
+from managed_ledger.storage.ledger_files import write_all
 
 CONFIG = ManagedLedgerConfig(max_entries_per_ledger=7, min_rollover_time_ms=0)
 
@@ -205,3 +211,75 @@ def test_relaxed_durability_syncs_by_a_timer(run, clock, monkeypatch):
         await backend.close()
 
     run(scenario())
+
+
+@pytest.mark.parametrize("entry_bytes", [250, 333])
+def test_ledgers_are_flushed_some_bytes_at_a_time_however_many(
+    run, clock, monkeypatch, entry_bytes
+):
+    """A batch is full with so many bytes; one that lacks a single byte takes one entry more."""
+    monkeypatch.setattr(checkpoints, "FLUSH_BYTES", 1000)
+    batches: list[int] = []
+
+    def note(disk, jobs):
+        batches.append(len(jobs))
+        return write_all(disk, jobs)
+
+    monkeypatch.setattr(checkpoints, "write_all", note)
+
+    async def scenario():
+        disk = FaultyDisk()
+        backend = EmbeddedBackend(disk, clock, executor=AtOnce())
+        await backend.open()
+        for number in range(10):
+            ledger = await make_ledger(backend)
+            done = asyncio.get_running_loop().create_future()
+            backend.append(ledger, 0, [bytes([number]) * entry_bytes], [1], done.set_result)
+            assert await done is None
+        await backend.close()
+        assert batches == [4, 4, 2]
+        assert len(disk.names("ledgers")) == 10
+
+    run(scenario())
+
+
+def test_when_the_work_behind_the_journal_has_failed_it_is_not_gone_on_with():
+    async def scenario():
+        disk, fatal = FaultyDisk(), []
+        backend = EmbeddedBackend(
+            disk, LoopClock(), on_fatal=fatal.append, executor=AtOnce(), journal_max_bytes=100
+        )
+        await backend.open()
+        await backend.metadata.put("key", b"x" * 200)
+        disk.fault = failing(errno.EIO, ("fdatasync", "metadata/"))
+        await backend.metadata.put("key", b"x")
+        await asyncio.sleep(5)
+        assert len(fatal) == 1
+        disk.fault = lambda operation, name: None
+        count = len(disk.operations)
+        backend._checkpoints.wake()
+        await asyncio.sleep(5)
+        assert len(disk.operations) == count
+        await backend.close()
+
+    run_virtually(scenario())
+
+
+def test_a_full_disk_is_tried_again_every_second():
+    async def scenario():
+        disk = FaultyDisk()
+        backend = EmbeddedBackend(disk, LoopClock(), executor=AtOnce(), journal_max_bytes=100)
+        await backend.open()
+        await backend.metadata.put("key", b"x" * 200)
+        disk.fault = failing(errno.ENOSPC, ("create", "metadata/"))
+        await backend.metadata.put("key", b"x")
+        await asyncio.sleep(10.5)
+        tried = disk.operations.count(("create", "metadata/snapshot.new"))
+        assert tried == 11
+        assert len(disk.names("journal")) == 2
+        disk.fault = lambda operation, name: None
+        await asyncio.sleep(1)
+        assert len(disk.names("journal")) == 1
+        await backend.close()
+
+    run_virtually(scenario())

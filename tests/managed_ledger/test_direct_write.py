@@ -6,12 +6,19 @@ import os
 import random
 from array import array
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from managed_ledger.storage import direct_write
-from managed_ledger.storage.direct_write import BLOCK_BYTES, BUFFER_BYTES, LEAST_BYTES, take_front
+from managed_ledger.storage.direct_write import (
+    BLOCK_BYTES,
+    BUFFER_BYTES,
+    BUFFERS_KEPT,
+    LEAST_BYTES,
+    take_front,
+)
 from managed_ledger.storage.ledger_files import (
     FlushedPart,
     FlushJob,
@@ -166,6 +173,19 @@ def test_an_error_of_the_disk_is_raised(file: OsFile, monkeypatch: pytest.Monkey
     monkeypatch.setattr(direct_write.os, "pwrite", fail)
     with pytest.raises(OSError, match="no space left"):
         file.pwritev_uncached(parts_of(5, 1_000_000), len(BEFORE))
+
+
+def test_buffers_are_used_again_and_some_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_write, "_free_buffers", [])
+    for _ in range(3):
+        with ExitStack() as stack:
+            used = [stack.enter_context(direct_write._buffer()) for _ in range(BUFFERS_KEPT + 3)]
+            assert len(set(map(id, used))) == len(used), "one for each"
+        assert len(direct_write._free_buffers) == BUFFERS_KEPT
+    (free, *_) = reversed(direct_write._free_buffers)
+    with direct_write._buffer() as buffer:
+        assert buffer is free
+        assert len(buffer) == BUFFER_BYTES
 
 
 def test_taking_the_front_divides_a_view_where_it_must() -> None:

@@ -2,9 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 from virtual_loop import LoopClock, run_virtually
 
+from managed_ledger import housekeeper as housekeeper_module
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.housekeeper import VISITS_A_TURN, Housekeeper
@@ -183,6 +186,40 @@ def test_those_left_when_many_were_cancelled_come_in_their_order() -> None:
         assert seen == sorted(range(0, 3000, 3), key=lambda number: (number % 7, number))
         assert len(housekeeper) == 0
         housekeeper.close()
+
+    run_virtually(scenario())
+
+
+@pytest.mark.parametrize(
+    ("asked", "cancelled", "times"), [(10, 10, 0), (4000, 1500, 0), (3000, 2900, 2)]
+)
+def test_cancelled_visits_are_looked_for_only_when_they_are_many_and_most(
+    monkeypatch: pytest.MonkeyPatch, asked: int, cancelled: int, times: int
+) -> None:
+    looked: list[int] = []
+    monkeypatch.setattr(housekeeper_module, "heapify", lambda due: looked.append(len(due)))
+
+    async def scenario() -> None:
+        housekeeper = Housekeeper()
+        housekeeper.start()
+        visits = [housekeeper.visit_in(1, lambda: None) for _ in range(asked)]
+        for visit in visits[:cancelled]:
+            visit.cancel()
+        assert len(housekeeper) == asked - cancelled
+        assert len(looked) == times
+        housekeeper.close()
+
+    run_virtually(scenario())
+
+
+def test_no_timer_is_left_at_the_end() -> None:
+    async def scenario() -> None:
+        housekeeper = Housekeeper()
+        housekeeper.start()
+        housekeeper.visit_in(3600, lambda: None)
+        housekeeper.close()
+        loop: Any = asyncio.get_running_loop()
+        assert [timer for timer in loop._scheduled if not timer.cancelled()] == []
 
     run_virtually(scenario())
 

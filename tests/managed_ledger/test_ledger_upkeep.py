@@ -15,6 +15,7 @@ from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.group_commit import Group
 from managed_ledger.storage.journal import EmbeddedBackend
+from managed_ledger.storage.ledger_files import BLOCK_BYTES
 from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.trim import Retention
 
@@ -331,6 +332,35 @@ def test_a_read_of_a_ledger_that_was_lost_says_so(run, clock):
         with pytest.raises(LedgerNotFound):
             await ledger.read(EARLIEST, LATEST, 10, 100)
         assert ledger.damaged(position.ledger_id) is None
+
+    run(scenario())
+
+
+def test_who_has_to_know_what_there_is_reads_all_but_what_is_damaged(run, clock, caplog):
+    async def scenario():
+        disk = FaultyDisk()
+        backend = EmbeddedBackend(disk, clock)
+        await backend.open()
+        factory = ManagedLedgerFactory(backend, clock)
+        ledger = await factory.open("log")
+        entries = [bytes([65 + number]) * BLOCK_BYTES for number in range(4)]  # a block each
+        for entry in entries:
+            await ledger.append_one(entry)
+        await factory.close()
+        await backend.close()
+        (name,) = disk.names("ledgers")
+        for block in (1, 2):
+            disk.files[name][block * len(disk.files[name]) // 4 + 1000] ^= 1
+        backend = EmbeddedBackend(disk, clock)
+        await backend.open()
+        ledger = await ManagedLedgerFactory(backend, clock).open("log")
+        found, position = [], EARLIEST
+        while run_ := await ledger.read_whole(position, LATEST, 100, 1 << 20):
+            found += run_.entries
+            position = Position(run_.ledger_id, run_.first_entry_id + len(run_.entries))
+        assert found == [entries[0], entries[3]]
+        assert "log is opened without what is damaged: entries 1 to 1 of ledger" in caplog.text
+        assert "without what is damaged: entries 2 to 2 of ledger" in caplog.text
 
     run(scenario())
 
