@@ -196,6 +196,30 @@ def test_a_reserve_that_was_given_up_is_there_again_soon_after_there_is_room():
     run_virtually(scenario())
 
 
+def test_a_reserve_that_went_though_room_did_not_look_low_is_there_again_too():
+    """Others filled the disk up after it was looked at, and have let go of it since."""
+
+    async def scenario():
+        disk = Disk()
+        backend = await opened(disk, LoopClock(), executor=AtOnce())
+        await backend.metadata.delete("small")
+        await asyncio.sleep(0.1)
+
+        def full(operation: str, name: str) -> None:
+            if operation == "write" and RESERVE in disk.files:
+                raise OSError(errno.ENOSPC, "full", name)
+
+        disk.fault = full
+        await backend.metadata.put("decision", b"to delete", makes_room=True)
+        assert RESERVE not in disk.files
+        disk.fault = lambda operation, name: None
+        await asyncio.sleep(2)
+        assert RESERVE in disk.files
+        await backend.close()
+
+    run_virtually(scenario())
+
+
 def timers() -> int:
     loop: Any = asyncio.get_running_loop()
     return sum(not handle.cancelled() for handle in loop._scheduled)

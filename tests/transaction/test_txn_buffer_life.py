@@ -4,7 +4,7 @@ Transactions whose marker is missing are asked for.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -25,6 +25,7 @@ from managed_ledger.position import Position
 from pybroker.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.names import TxnId
 from pybroker.transaction.transaction_buffer import TransactionBuffer
+from pybroker.transaction.transactional_entries import SINCE
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
 
@@ -71,7 +72,9 @@ async def test_readers_are_told_when_a_failed_append_lets_them_go_on(world: Worl
 async def test_readers_are_told_once_of_a_transaction_s_appends(world: World) -> None:
     """The first one shows what stood before it."""
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
-    first, _ = [await world.send(txn_id, payload) for payload in "ab"]
+    first = await world.send(txn_id, "a")
+    assert world.stable_moves == [ORDERS]
+    await world.send(txn_id, "b")
     assert world.stable_moves == [ORDERS]
     assert buffer.has_open
     assert [each.first_position for each in buffer.ongoing()] == [first]
@@ -120,6 +123,37 @@ async def test_a_topic_whose_mark_was_not_written_is_marked_by_the_next_transact
     assert await world.read() == []
     await world.end(txn_id, COMMIT)
     assert await world.read() == ["a"]
+
+
+@in_world
+async def test_a_topic_is_marked_once_and_where_that_fails_it_is_tried_again_and_again(
+    world: World,
+) -> None:
+    """Though the transaction is over by then, and all of it written down."""
+    buffer, ledger = await world.buffer(), await world.ledger(ORDERS)
+    update, tries = ledger.update_properties, list[bool]()
+
+    def fails_at_first(changes: Mapping[str, str | None]) -> asyncio.Future[None]:
+        tries.append(len(tries) >= 5)
+        if tries[-1]:
+            return update(changes)
+        failed = asyncio.get_running_loop().create_future()
+        failed.set_exception(StorageFull("no space left"))
+        return failed
+
+    with patch.object(ledger, "update_properties", fails_at_first):
+        txn_id = await world.begin_on(ORDERS)
+        await world.send(txn_id, "a")
+        await world.end(txn_id, COMMIT)
+        await asyncio.sleep(120)
+        assert SINCE in ledger.properties
+        txn_id = await world.begin_on(ORDERS)
+        await world.send(txn_id, "b")
+        await world.send(txn_id, "c")
+        await world.end(txn_id, COMMIT)
+        await asyncio.sleep(120)
+    assert tries == [False] * 5 + [True]
+    assert buffer._visit is None
 
 
 @in_world

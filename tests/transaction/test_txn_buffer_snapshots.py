@@ -292,6 +292,8 @@ async def test_ongoing_transactions_say_from_where_and_since_when(world: World) 
     ongoing = [(each.txn_id, each.first_position) for each in buffer.ongoing()]
     assert ongoing == [(first, position), (second, None)]
     assert [each.opened_at_ms - began_ms for each in buffer.ongoing()] == [0, 1000]
+    assert buffer.oldest() == buffer.ongoing()[0]
+    assert buffer.open_count == 2
     world.storage.release()
     await soon()
     assert buffer.ongoing()[1].first_position == position.after

@@ -1,7 +1,7 @@
 """Pending acknowledgements over time: opened again, settled, failed, and their log kept short."""
 
 import asyncio
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 from test_txn_pending_acks import indexes, ten_messages, whole
@@ -25,6 +25,7 @@ from pybroker.errors import (
     TransactionCoordinatorNotFound,
 )
 from pybroker.names import TopicName, TxnId, pending_ack_log
+from pybroker.transaction import pending_ack
 from pybroker.transaction.pending_ack import PendingAck
 from pybroker.transaction.pending_ack_store import AckRecord
 from pybroker.transaction.txn_status import TxnStatus
@@ -73,10 +74,67 @@ async def test_an_end_that_was_lost_is_done_when_the_subscription_is_opened(worl
     await acks.acknowledge(txn_id, whole(at[3]))
     await skip_subscription(world, txn_id)
     await world.end(txn_id, COMMIT)
+    await soon()  # its coordinator's books are closed
     world = await world.crashed()
     await world.acks()
     await soon()
     assert (await world.cursor("sub")).is_deleted(at[3])
+
+
+@in_world
+async def test_many_lost_ends_are_done_some_at_a_time_and_none_after_closing(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    for position in at[:5]:
+        txn_id = await world.begin_acking()
+        await acks.acknowledge(txn_id, whole(position))
+        await skip_subscription(world, txn_id)
+        await world.end(txn_id, COMMIT)
+    await soon()
+    with patch.object(pending_ack, "_SETTLED_A_TURN", 2):
+        opened = await world.crashed()
+        await opened.acks()
+        await soon()
+        cursor = await opened.cursor("sub")
+        assert all(cursor.is_deleted(position) for position in at[:5])
+        closed = await world.crashed()
+        acks = await closed.acks()
+        asked = Mock()
+        acks._outcomes = asked
+        await acks.close()
+        await asyncio.sleep(20)
+        assert asked.mock_calls == []
+
+
+@in_world
+async def test_what_is_being_ended_or_has_ended_is_not_ended_again(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    txn_id = await world.begin_acking()
+    await acks.acknowledge(txn_id, whole(at[3]))
+    await skip_subscription(world, txn_id)
+    await world.end(txn_id, ABORT)
+    world.storage.holding = True
+    ending = acks.end(txn_id, ABORT)
+    assert ending is not None
+    acks._settle([txn_id])
+    assert acks.end(txn_id, ABORT) is ending
+    world.storage.release()
+    await ending
+    acks._settle([txn_id])
+    assert not acks.has_pending
+    assert await log_end(world) == 1  # the acknowledgement, and its end
+
+
+@in_world
+async def test_an_end_that_is_lost_when_the_log_is_short_is_asked_for_too(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    txn_id = await world.begin_acking()
+    await acks.acknowledge(txn_id, whole(at[3]))
+    await acks.checkpoint()
+    await asyncio.sleep(12)
+    await skip_subscription(world, txn_id)
+    await world.end(txn_id, ABORT)
+    await asyncio.sleep(6)
+    assert not acks.has_pending
 
 
 @in_world
@@ -298,6 +356,24 @@ def test_closing_leaves_a_short_log_and_no_timer(in_flight: bool) -> None:
         assert (await world.acks()).is_pending(*at[0])
 
     life()
+
+
+@in_world
+async def test_what_is_being_written_to_shorten_the_log_ends_with_the_closing(
+    world: World,
+) -> None:
+    acks, _, at = await ten_messages(world)
+    await acks.acknowledge(await world.begin_acking(), whole(at[0]))
+    world.storage.holding = True
+    acks._start_checkpoint()
+    await soon()
+    closing = asyncio.ensure_future(acks.close())
+    await soon()
+    world.storage.release()
+    await closing
+    assert len(acks._tasks) == 0
+    world = await world.crashed()
+    assert (await world.acks()).is_pending(*at[0])
 
 
 @in_world
