@@ -1,6 +1,7 @@
 """The simulated world keeps what asyncio promises, and shuffles what it does not."""
 
 import asyncio
+import gc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -90,6 +91,27 @@ def test_a_crashed_node_runs_no_finally_block(world):
     node.crash()
     world.sleep(5)
     assert seen == []
+
+
+def test_what_work_starts_when_it_is_buried_is_buried_too(world, recwarn):
+    async def clean_up():
+        pass
+
+    async def work():
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            started.append(asyncio.get_running_loop().create_task(clean_up()))
+
+    node, started = world.node("a"), []
+    for _ in range(300):
+        node.start(work())
+    world.sleep(1)
+    world.close()
+    assert len(started) == 300
+    started.clear()
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 def test_a_spinning_node_is_noticed(world):

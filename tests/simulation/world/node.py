@@ -93,16 +93,19 @@ class Node(asyncio.AbstractEventLoop):
             hook()
 
     def bury(self) -> None:
-        """Close what was left suspended; whatever its `finally` blocks do has no effect."""
+        """Close what was left suspended, and what its `finally` blocks start then; whatever they do
+        has no effect.
+        """
         events._set_running_loop(self)
         try:
-            for task in self._tasks:
-                if not task.done():
-                    task._log_destroy_pending = False
-                    _close(task.get_coro())
+            while self._tasks:
+                tasks, self._tasks = self._tasks, []
+                for task in tasks:
+                    if not task.done():
+                        task._log_destroy_pending = False
+                        _close(task.get_coro())
         finally:
             events._set_running_loop(None)
-        self._tasks.clear()
         self._kept.clear()
         self._ready.clear()
         self._pools.clear()
