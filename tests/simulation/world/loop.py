@@ -82,7 +82,7 @@ class World:
         self.failures: list[str] = []  # exceptions that nobody handled, on nodes that were alive
         self.nodes: list[Node] = []
         self.numbers = itertools.count()  # of tasks and futures
-        self._rng = self.stream("world")
+        self._random = self.stream("world").random
         self.weather = weather or Weather.draw(self.stream("weather"))
         self.network = Network(self)
         self._events: list[tuple[float, float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -99,11 +99,13 @@ class World:
 
     def at(self, when: float, action: Callable[..., None], *args: Any) -> None:
         self._sequence += 1
-        event = (max(when, self.now), self._rng.random(), self._sequence, action, args)
-        heapq.heappush(self._events, event)
+        when = when if when > self.now else self.now
+        heapq.heappush(self._events, (when, self._random(), self._sequence, action, args))
 
     def after(self, delay_s: float, action: Callable[..., None], *args: Any) -> None:
-        self.at(self.now + delay_s, action, *args)
+        self._sequence += 1
+        event = (self.now + delay_s, self._random(), self._sequence, action, args)
+        heapq.heappush(self._events, event)
 
     def run(self, until: Callable[[], bool], within_s: float, max_steps: int = 2_000_000) -> bool:
         """Let things happen until `until()`; False if `within_s` virtual seconds were not enough.
@@ -112,16 +114,22 @@ class World:
         """
         deadline = self.now + within_s
         budget = self.steps + max_steps
+        events_to_come = self._events
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(firstiter=self._keep_asyncgen)
         try:
             while not until():
-                if not self._events or self._events[0][0] > deadline:
+                if not events_to_come or events_to_come[0][0] > deadline:
                     self.now = max(self.now, deadline)
                     return False
                 if self.steps >= budget:
                     raise OutOfSteps(f"{max_steps} steps without an end, at {self.now:.3f} s")
-                self._step()
+                when, _, _, action, args = heapq.heappop(events_to_come)
+                if action is Node.timer_due and args[1]._cancelled:
+                    continue  # does not even move time
+                self.steps += 1
+                self.now = when
+                action(*args)
         finally:
             sys.set_asyncgen_hooks(*hooks)
         return True
@@ -146,14 +154,6 @@ class World:
             for node in self.nodes:
                 node.bury()
             self._events.clear()
-
-    def _step(self) -> None:
-        when, _, _, action, args = heapq.heappop(self._events)
-        if action is Node.timer_due and args[1].cancelled():
-            return  # does not even move time
-        self.steps += 1
-        self.now = when
-        action(*args)
 
     def _keep_asyncgen(self, generator: Any) -> None:
         if isinstance(node := events._get_running_loop(), Node):

@@ -29,22 +29,22 @@ class SimulatedCrash(BaseException):
 class SimulatedTask(asyncio.Task):
     """Hashes by number, not by address: the order of a set of tasks is the seed's alone."""
 
-    def __init__(self, *args: Any, loop: "Node", **kwargs: Any) -> None:
-        self._number = next(loop.world.numbers)
-        super().__init__(*args, loop=loop, **kwargs)
+    _number = -1
 
     def __hash__(self) -> int:
+        if self._number < 0:
+            self._number = next(self.get_loop().world.numbers)
         return self._number
 
 
 class SimulatedFuture(asyncio.Future):
     """Hashes by number, as tasks do."""
 
-    def __init__(self, *args: Any, loop: "Node", **kwargs: Any) -> None:
-        self._number = next(loop.world.numbers)
-        super().__init__(*args, loop=loop, **kwargs)
+    _number = -1
 
     def __hash__(self) -> int:
+        if self._number < 0:
+            self._number = next(self.get_loop().world.numbers)
         return self._number
 
 
@@ -56,7 +56,7 @@ class Node(asyncio.AbstractEventLoop):
         self.name = name
         self.dead = False
         self.crash_hooks: list[Callable[[], None]] = []
-        self._rng = world.stream(f"node {name}")
+        self._random = world.stream(f"node {name}").random
         self._ready: deque[asyncio.Handle] = deque()
         self._awake = False
         self._tasks: list[SimulatedTask] = []
@@ -126,19 +126,20 @@ class Node(asyncio.AbstractEventLoop):
             self.world.after(self._iteration_time(), self._iterate)
 
     def _iteration_time(self) -> float:
-        weather = self.world.weather
-        seconds = weather.iteration_s * self._rng.random()
-        if weather.stall_chance and self._rng.random() < weather.stall_chance:
-            seconds += weather.stall_s * self._rng.random()
+        weather, random = self.world.weather, self._random
+        seconds = weather.iteration_s * random()
+        if weather.stall_chance and random() < weather.stall_chance:
+            seconds += weather.stall_s * random()
         return seconds
 
     def _iterate(self) -> None:
+        ready = self._ready
         events._set_running_loop(self)
         try:
-            for _ in range(len(self._ready)):
+            for _ in range(len(ready)):
                 if self.dead:
                     return
-                handle = self._ready.popleft()
+                handle = ready.popleft()
                 if not handle._cancelled:
                     handle._run()
         finally:
@@ -207,7 +208,7 @@ class Node(asyncio.AbstractEventLoop):
             self.world.after(self._job_delay(), self._run_job, pool.waiting.popleft(), pool)
 
     def _job_delay(self) -> float:
-        return self.world.weather.job_delay_s * self._rng.random()
+        return self.world.weather.job_delay_s * self._random()
 
     def _run_job(self, job: Job, pool: "_Pool") -> None:
         if self.dead:
