@@ -144,6 +144,7 @@ async def _serve(config: BrokerConfig, data_dir: Path, http: bool) -> int:
         return _refuse(error)
     _collect_garbage_seldom()
     print(_ready_line(broker), flush=True)
+    _keep_memory_at_hand()
     await stop.wait()
     await broker.stop()
     return 0
@@ -156,6 +157,12 @@ def _collect_garbage_seldom() -> None:
     """
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
+
+
+def _keep_memory_at_hand() -> None:
+    from pybroker.memory import keep_memory_at_hand  # takes a while: those who wait are served
+
+    keep_memory_at_hand()
 
 
 def _ready_line(broker: "Broker") -> str:
