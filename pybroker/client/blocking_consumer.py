@@ -31,7 +31,7 @@ class _Receiving:
             self._thread.refuse_to_wait()
             message = queue.take_within(None if timeout_millis is None else timeout_millis / 1000)
         if len(queue.taken) >= queue.half and not queue.telling:
-            queue.telling = True
+            queue.telling = queue.awaited = True
             self._thread.post(self._handover.settle)
             if not self._thread.is_current:
                 queue.wait_until_told()

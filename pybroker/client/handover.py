@@ -37,7 +37,7 @@ class Handover:
             # Of a consumer that has ended, the broker delivers them again.
             with contextlib.suppress(PulsarException):
                 self._core.acknowledge_now(acknowledged)
-        if self.queue.telling:
+        if self.queue.awaited:
             # Behind what writes to the connections at the end of this turn.
             asyncio.get_running_loop().call_soon(self.queue.told)
 

@@ -29,6 +29,7 @@ class ThreadQueue(ReceiveQueue):
         self._waiting_threads = 0
         self.taken: list[Message] = []  # by threads, and not settled
         self.telling = False  # that there is enough of it: the loop's thread will settle it
+        self.awaited = False  # that what is settled leaves
         self._told = threading.Condition(self._lock)
 
     # --- for threads ------------------------------------------------------------------------
@@ -67,7 +68,7 @@ class ThreadQueue(ReceiveQueue):
     def wait_until_told(self) -> None:
         """While there are more messages to take: who finds none waits anyway."""
         with self._lock:
-            if self.telling and self._messages:
+            if self.awaited and self._messages:
                 self._told.wait(_PATIENCE_S)
 
     # --- for the loop's thread --------------------------------------------------------------
@@ -90,12 +91,13 @@ class ThreadQueue(ReceiveQueue):
     def settle(self) -> None:
         with self._lock:
             taken, self.taken = self.taken, []
+            self.telling = False
         tell_taken(taken)
 
     def told(self) -> None:
         """What was settled is on its way to the broker."""
         with self._lock:
-            self.telling = False
+            self.awaited = False
             self._told.notify_all()
 
     def discard(self, receiver: object) -> int:

@@ -73,11 +73,12 @@ def test_who_took_half_goes_on_when_that_and_what_was_acknowledged_has_left(
             told()
 
         queue.told = watched  # type: ignore[method-assign]
-        queue.telling = True
+        queue.telling = queue.awaited = True
         handover.settle()
-        assert queue.telling
+        assert not queue.telling, "what is taken from now on is told anew"
+        assert queue.awaited
         await turns()
-        assert not queue.telling
+        assert not queue.awaited
 
     broker.run(work())
     assert written == [1]
@@ -89,13 +90,13 @@ def test_a_thread_that_took_half_waits_for_the_loop_and_not_for_ever():
     queue = ThreadQueue()
     queue.wait_until_told()  # There is nothing to wait for.
     queue.put([object()])  # type: ignore[list-item]
-    queue.telling = True
+    queue.awaited = True
     queue.wait_until_told()
     thread = threading.Thread(target=lambda: [queue.wait_until_told() for _ in range(100)])
     thread.start()
     queue.told()
     thread.join()
-    assert not queue.telling
+    assert not queue.awaited
 
 
 def test_closing_settles_first(broker: ScriptedBroker, client: Any):
