@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
 
 from managed_ledger.factory import ManagedLedgerFactory
-from pybroker.names import PENDING_ACK_SUFFIX, TopicName, TxnId, pending_ack_log
+from pybroker.names import PENDING_ACK_SUFFIX, TopicName, TxnId
 from pybroker.transaction.pending_ack_store import AckRecord, PendingAckStore, Record
 
 log = logging.getLogger(__name__)
@@ -73,12 +73,10 @@ def _of_topic(records: Sequence[Record], ledger_ids: Sequence[int]) -> list[Reco
 async def _write_anew(
     factory: ManagedLedgerFactory, owner: _Subscription, records: Sequence[Record]
 ) -> None:
-    name = pending_ack_log(owner.topic, owner.name)
-    await factory.delete(name)
-    store = await PendingAckStore.open_log(factory, name)
+    store = await PendingAckStore.open(factory, owner.topic, owner.name)
     await store.replace_past(records, _nothing)
     await store.close()
 
 
 async def _nothing() -> None:
-    """Nothing elsewhere depends on what the log had before: it was empty."""
+    """Nothing elsewhere depends on what the log had before: nobody has used it."""

@@ -24,6 +24,7 @@ from managed_ledger.errors import ManagedLedgerError, StorageFull
 from managed_ledger.position import Position
 from pybroker.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.names import TxnId
+from pybroker.transaction import transaction_buffer
 from pybroker.transaction.transaction_buffer import TransactionBuffer
 from pybroker.transaction.transactional_entries import SINCE
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
@@ -254,6 +255,34 @@ async def test_an_end_lost_long_after_a_crash_is_asked_for(world: World) -> None
     assert await world.read() == []
     await asyncio.sleep(6)
     assert await world.read() == ["a"]
+
+
+@in_world
+async def test_many_lost_ends_are_asked_for_some_at_a_time(world: World) -> None:
+    txn_ids = [await world.begin_on(ORDERS) for _ in range(5)]
+    for txn_id in txn_ids:
+        await world.send(txn_id, "a")
+        await skip_topic(world, txn_id)
+    for txn_id in txn_ids:
+        await world.end(txn_id, COMMIT)
+    buffer = await world.buffer()
+    assert buffer.open_count == 5
+    with patch.object(transaction_buffer, "_SETTLED_A_TURN", 2):
+        await asyncio.sleep(5.1)
+    assert buffer.open_count == 0
+
+
+@in_world
+async def test_a_topic_whose_mark_was_not_written_is_marked_when_it_is_closed(world: World) -> None:
+    buffer, ledger = await world.buffer(), await world.ledger(ORDERS)
+    failed = asyncio.get_running_loop().create_future()
+    failed.set_exception(StorageFull("no space left"))
+    with patch.object(ledger, "update_properties", Mock(return_value=failed)):
+        await world.send(await world.begin_on(ORDERS), "a")
+    assert SINCE not in ledger.properties
+    await buffer.close()
+    assert SINCE in ledger.properties
+    assert await (await world.crashed()).read() == []
 
 
 @in_world

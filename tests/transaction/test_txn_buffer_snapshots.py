@@ -18,6 +18,7 @@ from txn_world import (
 
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.position import Position
+from managed_ledger.storage.operations import Remove
 from pybroker.names import TopicName
 from pybroker.transaction import transaction_buffer
 from pybroker.transaction.buffer_snapshot import ledgers_with_snapshots, snapshot_keys
@@ -134,6 +135,8 @@ async def test_what_a_snapshot_failed_to_write_the_next_one_does(world: World) -
     await world.end(txn_id, ABORT)
     changes = buffer._changes
     assert changes == 2
+    await asyncio.sleep(12)
+    assert buffer._visit is None, "so little is not worth a snapshot"
     world.storage.full = True
     with pytest.raises(ManagedLedgerError):
         await buffer._snapshot()
@@ -180,6 +183,42 @@ async def test_a_buffer_that_is_stopped_writes_nothing(world: World) -> None:
     await asyncio.sleep(60)
     assert buffer._snapshots.head() is None
     assert str(buffer) == f"The transaction buffer of {ORDERS}"
+
+
+@in_world
+async def test_a_snapshot_on_its_way_is_given_up_when_the_buffer_is_stopped(world: World) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.send(txn_id, "a")
+    await world.end(txn_id, COMMIT)
+    with of_few_entries():
+        buffer._start_snapshot_if_due()
+    await buffer.stop()
+    await soon()
+    assert len(buffer._tasks) == 0
+    assert buffer._snapshots.head() is None
+
+
+@in_world
+async def test_what_was_hidden_in_a_ledger_that_went_is_deleted_once(world: World) -> None:
+    """With the first snapshot that is written after that."""
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.send(txn_id, "a")
+    await world.end(txn_id, ABORT)
+    buffer._ledger_trimmed(77)
+
+    def deletions() -> int:
+        removed = [op.key for op in world.storage._durable if isinstance(op, Remove)]
+        return removed.count(buffer._snapshots._hidden_key(77))
+
+    world.storage.full = True
+    for _ in range(2):
+        with pytest.raises(ManagedLedgerError):
+            await buffer._snapshot()
+    world.storage.full = False
+    assert deletions() == 0
+    for _ in range(2):
+        await buffer._snapshot()
+        assert deletions() == 1
 
 
 @in_world

@@ -1,7 +1,9 @@
 """The logs of coordinators and of pending acknowledgements: their bytes, and reading them again."""
 
+from unittest.mock import patch
+
 import pytest
-from txn_world import COMMIT, ORDERS, World, in_world
+from txn_world import COMMIT, COPIES, ORDERS, World, in_world
 
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.position import Position
@@ -94,3 +96,24 @@ def test_who_cannot_read_a_log_says_which(log: str) -> None:
             await (await world.crashed()).acks()
 
     life()
+
+
+@in_world
+async def test_a_snapshot_has_what_each_transaction_touches_and_drops_outcomes_that_are_old(
+    world: World,
+) -> None:
+    txn_id = await world.begin_on(ORDERS, COPIES)
+    for name in ("sub", "other"):
+        await world.add_subscription(txn_id, name)
+    coordinator = await world.coordinators.get(0)
+    outcomes = coordinator._store.outcomes
+    for changes, chunks in [(({3: b"packed"}, []), 1), (({}, [3]), 0)]:
+        with patch.object(outcomes, "take_changes", lambda changes=changes: changes):
+            await coordinator._log.snapshot(coordinator._store)
+        assert len(world.storage.metadata.keys("transaction-outcomes/0/")) == chunks
+    before = coordinator.metadata(txn_id)
+    again = (await (await world.crashed()).coordinators.get(0)).metadata(txn_id)
+    assert before is not None and again is not None
+    assert list(again.partitions) == [ORDERS, COPIES]
+    assert again.subscriptions == before.subscriptions
+    assert len(again.subscriptions) == 2

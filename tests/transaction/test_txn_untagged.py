@@ -107,6 +107,12 @@ def test_metadata_is_believed_within_the_untagged_span_only(
     assert [entries.first for entries in found] == [Position(1, at) for at in untagged]
 
 
+def test_an_older_entry_that_is_not_to_be_read_hides_no_transaction_behind_it() -> None:
+    run = EntryRun(1, 0, [b"nonsense", naming(TxnId(0, 5), "")], [1] * 2)
+    span = UntaggedSpan.of({"transactions": "0:7"})
+    assert [entries.first for entries in transactional_entries(run, span)] == [Position(1, 1)]
+
+
 def test_a_tag_tells_transaction_and_action() -> None:
     run = EntryRun(1, 0, [b""] * 4, [1] * 4)
     txn_id = TxnId(2**64 - 1, 0)
