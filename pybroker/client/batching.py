@@ -52,8 +52,9 @@ def compressed(plain: bytes, count: int, compression_type: CompressionType) -> E
 
 
 def append_message(parts: list[bytes], message: Outgoing, sequence_id: int | None) -> None:
-    content, properties, partition_key, ordering_key, _, event_timestamp, _ = message
-    if properties or partition_key is not None or ordering_key is not None or event_timestamp:
+    content, properties, partition_key, ordering_key, _, event_time, _, null_value = message
+    keyed = partition_key is not None or ordering_key is not None
+    if keyed or properties or event_time or null_value:
         single = _single_metadata(message, sequence_id).SerializeToString()
     else:
         single = _plain_metadata(len(content))
@@ -68,7 +69,7 @@ def _plain_metadata(size: int) -> bytes:
 
 
 def _single_metadata(message: Outgoing, sequence_id: int | None) -> pb.SingleMessageMetadata:
-    return pb.SingleMessageMetadata(
+    single = pb.SingleMessageMetadata(
         payload_size=len(message.content),
         sequence_id=sequence_id,
         properties=key_values(message.properties),
@@ -76,6 +77,9 @@ def _single_metadata(message: Outgoing, sequence_id: int | None) -> pb.SingleMes
         ordering_key=message.ordering_key,
         event_time=message.event_timestamp,
     )
+    if message.null_value:
+        single.null_value = True
+    return single
 
 
 def key_values(properties: dict[str, str] | None) -> list[pb.KeyValue]:

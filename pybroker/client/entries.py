@@ -32,6 +32,8 @@ class EntryWriter:
         metadata.properties.extend(key_values(message.properties))
         if message.event_timestamp:
             metadata.event_time = message.event_timestamp
+        if message.null_value:
+            metadata.null_value = True
         if message.deliver_at_ms is not None:
             metadata.deliver_at_time = message.deliver_at_ms
         payload = codec(self.compression_type).compress(message.content)

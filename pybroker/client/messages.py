@@ -184,6 +184,8 @@ class Outgoing(NamedTuple):
     sequence_id: int | None = None
     event_timestamp: int | None = None
     deliver_at_ms: int | None = None
+    # No value at all, as in a record that deletes; `content` is empty then.
+    null_value: bool = False
 
 
 class ReceivedEntry:
@@ -288,6 +290,10 @@ class Message:
 
     def partition_key(self) -> str:
         return self._own.partition_key
+
+    def has_partition_key(self) -> bool:
+        """Tells an empty key from none."""
+        return self._own.HasField("partition_key")
 
     def ordering_key(self) -> bytes:
         return self._own.ordering_key

@@ -76,7 +76,9 @@ class Observer(threading.Thread):
     def run(self) -> None:
         while not (self._finish.is_set() and self._control.is_at_end()):
             for message in self._control.read(_READ_TIMEOUT_MS):
-                self._check(Marker.from_bytes(message.data()))
+                marker = Marker.from_bytes(message.data())
+                if not marker.is_opening:
+                    self._check(marker)
 
     def finish(self, timeout_s: float) -> None:
         """Returns when everything visible has been checked."""

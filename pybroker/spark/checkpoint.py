@@ -6,14 +6,17 @@ the checkpoint can end its predecessor's transaction instead of waiting for it t
 through Hadoop's file systems, because the checkpoint may be on any of them.
 """
 
+import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pybroker.errors import MetadataError
+from pybroker.errors import MetadataError, NotAllowed
 from pybroker.names import TxnId
 from pybroker.spark.offsets import CursorName, SourceOffset, Span, is_pulsar_offset
+from pybroker.spark.work import Work
 
 _OFFSET_LOG_VERSION = "v1"
 _OPEN_TRANSACTION = "pybroker-open-transaction"
@@ -36,15 +39,22 @@ class Checkpoint:
                 "the same location as the option checkpointLocation"
             )
 
-    def progress(self, batch_id: int) -> dict[CursorName, Span]:
-        """What the batch reads from our sources; a source that did not move reads nothing."""
+    def work(self, query_id: str, batch_id: int) -> Work:
+        """What the batch reads from our sources; a source that did not move reads nothing.
+
+        Raises NotAllowed if two sources share a cursor: it can pass over the messages of one only.
+        """
+        lines = self._sources(batch_id)
         before = self._sources(batch_id - 1) if batch_id > 0 else []
+        _require_cursors_of_their_own(lines)
         progress: dict[CursorName, Span] = {}
-        for index, source in enumerate(self._sources(batch_id)):
-            unmoved = index < len(before) and before[index] == source
-            if is_pulsar_offset(source) and not unmoved:
-                progress.update(SourceOffset.from_json(source).progress())
-        return progress
+        for index, line in enumerate(lines):
+            unmoved = index < len(before) and before[index] == line
+            offset = _ours(line)
+            if offset is not None and not unmoved:
+                progress.update(offset.progress())
+        digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        return Work(query_id, batch_id, progress, digest)
 
     def open_transaction(self) -> TxnId | None:
         text = self._read(_OPEN_TRANSACTION)
@@ -57,7 +67,8 @@ class Checkpoint:
         finally:
             stream.close()
 
-    def _sources(self, batch_id: int) -> list[Any]:
+    def _sources(self, batch_id: int) -> list[str]:
+        """Each source's offset, as it wrote it."""
         text = self._read(f"offsets/{batch_id}")
         if text is None:
             raise MetadataError(f"{self._location} holds no offsets of batch {batch_id}")
@@ -67,7 +78,7 @@ class Checkpoint:
                 f"{self._location}/offsets/{batch_id} has version {version}, which this pybroker "
                 f"cannot read: it knows {_OFFSET_LOG_VERSION}"
             )
-        return [_parsed(line) for line in sources]
+        return sources
 
     def _read(self, name: str) -> str | None:
         path = self._path(name)
@@ -84,9 +95,23 @@ class Checkpoint:
         return self._jvm.org.apache.hadoop.fs.Path(self._location + suffix)
 
 
-def _parsed(line: str) -> object:
+def _ours(line: str) -> SourceOffset | None:
     """Other sources may write what is no JSON; such a line is none of ours."""
     try:
-        return json.loads(line)
+        offset = json.loads(line)
     except ValueError:
-        return line
+        return None
+    return SourceOffset.from_json(offset) if is_pulsar_offset(offset) else None
+
+
+def _require_cursors_of_their_own(lines: Sequence[str]) -> None:
+    seen: set[CursorName] = set()
+    for offset in filter(None, map(_ours, lines)):
+        cursors = {CursorName(topic, offset.subscription) for topic in offset.spans}
+        for shared in sorted(seen & cursors):
+            raise NotAllowed(
+                f"Two sources of this query read {shared}, whose cursor can follow only one of "
+                "them: give each source a subscription of its own, or load the source once and "
+                "use its DataFrame twice"
+            )
+        seen |= cursors

@@ -5,14 +5,15 @@ holds the cursor until it ends, so of any number of drivers, live or forgotten, 
 
 1. Find the batch's spans in Spark's offset log, and end the transaction that an earlier driver of
    this checkpoint may have left open.
-2. Read the cursors: behind the spans, the batch was committed and is skipped; before them, it runs;
-   anything else is an error.
-3. Begin a transaction, acknowledge the ends (which takes the lock before any output), publish the
-   output and a marker, commit.
+2. Read the cursors and this query's newest marker: pybroker.spark.decision says whether the batch
+   runs, is skipped because it was committed, or is refused.
+3. Begin a transaction, acknowledge the ends and the newest marker (which takes the locks before any
+   output), publish the output and a marker, commit.
 4. If anything at the broker failed or its outcome is unknown: a new connection, and back to 1.
 
-A batch that reads nothing from Pulsar has no cursor to be fenced by: the newest marker on the
-control topic stands in for it.
+A batch that reads nothing from Pulsar is fenced by the chain of the query's markers alone
+(pybroker.spark.chain). A skipped batch is evaluated, for the sake of the query's state, over input
+that is kept for it (pybroker.spark.replay).
 """
 
 import contextlib
@@ -39,6 +40,7 @@ from pybroker.client import (
 from pybroker.errors import (
     InvalidTxnStatus,
     MetadataError,
+    NotAllowed,
     ProducerFenced,
     PulsarError,
     ServiceNotReady,
@@ -47,12 +49,16 @@ from pybroker.errors import (
     TransactionNotFound,
 )
 from pybroker.names import TxnId
+from pybroker.spark.chain import Chain
 from pybroker.spark.checkpoint import Checkpoint
 from pybroker.spark.decision import Decision, decide
+from pybroker.spark.ending import when_terminated
+from pybroker.spark.evaluation import evaluate, evaluate_rest
 from pybroker.spark.marker import Marker
-from pybroker.spark.offsets import Progress
 from pybroker.spark.publish import publish_from_driver, publish_from_executors
+from pybroker.spark.replay import keep_input, require_input
 from pybroker.spark.session import Connect, Session, connect
+from pybroker.spark.work import Work
 
 log = logging.getLogger("pybroker.spark")
 
@@ -90,15 +96,6 @@ class Step(StrEnum):
     MARKED = "marked"
     COMMITTED = "committed"
     SKIPPED = "skipped"
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One micro-batch: which it is and what it reads."""
-
-    query_id: str
-    batch_id: int
-    progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,17 +156,32 @@ class ExactlyOnce:
     _session: Session | None = None
     _open_transaction: TxnId | None = None
     _predecessor_settled: bool = False
+    _chain: Chain | None = None
+    _run_id: str | None = None
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         checkpoint = Checkpoint(batch.sparkSession, self.options.checkpoint)
         query_id = _query_id(batch.sparkSession)
+        self._close_with_the_run(batch.sparkSession, query_id)
         checkpoint.require(query_id)
-        work = Work(query_id, batch_id, checkpoint.progress(batch_id))
+        work = checkpoint.work(query_id, batch_id)
         batch.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             self.process(batch, work, checkpoint)
         finally:
             batch.unpersist()
+
+    def close(self) -> None:
+        """Of a query that has ended."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _close_with_the_run(self, spark: SparkSession, query_id: str) -> None:
+        run_id = spark.sparkContext.getLocalProperty("spark.jobGroup.id")
+        if run_id is not None and run_id != self._run_id:
+            self._run_id = run_id
+            when_terminated(spark, query_id, run_id, self.close)
 
     def process(self, batch: DataFrame, work: Work, checkpoint: Checkpoint) -> None:
         """Returns when the batch's transaction is known to be committed."""
@@ -202,49 +214,55 @@ class ExactlyOnce:
             self._session = Session(self.options.connect(self.options.service_url))
         session = self._session
         self._settle(session, checkpoint)
-        if self._decide(session, work) is Decision.SKIP:
-            _evaluate(batch)
+        chain = self._chain_of(work)
+        newest = chain.newest(session)
+        if decide(work, session.cursors(work.progress), newest) is Decision.SKIP:
+            require_input(session, work.progress, newest)
+            evaluate(batch)
             self._tell(Step.SKIPPED, work)
             return
+        kept = keep_input(session, work.progress, newest.kept)
         txn = session.client.new_transaction(timeout_ms=self.options.transaction_timeout_ms)
         checkpoint.record_transaction(txn.txn_id)
         self._open_transaction = txn.txn_id
-        self._run(session, batch, work, txn)
+        marker = Marker(work.query_id, work.batch_id, txn.txn_id, work.progress, work.sources, kept)
+        self._run(session, batch, work, marker, txn)
         self._open_transaction = None
 
-    def _decide(self, session: Session, work: Work) -> Decision:
-        if work.progress:
-            return decide(work.progress, session.cursors(work.progress))
-        newest = session.last_marker(self.options.control_topic)
-        committed = (
-            newest is not None
-            and newest.query_id == work.query_id
-            and newest.batch_id >= work.batch_id
-        )
-        return Decision.SKIP if committed else Decision.RUN
+    def _chain_of(self, work: Work) -> Chain:
+        """Another query's than the last time, if the same function is given to it afterwards."""
+        if self._chain is None or not self._chain.is_of(work.query_id):
+            self._chain = Chain(self.options.control_topic, work.query_id)
+        return self._chain
 
-    def _run(self, session: Session, batch: DataFrame, work: Work, txn: Transaction) -> None:
+    def _run(
+        self, session: Session, batch: DataFrame, work: Work, marker: Marker, txn: Transaction
+    ) -> None:
+        chain = self._chain_of(work)
         for name, span in work.progress.items():
             session.acknowledge(name, span.to, txn)
+        chain.acknowledge(session, txn)
         self._tell(Step.ACKNOWLEDGED, work)
-        self._publish(session, self.write(batch, work.batch_id), txn)
+        self._publish(session, _outputs(self.write(batch, work.batch_id)), txn, work.batch_id)
+        evaluate_rest(batch)
         self._tell(Step.PUBLISHED, work)
-        marker = Marker(work.query_id, work.batch_id, txn.txn_id, work.progress)
-        session.producer(self.options.control_topic).send(marker.to_bytes(), txn=txn)
+        link = chain.publish(session, marker, txn)
         self._tell(Step.MARKED, work)
         txn.commit()
+        chain.committed(link)
         self._tell(Step.COMMITTED, work)
 
     def _publish(
-        self, session: Session, outputs: Mapping[str, DataFrame], txn: Transaction
+        self, session: Session, outputs: Mapping[str, DataFrame], txn: Transaction, turn: int
     ) -> None:
         if not outputs:
             return
         partitions = {topic: session.partitions(topic) for topic in outputs}
         if self.options.mode == "driver":
-            publish_from_driver(outputs, partitions, session, txn)
+            publish_from_driver(outputs, partitions, session, txn, turn)
         else:
-            publish_from_executors(outputs, partitions, self.options.service_url, txn.txn_id)
+            url = self.options.service_url
+            publish_from_executors(outputs, partitions, url, txn.txn_id, turn)
 
     def _settle(self, session: Session, checkpoint: Checkpoint) -> None:
         """Ends the transaction left open by this driver's last attempt, or by the driver before.
@@ -263,6 +281,8 @@ class ExactlyOnce:
         """Leaves the session, and the transaction too if the broker can be told."""
         log.warning("Batch %d of query %s: %s", work.batch_id, work.query_id, error)
         session, self._session = self._session, None
+        if self._chain is not None:
+            self._chain.forget()
         if session is None:
             return
         if self._open_transaction is not None and not isinstance(error, _UNANSWERED):
@@ -285,9 +305,13 @@ def _end(session: Session, txn_id: TxnId) -> None:
         session.client.attach_transaction(txn_id).commit()
 
 
-def _evaluate(batch: DataFrame) -> None:
-    """A stateful query keeps its state by being evaluated, committed output or not."""
-    batch.write.format("noop").mode("overwrite").save()
+def _outputs(returned: object) -> Mapping[str, DataFrame]:
+    if isinstance(returned, Mapping):
+        return returned
+    raise NotAllowed(
+        f"write returned {type(returned).__name__}, and it must return a dictionary of topics and "
+        "DataFrames: did it forget its return? A batch that publishes nothing returns {}"
+    )
 
 
 def _query_id(spark: SparkSession) -> str:
@@ -300,6 +324,7 @@ def _query_id(spark: SparkSession) -> str:
 def _fenced(work: Work, error: TransactionConflict) -> Fenced:
     return Fenced(
         f"Batch {work.batch_id} of query {work.query_id} wrote nothing: another transaction holds "
-        f"the source's cursor ({error}). Another driver works on this subscription: stop one of "
-        "them; or one died and took its checkpoint along: wait for its transaction's timeout"
+        f"the source's cursor, or the query's own ({error}). Another driver works on this "
+        "subscription or checkpoint: stop one of them; or one died and took its checkpoint along: "
+        "wait for its transaction's timeout"
     )

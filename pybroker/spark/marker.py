@@ -1,15 +1,22 @@
 """The record that each transaction leaves on the control topic: what it read, and who ran it.
 
-It is published in the transaction itself, so a marker that can be read is a batch that counts.
+It is published in the transaction itself, so a marker that can be read is a batch that counts. A
+query's first one, its opening, is of no batch: it is published plainly, before there are any.
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
 
 from pybroker.names import TxnId
 from pybroker.spark.offsets import CursorName, Position, Progress, Span
+from pybroker.spark.work import Work
+
+_OPENING: Final = -1
+_NO_TRANSACTION: Final = TxnId(0, 0)
+
+Places = Mapping[CursorName, Position]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,32 +25,70 @@ class Marker:
     batch_id: int
     txn_id: TxnId
     progress: Progress
+    # See Work; markers of earlier versions have none.
+    sources: str = ""
+    # Behind which positions all input is kept, should this batch be evaluated again; also of
+    # the cursors over which earlier batches passed.
+    kept: Places = field(default_factory=dict)
+
+    @classmethod
+    def opening(cls, query_id: str) -> Self:
+        return cls(query_id, _OPENING, _NO_TRANSACTION, {})
+
+    @property
+    def is_opening(self) -> bool:
+        return self.batch_id == _OPENING
+
+    def is_of(self, work: Work) -> bool:
+        """Whether it is that batch's, and the batch reads now what it read then."""
+        same_sources = self.sources in ("", work.sources)
+        return (
+            (self.query_id, self.batch_id) == (work.query_id, work.batch_id)
+            and self.progress == work.progress
+            and same_sources
+        )
 
     def to_bytes(self) -> bytes:
         fields = {
             "query_id": self.query_id,
             "batch_id": self.batch_id,
             "txn_id": list(self.txn_id),
-            "starts": self._positions(lambda span: span.after),
-            "ends": self._positions(lambda span: span.to),
+            "starts": _nested({name: span.after for name, span in self.progress.items()}),
+            "ends": _nested({name: span.to for name, span in self.progress.items()}),
+            "sources": self.sources,
+            "kept": _nested(self.kept),
         }
         return json.dumps(fields).encode()
 
-    def _positions(self, place: Callable[[Span], Position]) -> dict[str, dict[str, str]]:
-        positions: dict[str, dict[str, str]] = {}
-        for name, span in self.progress.items():
-            positions.setdefault(name.subscription, {})[name.topic] = str(place(span))
-        return positions
-
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        fields: dict[str, Any] = json.loads(data)
-        progress = {
-            CursorName(topic, subscription): Span(
-                Position.parse(fields["starts"][subscription][topic]), Position.parse(end)
+        """Raises ValueError, also where a field is missing or of another kind."""
+        try:
+            fields: dict[str, Any] = json.loads(data)
+            starts, ends = _flat(fields["starts"]), _flat(fields["ends"])
+            progress = {name: Span(starts[name], end) for name, end in ends.items()}
+            return cls(
+                fields["query_id"],
+                int(fields["batch_id"]),
+                TxnId(*fields["txn_id"]),
+                progress,
+                fields.get("sources", ""),
+                _flat(fields.get("kept", {})),
             )
-            for subscription, ends in fields["ends"].items()
-            for topic, end in ends.items()
-        }
-        txn_id = TxnId(*fields["txn_id"])
-        return cls(fields["query_id"], fields["batch_id"], txn_id, progress)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"This is no marker: {data[:200]!r}") from error
+
+
+def _nested(places: Places) -> dict[str, dict[str, str]]:
+    nested: dict[str, dict[str, str]] = {}
+    for name, position in places.items():
+        nested.setdefault(name.subscription, {})[name.topic] = str(position)
+    return nested
+
+
+def _flat(nested: Mapping[str, Mapping[str, str]]) -> dict[CursorName, Position]:
+    return {
+        CursorName(topic, subscription): Position.parse(text)
+        for subscription, places in nested.items()
+        for topic, text in places.items()
+    }

@@ -7,12 +7,13 @@ not the consumers, decide which of them may move the cursor.
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pybroker.client import (
     Client,
     Consumer,
+    ConsumerCryptoFailureAction,
     ConsumerType,
     InitialPosition,
     MessageId,
@@ -22,11 +23,10 @@ from pybroker.client import (
 )
 from pybroker.errors import PulsarError
 from pybroker.names import TopicName
-from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import CursorName, Position, Progress, Span
 
 _READ_TIMEOUT_MS = 10_000
-_MARKERS = "markers"
+_READ_MESSAGES = 1000
 # A transaction's worth of messages may be on its way; the batch itself bounds it.
 _MAX_PENDING_MESSAGES = 1_000_000
 
@@ -82,6 +82,12 @@ class Session:
         consumer = self._consumer(name, InitialPosition.Earliest)
         consumer.acknowledge_cumulative(message_id_at(name.topic, position), txn=txn)
 
+    def let_go(self, name: CursorName, position: Position) -> None:
+        """Moves the cursor plainly, forward only; a crash may take the last second back."""
+        if position.entry_id >= 0:
+            consumer = self._consumer(name, InitialPosition.Earliest)
+            consumer.acknowledge_cumulative(message_id_at(name.topic, position))
+
     def _consumer(self, name: CursorName, initial_position: InitialPosition) -> Consumer:
         if name not in self._consumers:
             self._consumers[name] = self.client.subscribe(
@@ -117,19 +123,28 @@ class Session:
         finally:
             reader.close()
 
-    def last_marker(self, control_topic: str) -> Marker | None:
-        """The newest one that counts. Its subscription keeps the topic's messages from deletion."""
-        last = self.last_position(CursorName(control_topic, _MARKERS))
-        if last.entry_id < 0:
-            return None
-        reader = self.reader(control_topic, last._replace(entry_id=last.entry_id - 1))
+    def publish(self, topic: str, data: bytes, txn: Transaction | None = None) -> Position:
+        """One message as an entry of its own; returns where it stands."""
+        return position_of(self.producer(topic).send(data, txn=txn))
+
+    def read_to_end(self, topic: str, after: Position) -> Iterator[tuple[Position, bytes]]:
+        """What stands behind `after` and can be delivered now."""
+        reader = self.reader(topic, after)
         try:
-            return Marker.from_bytes(reader.read_next(_READ_TIMEOUT_MS).data())
+            while reader.has_message_available():
+                for message in reader.batch_read(_READ_MESSAGES, _READ_TIMEOUT_MS):
+                    yield position_of(message.message_id()), message.data()
         finally:
             reader.close()
 
     def reader(self, topic: str, after: Position, **options: Any) -> Reader:
-        return self.client.create_reader(topic, message_id_at(topic, after), **options)
+        """What is encrypted is handed out as it is: it must not be passed over in silence."""
+        return self.client.create_reader(
+            topic,
+            message_id_at(topic, after),
+            crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
+            **options,
+        )
 
 
 def message_id_at(topic: str, position: Position) -> MessageId:

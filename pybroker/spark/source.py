@@ -10,7 +10,8 @@ the cursor: acknowledging belongs to the transaction that publishes a batch's re
 read whole, so the subscription must not have been used to acknowledge parts of producers' batches.
 
 A span's end is always an entry that could be delivered when it was chosen, so a task knows that
-it is done by reaching it, across ledgers, aborted messages and markers.
+it is done by reaching it, across ledgers, aborted messages and markers. One that cannot be reached
+has been deleted, which is an error.
 """
 
 import time
@@ -31,6 +32,7 @@ from pyspark.sql.types import StructType
 from pybroker.client import (
     AlreadyClosed,
     ConnectError,
+    CryptoError,
     InitialPosition,
     Message,
     NotAllowed,
@@ -39,6 +41,7 @@ from pybroker.client import (
 )
 from pybroker.names import TopicName
 from pybroker.spark.offsets import CursorName, Position, SourceOffset, Span
+from pybroker.spark.replay import InputLost
 from pybroker.spark.session import Session, connect, position_of
 
 SCHEMA: Final = (
@@ -133,12 +136,15 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        before = SourceOffset.from_json(start).spans
-        spans = [
-            (topic, Span(before[topic].to if topic in before else span.after, span.to))
-            for topic, span in SourceOffset.from_json(end).spans.items()
-        ]
-        return [SpanPartition(topic, span) for topic, span in spans if not span.is_empty]
+        """The end says where the batch began: that of the first batch is nowhere else.
+
+        When Spark runs the first batch again it asks for the initial offset anew, and the cursor
+        may have passed over the batch since.
+        """
+        if start == end:
+            return []
+        spans = SourceOffset.from_json(end).spans
+        return [SpanPartition(topic, span) for topic, span in spans.items() if not span.is_empty]
 
     def stop(self) -> None:
         if self._session is not None:
@@ -258,25 +264,53 @@ def read_span(service_url: str, topic: str, span: Span) -> Iterator[pa.RecordBat
 
 
 def _entries(session: Session, topic: str, span: Span) -> Iterator[list[Message]]:
-    """Lists of messages, each list made of whole entries."""
+    """Lists of messages, each list made of whole entries. Raises InputLost, CryptoError."""
     reader = session.reader(topic, span.after, receiver_queue_size=_QUEUE_MESSAGES)
     waiting: list[Message] = []
+    silent_ms = 0
     while True:
         messages = reader.batch_read(_READ_MESSAGES, _READ_TIMEOUT_MS)
+        silent_ms = 0 if messages else silent_ms + _READ_TIMEOUT_MS
         if not messages and not reader.has_message_available():
-            break  # What was to come has been deleted meanwhile: by retention, by an operator.
+            raise _lost(topic, span)
+        if silent_ms >= _PATIENCE_S * 1000:
+            raise Timeout(f"{topic} holds messages up to {span.to}, but delivers none of them")
+        _require_readable(messages, topic)
         waiting += messages
-        if waiting and position_of(waiting[-1].message_id()) > span.to:
-            break
-        whole = _whole_entries(waiting)
+        whole = waiting[: _whole_entries(waiting)]
+        del waiting[: len(whole)]
+        if whole and position_of(whole[-1].message_id()) >= span.to:
+            yield _up_to(whole, topic, span)
+            return
         if whole:
-            yield waiting[:whole]
-            if position_of(waiting[whole - 1].message_id()) >= span.to:
-                return
-            del waiting[:whole]
-    rest = [message for message in waiting if position_of(message.message_id()) <= span.to]
-    if rest:
-        yield rest
+            yield whole
+
+
+def _up_to(messages: Sequence[Message], topic: str, span: Span) -> list[Message]:
+    """Those of the span. Raises InputLost."""
+    within = [message for message in messages if position_of(message.message_id()) <= span.to]
+    if not within or position_of(within[-1].message_id()) < span.to:
+        raise _lost(topic, span)
+    return within
+
+
+def _require_readable(messages: Sequence[Message], topic: str) -> None:
+    for message in messages:
+        # What could not be decrypted comes as it is, as one message of no batch.
+        if message.entry.batch_size == 0 and message.entry.metadata.encryption_keys:
+            raise CryptoError(
+                f"The message {_id_text(message)} of {topic} is encrypted, and the source has no "
+                "key: read this topic with pybroker.client and a crypto_key_reader, or skip the "
+                "message on the subscription and start from a new checkpoint"
+            )
+
+
+def _lost(topic: str, span: Span) -> InputLost:
+    return InputLost(
+        f"Messages of {topic} behind {span.after} and up to {span.to} were deleted before the "
+        "batch was read, by an expiry or by somebody, or are damaged. Start from a new checkpoint, "
+        "which goes on at the cursor"
+    )
 
 
 def _whole_entries(messages: Sequence[Message]) -> int:
@@ -293,8 +327,8 @@ def _ends_entry(message: Message) -> bool:
 
 def _to_arrow(messages: Sequence[Message]) -> pa.RecordBatch:
     columns: list[list[Any]] = [
-        [message.partition_key() or None for message in messages],
-        [message.data() for message in messages],
+        [_key(message) for message in messages],
+        [_value(message) for message in messages],
         [message.topic_name() for message in messages],
         [_id_text(message) for message in messages],
         [message.publish_timestamp() * 1000 for message in messages],
@@ -305,6 +339,14 @@ def _to_arrow(messages: Sequence[Message]) -> pa.RecordBatch:
         pa.array(column, field.type) for column, field in zip(columns, _ARROW_SCHEMA, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
+
+
+def _key(message: Message) -> str | None:
+    return message.partition_key() or ("" if message.has_partition_key() else None)
+
+
+def _value(message: Message) -> bytes | None:
+    return message.data() or (None if message.has_null_value() else b"")
 
 
 def _id_text(message: Message) -> str:

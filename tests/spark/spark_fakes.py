@@ -1,23 +1,59 @@
 """A broker in a dictionary: as much of the client's API as the sink uses, and its transactions.
 
-`broker.faults` maps an operation ("commit", "send", …) to what happens at its next use: an error,
-raised before the operation took effect or, with `after=True`, when it had.
+A topic is one ledger, so a position's entry id is an index. `broker.faults` maps an operation
+("commit", "send …", …) to what happens at its next use: an error, raised before the operation took
+effect or, with `after=True`, when it had.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from pybroker.client import MessageId
+from pybroker.client import InitialPosition, MessageId
 from pybroker.errors import InvalidTxnStatus, TransactionConflict, TransactionNotFound
 from pybroker.names import TxnId
+
+LEDGER = 1
 
 
 @dataclass
 class Fault:
-    error: Exception
+    error: BaseException
     after: bool = False
+
+
+@dataclass
+class FakeEntry:
+    data: bytes
+    txn: FakeTransaction | None = None
+    # Stored but never delivered: an aborted message, a marker of the broker's.
+    is_message: bool = True
+
+    @property
+    def is_hidden_yet(self) -> bool:
+        return self.txn is not None and self.txn.state == "open"
+
+    @property
+    def is_visible(self) -> bool:
+        return self.is_message and (self.txn is None or self.txn.state == "committed")
+
+
+@dataclass
+class FakeTopic:
+    entries: list[FakeEntry] = field(default_factory=list)
+    first: int = 0  # what stood before it has been trimmed
+
+    def readable(self, after: int) -> Iterator[tuple[int, FakeEntry]]:
+        for index, entry in enumerate(self.entries):
+            if entry.is_hidden_yet:
+                return
+            if index > after and index >= self.first and entry.is_visible:
+                yield index, entry
+
+    @property
+    def last(self) -> int:
+        return max((index for index, _ in self.readable(-1)), default=-1)
 
 
 @dataclass
@@ -25,8 +61,7 @@ class FakeTransaction:
     broker: FakeBroker
     txn_id: TxnId
     state: str = "open"
-    acks: dict[tuple[str, str], MessageId] = field(default_factory=dict)
-    messages: list[tuple[str, bytes]] = field(default_factory=list)
+    acks: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def commit(self) -> None:
         self.broker.act("commit", self._commit)
@@ -36,7 +71,6 @@ class FakeTransaction:
         if self.state == "open":
             self.state = "committed"
             self.broker.cursors.update(self.acks)
-            self.broker.topics += self.messages
 
     def abort(self) -> None:
         self.broker.act("abort", self._abort)
@@ -52,13 +86,12 @@ class FakeTransaction:
 
 @dataclass
 class FakeBroker:
-    cursors: dict[tuple[str, str], MessageId] = field(default_factory=dict)
-    topics: list[tuple[str, bytes]] = field(default_factory=list)
+    topics: dict[str, FakeTopic] = field(default_factory=dict)
+    # Mark-delete positions, by topic and subscription.
+    cursors: dict[tuple[str, str], int] = field(default_factory=dict)
     transactions: dict[TxnId, FakeTransaction] = field(default_factory=dict)
     faults: dict[str, Fault] = field(default_factory=dict)
     events: list[str] = field(default_factory=list)
-    # What stands between two positions of a topic, for readers: the messages' ids in order.
-    readable: list[MessageId] = field(default_factory=list)
 
     def act(self, name: str, action: Callable[[], None]) -> None:
         self.events.append(name)
@@ -70,8 +103,15 @@ class FakeBroker:
             action()
         raise fault.error
 
+    def topic(self, name: str) -> FakeTopic:
+        return self.topics.setdefault(name, FakeTopic())
+
+    def store(self, topic: str, *contents: bytes) -> None:
+        self.topic(topic).entries += map(FakeEntry, contents)
+
     def published(self, topic: str) -> list[bytes]:
-        return [data for name, data in self.topics if name == topic]
+        """All that was ever visible, trimmed or not."""
+        return [entry.data for entry in self.topic(topic).entries if entry.is_visible]
 
     def begin(self) -> FakeTransaction:
         txn_id = TxnId(0, len(self.transactions))
@@ -84,20 +124,36 @@ class FakeBroker:
                 return txn
         return None
 
+    def trim(self) -> None:
+        """What every subscription has acknowledged goes."""
+        for name, topic in self.topics.items():
+            cursors = [place for (of, _), place in self.cursors.items() if of == name]
+            topic.first = max(topic.first, min(cursors, default=-1) + 1)
+
 
 class FakeClient:
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
         broker.events.append("connect")
 
-    def subscribe(self, topic: str, subscription: str, **_: object) -> FakeConsumer:
+    def subscribe(
+        self,
+        topic: str,
+        subscription: str,
+        initial_position: InitialPosition = InitialPosition.Earliest,
+        **_: object,
+    ) -> FakeConsumer:
+        stored = self.broker.topic(topic)
+        earliest = initial_position is InitialPosition.Earliest
+        start = stored.first - 1 if earliest else stored.last
+        self.broker.cursors.setdefault((topic, subscription), start)
         return FakeConsumer(self.broker, (topic, subscription))
 
     def create_producer(self, topic: str, **_: object) -> FakeProducer:
         return FakeProducer(self.broker, topic)
 
     def create_reader(self, topic: str, start: MessageId, **_: object) -> FakeReader:
-        return FakeReader(self.broker, topic, start)
+        return FakeReader(self.broker.topic(topic), start.entry_id())
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         return [topic]
@@ -112,7 +168,7 @@ class FakeClient:
         return self.broker.transactions[txn_id]
 
     def close(self) -> None:
-        pass
+        self.broker.events.append("close")
 
 
 @dataclass
@@ -121,18 +177,28 @@ class FakeConsumer:
     cursor: tuple[str, str]
 
     def get_mark_delete_position(self) -> MessageId:
-        return self.broker.cursors[self.cursor]
+        return message_id(self.broker.cursors[self.cursor])
 
     def get_last_message_id(self) -> MessageId:
-        return MessageId(-1, 0, len(self.broker.published(self.cursor[0])) - 1)
+        return message_id(self.broker.topic(self.cursor[0]).last)
 
-    def acknowledge_cumulative(self, message_id: MessageId, txn: FakeTransaction) -> None:
-        self.broker.act("acknowledge", lambda: self._acknowledge(message_id, txn))
+    def acknowledge_cumulative(
+        self, message_id: MessageId, txn: FakeTransaction | None = None
+    ) -> None:
+        place = message_id.entry_id()
+        if txn is None:
+            self.broker.act("let go", lambda: self._move(place))
+        else:
+            self.broker.act("acknowledge", lambda: self._acknowledge(place, txn))
 
-    def _acknowledge(self, message_id: MessageId, txn: FakeTransaction) -> None:
-        if self.broker.holder(self.cursor) or message_id <= self.broker.cursors[self.cursor]:
-            raise TransactionConflict(f"{self.cursor} is held or past {message_id}")
-        txn.acks[self.cursor] = message_id
+    def _move(self, place: int) -> None:
+        self.broker.cursors[self.cursor] = max(place, self.broker.cursors[self.cursor])
+
+    def _acknowledge(self, place: int, txn: FakeTransaction) -> None:
+        txn._require("open")
+        if self.broker.holder(self.cursor) or place <= self.broker.cursors[self.cursor]:
+            raise TransactionConflict(f"{self.cursor} is held or past {place}")
+        txn.acks[self.cursor] = place
 
 
 @dataclass
@@ -140,8 +206,15 @@ class FakeProducer:
     broker: FakeBroker
     topic: str
 
-    def send(self, data: bytes, txn: FakeTransaction) -> None:
-        self.broker.act(f"send {self.topic}", lambda: txn.messages.append((self.topic, data)))
+    def send(self, data: bytes, txn: FakeTransaction | None = None) -> MessageId:
+        name = f"publish {self.topic}" if txn is None else f"send {self.topic}"
+        self.broker.act(name, lambda: self._store(data, txn))
+        return message_id(len(self.broker.topic(self.topic).entries) - 1)
+
+    def _store(self, data: bytes, txn: FakeTransaction | None) -> None:
+        if txn is not None:
+            txn._require("open")
+        self.broker.topic(self.topic).entries.append(FakeEntry(data, txn))
 
 
 @dataclass
@@ -158,22 +231,19 @@ class FakeMessage:
 
 @dataclass
 class FakeReader:
-    broker: FakeBroker
-    topic: str
-    start: MessageId
-
-    def _messages(self) -> list[FakeMessage]:
-        published = self.broker.published(self.topic)
-        places = [MessageId(-1, 0, index) for index in range(len(published))]
-        messages = list(map(FakeMessage, places, published))
-        messages += [FakeMessage(each, b"") for each in self.broker.readable]
-        return [message for message in messages if message.place > self.start]
+    topic: FakeTopic
+    after: int
 
     def has_message_available(self) -> bool:
-        return bool(self._messages())
+        return any(True for _ in self.topic.readable(self.after))
 
     def read_next(self, timeout_millis: int) -> FakeMessage:
-        return self._messages()[0]
+        return self.batch_read(1, timeout_millis)[0]
+
+    def batch_read(self, max_messages: int, timeout_millis: int) -> list[FakeMessage]:
+        found = list(self.topic.readable(self.after))[:max_messages]
+        self.after = found[-1][0] if found else self.after
+        return [FakeMessage(message_id(index), entry.data) for index, entry in found]
 
     def close(self) -> None:
         pass
@@ -188,3 +258,7 @@ class FakeCheckpoint:
 
     def record_transaction(self, txn_id: TxnId) -> None:
         self.left_open = txn_id
+
+
+def message_id(index: int) -> MessageId:
+    return MessageId(-1, LEDGER, index)

@@ -1,28 +1,44 @@
 from unittest.mock import MagicMock
 
 import pytest
-from spark_fakes import FakeBroker, FakeCheckpoint, FakeClient, Fault
+from spark_fakes import FakeBroker, FakeCheckpoint, FakeClient, FakeEntry, Fault
 
-from pybroker.client import MessageId
 from pybroker.client.errors import ConnectError, TransactionOutcomeUnknown
-from pybroker.errors import AuthorizationError
+from pybroker.errors import AuthorizationError, NotAllowed, ServiceNotReady
 from pybroker.names import TxnId
-from pybroker.spark.decision import CursorsDisagree
-from pybroker.spark.exactly_once import ExactlyOnce, Fenced, Options, Step, Work
+from pybroker.spark.decision import BatchRefused, CursorsDisagree
+from pybroker.spark.exactly_once import ExactlyOnce, Fenced, Options, Step
 from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import CursorName, Position, Span
+from pybroker.spark.replay import InputLost
+from pybroker.spark.work import Work
 
 TOPIC = "persistent://public/default/transfers"
 CONTROL = "persistent://public/default/control"
 CURSOR = CursorName(TOPIC, "ledger")
-WORK = Work("query", 3, {CURSOR: Span(Position(1, 4), Position(1, 9))})
+REPLAY = (TOPIC, "ledger-replay")
+CHAIN = (CONTROL, "query-query")
+
+
+def work_of(batch_id, after, to):
+    return Work("query", batch_id, {CURSOR: Span(Position(1, after), Position(1, to))}, "digest")
+
+
+WORK = work_of(3, 4, 9)
+NEXT = work_of(4, 9, 12)
+
+
+def broker_at(place):
+    broker = FakeBroker(cursors={CURSOR: place})
+    broker.store(TOPIC, *[b"transfer"] * 20)
+    return broker
 
 
 class Driver:
     """A driver process: its own sink, a broker and a checkpoint that may outlive it."""
 
     def __init__(self, broker=None, checkpoint=None, patience_s=10.0):
-        self.broker = broker or FakeBroker(cursors={CURSOR: MessageId(-1, 1, 4)})
+        self.broker = broker or broker_at(4)
         self.checkpoint = checkpoint or FakeCheckpoint()
         self.batch = MagicMock()
         self.now_s = 0.0
@@ -53,14 +69,18 @@ class Driver:
 
     @property
     def markers(self):
-        return [Marker.from_bytes(data) for data in self.broker.published(CONTROL)]
+        """Of batches."""
+        published = [data for data in self.broker.published(CONTROL) if b"txn_id" in data]
+        markers = map(Marker.from_bytes, published)
+        return [marker for marker in markers if not marker.is_opening]
 
 
 def test_the_end_is_acknowledged_before_any_output_is_made():
     driver = Driver()
     driver.process()
     assert driver.broker.events == [
-        *("connect", "begin", "acknowledge", "write", f"send {CONTROL}", "commit")
+        *("connect", f"publish {CONTROL}", "begin", "acknowledge", "acknowledge"),
+        *("write", f"send {CONTROL}", "commit"),
     ]
     assert driver.steps == [Step.ACKNOWLEDGED, Step.PUBLISHED, Step.MARKED, Step.COMMITTED]
 
@@ -68,30 +88,36 @@ def test_the_end_is_acknowledged_before_any_output_is_made():
 def test_cursor_and_marker_move_together():
     driver = Driver()
     driver.process()
-    assert driver.broker.cursors[CURSOR] == MessageId(-1, 1, 9)
-    assert driver.markers == [Marker("query", 3, TxnId(0, 0), WORK.progress)]
+    assert driver.broker.cursors[CURSOR] == 9
+    kept = {CURSOR: Position(1, 4)}
+    assert driver.markers == [Marker("query", 3, TxnId(0, 0), WORK.progress, "digest", kept)]
 
 
 def test_a_committed_batch_is_skipped_but_evaluated_for_its_state():
-    driver = Driver(FakeBroker(cursors={CURSOR: MessageId(-1, 1, 9)}))
-    driver.process()
-    assert driver.broker.events == ["connect"]
-    assert driver.steps == [Step.SKIPPED]
-    driver.batch.write.format.assert_called_once_with("noop")
+    first = Driver()
+    first.process()
+    second = Driver(first.broker, first.checkpoint)
+    second.process()
+    assert second.steps == [Step.SKIPPED]
+    second.batch.write.format.assert_called_once_with("noop")
+    assert len(second.markers) == 1
+
+
+def test_a_cursor_past_the_batch_does_not_show_that_this_query_published_it():
+    driver = Driver(broker_at(9))
+    with pytest.raises(BatchRefused, match="has not been committed by this query"):
+        driver.process()
+    assert driver.broker.transactions == {}
 
 
 def test_a_batch_within_which_the_cursor_stands_fails():
-    broker = FakeBroker(
-        cursors={CURSOR: MessageId(-1, 1, 6)}, readable=[MessageId(-1, 1, 5), MessageId(-1, 1, 9)]
-    )
     with pytest.raises(CursorsDisagree):
-        Driver(broker).process()
+        Driver(broker_at(6)).process()
 
 
 def test_a_cursor_that_passed_markers_only_has_not_begun_the_batch():
-    broker = FakeBroker(
-        cursors={CURSOR: MessageId(-1, 1, 6)}, readable=[MessageId(-1, 1, 7), MessageId(-1, 1, 9)]
-    )
+    broker = broker_at(6)
+    broker.topic(TOPIC).entries[5:7] = [FakeEntry(b"", is_message=False)] * 2
     driver = Driver(broker)
     driver.process()
     assert len(driver.markers) == 1
@@ -144,7 +170,7 @@ def test_a_second_driver_without_the_checkpoint_is_fenced_and_writes_nothing():
     second = Driver(first.broker, FakeCheckpoint(), patience_s=2.0)
     with pytest.raises(Fenced, match="another transaction holds"):
         second.process()
-    assert first.broker.topics == []
+    assert second.markers == []
     assert first.broker.transactions[TxnId(0, 0)].state == "open"
 
 
@@ -166,10 +192,125 @@ def test_an_error_of_the_users_function_aborts_the_transaction():
 
 
 def test_without_pulsar_input_the_newest_marker_is_the_fence():
-    work = Work("query", 3, {})
+    work = Work("query", 0, {})
     driver = Driver()
     driver.process(work)
     driver.process(work)
-    assert [marker.batch_id for marker in driver.markers] == [3]
-    driver.process(Work("query", 4, {}))
+    assert [marker.batch_id for marker in driver.markers] == [0]
+    driver.process(Work("query", 1, {}))
+    assert [marker.batch_id for marker in driver.markers] == [0, 1]
+
+
+def test_queries_that_share_a_control_topic_find_their_own_markers():
+    first = Driver()
+    first.process(Work("query", 0, {}))
+    other = Driver(first.broker)
+    other.process(Work("other", 0, {}))
+    other.process(Work("other", 1, {}))
+    again = Driver(first.broker)
+    again.process(Work("query", 0, {}))
+    assert again.steps == [Step.SKIPPED]
+    assert [(each.query_id, each.batch_id) for each in again.markers] == [
+        *(("query", 0), ("other", 0), ("other", 1))
+    ]
+
+
+def test_a_marker_that_anothers_open_transaction_hides_is_waited_for():
+    first = Driver()
+    first.process(Work("query", 0, {}))
+    first.process(Work("query", 1, {}))
+    others = first.broker.begin()
+    entries = first.broker.topic(CONTROL).entries
+    entries.insert(len(entries) - 1, FakeEntry(b"of another query", others))
+    again = Driver(first.broker, patience_s=2.0)
+    with pytest.raises(ServiceNotReady, match="open transaction of another query"):
+        again.process(Work("query", 1, {}))
+    others.commit()
+    again.process(Work("query", 1, {}))
+    assert again.steps == [Step.SKIPPED]
+    assert len(again.markers) == 2
+
+
+def test_an_opening_too_many_is_not_taken_for_the_newest_marker():
+    """Two drivers opened the chain, a batch was committed, and a third query hides its marker."""
+    first = Driver()
+    first.process(Work("query", 0, {}))
+    entries = first.broker.topic(CONTROL).entries
+    entries.insert(1, FakeEntry(Marker.opening("query").to_bytes()))
+    others = first.broker.begin()
+    entries.insert(2, FakeEntry(b"of another query", others))
+    again = Driver(first.broker, patience_s=2.0)
+    with pytest.raises(ServiceNotReady):
+        again.process(Work("query", 0, {}))
+    assert len(first.broker.transactions) == 2
+
+
+def test_of_two_drivers_without_pulsar_input_one_gets_through():
+    """The first is behind its commit's door when the second one comes with another checkpoint."""
+    first, second = Driver(), None
+
+    def rival(step, work):
+        nonlocal second
+        if step is Step.PUBLISHED and second is None:
+            second = Driver(first.broker, FakeCheckpoint(), patience_s=2.0)
+            with pytest.raises(Fenced):
+                second.process(work)
+
+    object.__setattr__(first.sink.options, "on_step", rival)
+    first.process(Work("query", 0, {}))
+    assert len(first.markers) == 1
+
+
+def test_in_the_steady_state_nothing_is_read_from_the_control_topic(monkeypatch):
+    driver = Driver()
+    driver.process()
+    monkeypatch.delattr(FakeClient, "create_reader")
+    driver.process(NEXT)
     assert [marker.batch_id for marker in driver.markers] == [3, 4]
+
+
+def test_markers_of_an_earlier_version_count():
+    broker = broker_at(9)
+    old = Marker("query", 3, TxnId(0, 0), WORK.progress).to_bytes()
+    broker.store(CONTROL, b"no marker", b'{"query_id": "query"}', old)
+    driver = Driver(broker)
+    driver.process()
+    assert driver.steps == [Step.SKIPPED]
+    driver.process(NEXT)
+    assert driver.steps[-1] is Step.COMMITTED
+
+
+def test_what_a_replay_needs_outlives_the_sources_cursor():
+    driver = Driver()
+    driver.process()
+    driver.process(NEXT)
+    driver.broker.trim()
+    assert driver.broker.topic(TOPIC).first <= 10
+    assert driver.broker.cursors[REPLAY] == 4
+    driver.process(work_of(5, 12, 15))
+    assert driver.broker.cursors[REPLAY] == 9
+
+
+def test_a_replay_whose_input_is_gone_is_refused():
+    driver = Driver()
+    driver.process()
+    driver.broker.cursors[REPLAY] = 7  # an expiry
+    driver.broker.trim()
+    with pytest.raises(InputLost, match="have been deleted"):
+        Driver(driver.broker).process()
+
+
+@pytest.mark.parametrize("returned", [None, 3])
+def test_a_write_that_returns_no_outputs_is_an_error_and_commits_nothing(returned):
+    driver = Driver()
+    driver.sink.write = lambda batch, batch_id: returned
+    with pytest.raises(NotAllowed, match="did it forget its return"):
+        driver.process()
+    assert driver.broker.cursors[CURSOR] == 4
+
+
+def test_a_batch_that_write_ignores_is_evaluated_all_the_same(monkeypatch):
+    driver = Driver()
+    driver.batch.sparkSession._jsparkSession = None
+    driver.process()
+    driver.batch.write.format.assert_called_once_with("noop")

@@ -1,5 +1,7 @@
 import json
 
+import pytest
+
 from pybroker.names import TxnId
 from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import (
@@ -37,9 +39,23 @@ def test_other_sources_offsets_are_told_apart():
 
 
 def test_a_marker_says_what_was_read_by_whom():
-    marker = Marker("query", 7, TxnId(2, 40), OFFSET.progress())
+    kept = {CursorName(OTHER, "ledger"): Position(4, 0)}
+    marker = Marker("query", 7, TxnId(2, 40), OFFSET.progress(), "digest", kept)
     assert Marker.from_bytes(marker.to_bytes()) == marker
     fields = json.loads(marker.to_bytes())
     assert fields["ends"] == {"ledger": {TOPIC: "3:9"}}
     assert fields["starts"] == {"ledger": {TOPIC: "3:-1"}}
     assert (fields["query_id"], fields["batch_id"], fields["txn_id"]) == ("query", 7, [2, 40])
+
+
+def test_a_marker_of_an_earlier_version_is_read():
+    marker = Marker("query", 7, TxnId(2, 40), OFFSET.progress())
+    fields = json.loads(marker.to_bytes())
+    del fields["sources"], fields["kept"]
+    assert Marker.from_bytes(json.dumps(fields).encode()) == marker
+
+
+@pytest.mark.parametrize("data", [b"", b"no JSON", b"[]", b"{}", b'{"starts": 3}', b'"text"'])
+def test_what_is_no_marker_is_told_so(data):
+    with pytest.raises(ValueError):
+        Marker.from_bytes(data)

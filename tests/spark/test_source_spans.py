@@ -91,7 +91,7 @@ def test_available_now_stops_where_the_topic_ended_at_the_beginning():
     assert reader.latestOffset(offset, ReadAllAvailable()) is offset
 
 
-def test_a_task_reads_from_the_end_before_to_the_end():
+def test_a_task_reads_what_the_end_says():
     before = SourceOffset("s", {PARTITIONS[0]: Span(Position(3, 0), Position(3, 4))})
     after = SourceOffset(
         "s",
@@ -105,6 +105,18 @@ def test_a_task_reads_from_the_end_before_to_the_end():
         (PARTITIONS[0], Span(Position(3, 4), Position(3, 9))),
         (PARTITIONS[1], Span(Position(7, -1), Position(7, 2))),
     ]
+    assert reader_of(None).partitions(after.to_json(), after.to_json()) == []
+
+
+def test_the_first_batch_reads_the_same_again_though_the_cursor_has_passed_it():
+    session = FakeSession([Position(3, 0), Position(3, 5)])
+    reader = reader_of(session)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    first = [task.span for task in reader.partitions(start, end)]
+    session._cursor = Position(3, 5)
+    again = reader.partitions(reader.initialOffset(), end)
+    assert [task.span for task in again] == first == [Span(BEGINNING, Position(3, 5))]
 
 
 def test_while_the_broker_is_away_the_question_waits(monkeypatch):

@@ -1,7 +1,10 @@
 """A real Spark, local[2], against a broker process: what the fakes cannot show."""
 
+import json
 import os
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +30,7 @@ def spark() -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.sql.shuffle.partitions", "2")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
     session = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     register(session)
@@ -73,6 +77,7 @@ class Pipeline:
         mode="driver",
         on_step=lambda step, work: None,
         checkpoint_location=None,
+        shape=lambda rows: rows,
     ) -> None:
         source = self.spark.readStream.format("pulsar").options(
             service_url=self.broker.service_url,
@@ -88,7 +93,7 @@ class Pipeline:
             mode=mode,
             on_step=on_step,
         )
-        stream = source.load().writeStream.foreachBatch(process)
+        stream = shape(source.load()).writeStream.foreachBatch(process)
         location = checkpoint_location or self.checkpoint
         stream = stream.option("checkpointLocation", location)
         stream.trigger(availableNow=True).start().awaitTermination()
@@ -99,7 +104,8 @@ class Pipeline:
 
     def markers(self) -> list[Marker]:
         messages = read_all(self.broker.service_url, [self.control])
-        return [Marker.from_bytes(message.data()) for message in messages]
+        markers = [Marker.from_bytes(message.data()) for message in messages]
+        return [marker for marker in markers if not marker.is_opening]
 
 
 EXPECTED = [2 * number for number in range(NUMBERS)]
@@ -167,3 +173,61 @@ def test_another_location_than_the_querys_checkpoint_is_refused(pipeline, tmp_pa
     with pytest.raises(StreamingQueryException, match="the same location as the option"):
         pipeline.run(checkpoint_location=str(tmp_path / "elsewhere"))
     assert pipeline.published() == []
+
+
+def test_a_stateful_query_that_dies_behind_every_commit_keeps_its_state(pipeline):
+    """Spark runs each batch again, the first one with a new initial offset: it must be skipped
+    and yet feed the state, or what comes later is taken for new."""
+
+    class Death(Exception):
+        pass
+
+    died = set()
+
+    def die(step, work):
+        if step is Step.COMMITTED and work.batch_id not in died:
+            died.add(work.batch_id)
+            raise Death
+
+    def distinct(rows):
+        thirds = (F.col("value").cast("string").cast("long") % 200).cast("string")
+        return rows.select(thirds.alias("value")).dropDuplicates(["value"])
+
+    def write(batch, batch_id):
+        return {pipeline.doubled: batch} if batch_id else {}
+
+    for _ in range(3):
+        with pytest.raises(StreamingQueryException, match="Death"):
+            pipeline.run(write=write, on_step=die, shape=distinct)
+    pipeline.run(write=write, on_step=die, shape=distinct)
+    assert [marker.batch_id for marker in pipeline.markers()] == [0, 1, 2]
+    # The first batch has all 200 of them, and was not published; no later one has news.
+    assert pipeline.published() == []
+
+
+def test_a_query_that_has_ended_leaves_no_consumer(pipeline, broker):
+    pipeline.run()
+    topic = pipeline.source.replace("://", "/") + "-partition-0"
+
+    def consumers():
+        with urllib.request.urlopen(f"{broker.admin_url}/admin/v2/{topic}/stats") as answer:
+            return json.load(answer)["subscriptions"]["doubler"]["consumers"]
+
+    give_up_at = time.monotonic() + 30
+    while consumers() and time.monotonic() < give_up_at:
+        pass
+    assert consumers() == []
+
+
+def test_a_sorted_frame_is_published_in_its_order(pipeline):
+    def write(batch, batch_id):
+        numbers = batch.select(F.col("value").cast("string").cast("long").alias("n"))
+        ranges = numbers.repartitionByRange(7, "n").sortWithinPartitions("n")
+        return {pipeline.doubled: ranges.select(F.col("n").cast("string").alias("value"))}
+
+    pipeline.run(write=write)
+    messages = read_all(pipeline.broker.service_url, [pipeline.doubled])
+    published = [int(message.data()) for message in messages]
+    for first in range(0, NUMBERS, 200):  # a batch
+        assert published[first : first + 200] == sorted(published[first : first + 200])
+    assert sorted(published) == list(range(NUMBERS))

@@ -1,0 +1,120 @@
+"""What a query has committed, found on the control topic, which it may share with others.
+
+A query's markers are a chain. Each transaction publishes one and acknowledges the one before it, on
+a subscription of the query's own. So the newest marker is the one that stands behind that cursor:
+it is found by reading what came since, whatever others have written, and the subscription keeps it
+from deletion. And the chain is a fence: of two drivers that would go on from the same marker, one
+gets a conflict. The first link is a plain message, the opening.
+
+Another query's open transaction hides what is behind it. Then nothing of ours is seen behind the
+cursor, though something must be there: that is waited for.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from pybroker.client import Transaction
+from pybroker.errors import ServiceNotReady
+from pybroker.spark.marker import Marker
+from pybroker.spark.offsets import CursorName, Position
+from pybroker.spark.session import Session
+
+_EARLIEST: Final = Position(-1, -1)
+
+
+class Link(NamedTuple):
+    """A marker, and where it stands."""
+
+    marker: Marker
+    position: Position
+
+
+class Chain:
+    """One query's, as one driver sees it."""
+
+    def __init__(self, control_topic: str, query_id: str) -> None:
+        self._control_topic = control_topic
+        self._query_id = query_id
+        self._first_partition: str | None = None
+        self._newest: Link | None = None
+        self._opened = False
+
+    def is_of(self, query_id: str) -> bool:
+        return query_id == self._query_id
+
+    def newest(self, session: Session) -> Marker:
+        """The query's newest marker, or its opening. Raises ServiceNotReady if it is hidden."""
+        if self._newest is None:
+            self._newest = self._find(session) or self._open(session)
+        return self._newest.marker
+
+    def forget(self) -> None:
+        """Something failed: what is newest must be read again."""
+        self._newest = None
+
+    def acknowledge(self, session: Session, txn: Transaction) -> None:
+        """Takes the place behind the newest marker. Raises TransactionConflict."""
+        assert self._newest is not None
+        session.acknowledge(self._cursor_name(session), self._newest.position, txn)
+
+    def publish(self, session: Session, marker: Marker, txn: Transaction) -> Link:
+        return Link(marker, session.publish(self._topic(session), marker.to_bytes(), txn))
+
+    def committed(self, link: Link) -> None:
+        self._newest = link
+
+    def _find(self, session: Session) -> Link | None:
+        cursor = session.cursor(self._cursor_name(session))
+        links = list(self._links(session, cursor))
+        if not links:
+            return None
+        newest = max(links, key=lambda link: link.marker.batch_id)
+        if newest.marker.is_opening and self._has_link_up_to(session, cursor):
+            raise self._hidden()  # It is an opening too many: batches were committed.
+        return newest
+
+    def _open(self, session: Session) -> Link:
+        if not self._opened:
+            session.publish(self._topic(session), Marker.opening(self._query_id).to_bytes())
+            self._opened = True
+        found = self._find(session)
+        if found is None:
+            raise self._hidden()
+        return found
+
+    def _has_link_up_to(self, session: Session, cursor: Position) -> bool:
+        return any(link.position <= cursor for link in self._links(session, _EARLIEST, cursor))
+
+    def _links(
+        self, session: Session, after: Position, up_to: Position | None = None
+    ) -> Iterator[Link]:
+        own = self._query_id.encode()
+        for position, data in session.read_to_end(self._topic(session), after):
+            if up_to is not None and position > up_to:
+                return
+            if own in data and (marker := _parsed(data)) and marker.query_id == self._query_id:
+                yield Link(marker, position)
+
+    def _cursor_name(self, session: Session) -> CursorName:
+        return CursorName(self._topic(session), f"query-{self._query_id}")
+
+    def _topic(self, session: Session) -> str:
+        """A chain has an order, so of a control topic with partitions it uses the first."""
+        if self._first_partition is None:
+            self._first_partition = session.partitions(self._control_topic)[0]
+        return self._first_partition
+
+    def _hidden(self) -> ServiceNotReady:
+        return ServiceNotReady(
+            f"The markers of query {self._query_id} on {self._control_topic} cannot be read: an "
+            "open transaction of another query stands before them. Wait until it ends, or give "
+            "each query a control topic of its own"
+        )
+
+
+def _parsed(data: bytes) -> Marker | None:
+    """Anybody may write to the topic; what is no marker is none of ours."""
+    try:
+        return Marker.from_bytes(data)
+    except ValueError:
+        return None

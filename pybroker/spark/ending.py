@@ -1,0 +1,55 @@
+"""What to do when a run of a query has ended. Spark tells its listeners, not foreachBatch.
+
+A batch's own session is a copy, whose listeners hear nothing: the one in which the query was
+started is asked of the query itself.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+from pyspark.sql.streaming.query import StreamingQueryManager
+
+log = logging.getLogger("pybroker.spark")
+
+
+def when_terminated(
+    spark: SparkSession, query_id: str, run_id: str, action: Callable[[], None]
+) -> None:
+    """`spark` is a batch's session. Does nothing where this Spark does not know of its queries."""
+    try:
+        jvm: Any = spark.sparkContext._jvm
+        queries = spark._jsparkSession.sharedState().activeStreamingQueries()
+        query = queries.get(jvm.java.util.UUID.fromString(query_id))
+        manager = StreamingQueryManager(query.sparkSession().streams())
+        manager.addListener(_Ending(manager, run_id, action))
+    except (AttributeError, TypeError, Py4JError) as error:
+        log.info("The end of run %s will not be heard: %s", run_id, error)
+
+
+class _Ending(StreamingQueryListener):
+    def __init__(
+        self, manager: StreamingQueryManager, run_id: str, action: Callable[[], None]
+    ) -> None:
+        self._manager = manager
+        self._run_id = run_id
+        self._action = action
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        if str(event.runId) == self._run_id:
+            self._manager.removeListener(self)
+            self._action()

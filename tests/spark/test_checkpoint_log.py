@@ -1,0 +1,65 @@
+import json
+
+import pytest
+
+from pybroker.errors import MetadataError, NotAllowed
+from pybroker.spark.checkpoint import Checkpoint
+from pybroker.spark.offsets import CursorName, Position, SourceOffset, Span
+
+TOPIC = "persistent://public/default/in"
+FILES_SOURCE = '{"logOffset":3}'
+
+
+def line(after, to, subscription="s", topic=TOPIC):
+    span = Span(Position(3, after), Position(3, to))
+    return json.dumps(SourceOffset(subscription, {topic: span}).to_json())
+
+
+class FakeFiles(Checkpoint):
+    """Without Hadoop's file systems."""
+
+    def __init__(self, **files):
+        self._location = "/checkpoint"
+        self._texts = {f"offsets/{name[1:]}": text for name, text in files.items()}
+
+    def _read(self, name):
+        return self._texts.get(name)
+
+
+def offsets(*lines):
+    return "\n".join(["v1", '{"batchWatermarkMs":0}', *lines])
+
+
+def test_a_batch_reads_what_its_sources_moved():
+    checkpoint = FakeFiles(_0=offsets(line(-1, 4), "-"), _1=offsets(line(4, 9), FILES_SOURCE))
+    work = checkpoint.work("query", 1)
+    assert work.progress == {CursorName(TOPIC, "s"): Span(Position(3, 4), Position(3, 9))}
+    assert (work.query_id, work.batch_id) == ("query", 1)
+
+
+def test_a_source_that_did_not_move_reads_nothing():
+    checkpoint = FakeFiles(_0=offsets(line(-1, 4)), _1=offsets(line(-1, 4)))
+    assert checkpoint.work("query", 1).progress == {}
+
+
+def test_the_digest_tells_other_sources_ends():
+    one = FakeFiles(_0=offsets(FILES_SOURCE)).work("query", 0)
+    same = FakeFiles(_0=offsets(FILES_SOURCE)).work("query", 0)
+    other = FakeFiles(_0=offsets('{"logOffset":4}')).work("query", 0)
+    assert one.sources == same.sources != other.sources
+
+
+def test_two_sources_on_one_cursor_are_refused():
+    checkpoint = FakeFiles(_0=offsets(line(-1, 4), line(-1, -1)))
+    with pytest.raises(NotAllowed, match="give each source a subscription of its own"):
+        checkpoint.work("query", 0)
+
+
+def test_two_sources_on_one_topic_with_two_subscriptions_are_fine():
+    checkpoint = FakeFiles(_0=offsets(line(-1, 4), line(-1, 9, "t")))
+    assert len(checkpoint.work("query", 0).progress) == 2
+
+
+def test_an_offset_log_of_another_version_is_refused():
+    with pytest.raises(MetadataError, match="which this pybroker cannot read: it knows v1"):
+        FakeFiles(_0="v9\n{}\n").work("query", 0)
