@@ -215,12 +215,11 @@ class Simulation:
         """Time and again: what clients were told is over holds no reader back any more."""
         if self.world.now > WATCH_UNTIL_S:
             return
-        ended = {txn.txn_id: txn for txn in self.history.txns if txn.ended}
         for topic, txn_id in self.broker.open_in_topics():
-            if txn_id in ended:
-                name = ended.pop(txn_id).name
+            ended = (txn for txn in self.history.txns if txn.txn_id == txn_id and txn.ended)
+            if (txn := next(ended, None)) is not None:
                 self.history.failures.append(
-                    f"STILL OPEN at {self.world.now:.3f} s: {name} in {topic}, after its end"
+                    f"STILL OPEN at {self.world.now:.3f} s: {txn.name} in {topic}, after its end"
                 )
                 return
         self.world.after(WATCH_S, self._watch)
