@@ -1,4 +1,4 @@
-"""Receipts for what is not there."""
+"""Receipts for what is not there, and copies."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +8,7 @@ from unittest.mock import patch
 from bugs.believing import nothing
 from pybroker.broker.belongings import Belongings
 from pybroker.broker.deduplication import producer_sequence
+from pybroker.broker.deduplication.deduplication import Deduplication
 from pybroker.broker.deduplication.producer_sequence import ProducerSequence, Standing
 
 RANGES = 2
@@ -52,7 +53,15 @@ def snapshot_outlives_its_topic() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def sequence_ids_forgotten_at_recovery() -> Iterator[None]:
+    """What was stored since the last snapshot is stored again when it comes again."""
+    with patch.object(Deduplication, "_replay", lambda self, run, untagged: None):
+        yield
+
+
 BUGS = {
+    "sequence-ids-forgotten-at-recovery": sequence_ids_forgotten_at_recovery,
     "copy-answered-as-duplicate": copy_answered_as_duplicate,
     "aborted-ranges-forgotten": aborted_ranges_forgotten,
     "snapshot-outlives-its-topic": snapshot_outlives_its_topic,

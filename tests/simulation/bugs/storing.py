@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from managed_ledger.appender import Appender
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.steady_time import SteadyTime
 from managed_ledger.storage import disk_errors, journal
@@ -100,6 +101,19 @@ def expired_within_a_visit() -> Iterator[None]:
 
 
 @contextmanager
+def rollover_turns_the_order() -> Iterator[None]:
+    """What was held while a new ledger was made goes into it from behind."""
+    right = Appender.release
+
+    def release(self: Appender) -> None:
+        self._held.reverse()
+        right(self)
+
+    with patch.object(Appender, "release", release):
+        yield
+
+
+@contextmanager
 def ages_by_the_wall_clock() -> Iterator[None]:
     """A clock that is set back keeps consumed ledgers for as long again."""
     with patch.object(SteadyTime, "now_ms", lambda self: self._clock.now_ms()):
@@ -131,6 +145,7 @@ BUGS = {
     "reserve-not-regained": reserve_not_regained,
     "reserve-for-records-only": reserve_for_records_only,
     "expired-within-a-visit": expired_within_a_visit,
+    "rollover-turns-the-order": rollover_turns_the_order,
     "ages-by-the-wall-clock": ages_by_the_wall_clock,
     "evicted-entries-mistaken": evicted_entries_mistaken,
 }

@@ -7,6 +7,8 @@ from unittest.mock import patch
 
 from managed_ledger.position import Position
 from managed_ledger.storage.journal_writer import JournalWriter
+from pybroker.errors import InvalidTxnStatus
+from pybroker.transaction.metadata_store import TransactionMetadataStore
 from pybroker.transaction.open_transactions import OpenTransactions
 from pybroker.transaction.outcome_window import OutcomeWindow
 from pybroker.transaction.pending_ack import PendingAcks
@@ -58,6 +60,28 @@ def outcome_dropped() -> Iterator[None]:
 
 
 @contextmanager
+def outcomes_forgotten_at_recovery() -> Iterator[None]:
+    """A coordinator that comes back does not read how older transactions ended."""
+    with patch.object(OutcomeWindow, "restore_chunk", lambda self, number, packed: None):
+        yield
+
+
+@contextmanager
+def opposite_end_answered() -> Iterator[None]:
+    """Who asks for the other end is told that all is well."""
+    right = TransactionMetadataStore.decide_end
+
+    def decide_end(self: TransactionMetadataStore, *arguments: Any) -> Any:
+        try:
+            return right(self, *arguments)
+        except InvalidTxnStatus:
+            return None
+
+    with patch.object(TransactionMetadataStore, "decide_end", decide_end):
+        yield
+
+
+@contextmanager
 def max_read_position_moved_early() -> Iterator[None]:
     """Readers may go on when a transaction begins to end, not when its marker is durable."""
 
@@ -74,5 +98,7 @@ BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "marker-skipped": marker_skipped,
     "pending-ack-forgotten-at-recovery": pending_ack_forgotten_at_recovery,
     "outcome-dropped": outcome_dropped,
+    "outcomes-forgotten-at-recovery": outcomes_forgotten_at_recovery,
+    "opposite-end-answered": opposite_end_answered,
     "max-read-position-moved-early": max_read_position_moved_early,
 }
