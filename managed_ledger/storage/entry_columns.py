@@ -82,7 +82,7 @@ class EntryColumns:
     ) -> EntryRun | None:
         """None if the first entry is not here."""
         start = first_entry_id - self.first_entry_id
-        if start < 0:
+        if start < 0 or last_entry_id < first_entry_id:
             return None
         stop = min(last_entry_id + 1 - self.first_entry_id, start + max_entries)
         entries = self.entries[start:stop]
