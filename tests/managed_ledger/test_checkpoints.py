@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -263,6 +264,38 @@ def test_when_the_work_behind_the_journal_has_failed_it_is_not_gone_on_with():
         await backend.close()
 
     run_virtually(scenario())
+
+
+def test_a_commit_that_waited_for_the_work_behind_it_is_written_into_the_next_journal(run, clock):
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def hold(operation: str, name: str) -> None:
+        if (operation, name) == ("create", "metadata/snapshot.new"):
+            begun.set()
+            assert may_go_on.wait(10)
+
+    async def scenario():
+        disk = FaultyDisk()
+        backend = EmbeddedBackend(disk, clock, journal_max_bytes=100, max_old_journals=1)
+        await backend.open()
+        disk.fault = hold
+        for number in range(2):
+            await backend.metadata.put("key", b"%d" % number * 200)
+        await asyncio.to_thread(begun.wait)
+        waiting = backend.metadata.put("key", b"waited")
+        for _ in range(5):
+            await asyncio.to_thread(int)
+        assert not waiting.done()
+        may_go_on.set()
+        await waiting
+        assert b"waited" in disk.files["journal/0000000003"]
+        restarted = EmbeddedBackend(FaultyDisk(disk.contents()), clock)
+        await restarted.open()
+        assert restarted.metadata.get("key").value == b"waited"
+        await restarted.close()
+        await backend.close()
+
+    run(scenario())
 
 
 def test_a_full_disk_is_tried_again_every_second():

@@ -45,7 +45,7 @@ def test_the_mark_delete_position_moves_over_what_was_acknowledged_behind_it(sta
             assert (cursor.individually_deleted_count, cursor.unacked_ranges_count) == (6, 3)
             assert cursor.delete(*positions[0])
             assert cursor.mark_delete_position == positions[5]
-            assert (cursor.individually_deleted_count, cursor.unacked_ranges_count) == (1, 1)
+            assert (cursor.unacked_ranges_count, cursor.individually_deleted_count) == (1, 1)
             assert cursor.backlog(ledger.last_confirmed) == 3
             assert [cursor.is_deleted(p) for p in positions[5:9]] == [True, False, True, False]
             assert not cursor.delete(*positions[3])

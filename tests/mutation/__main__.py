@@ -72,7 +72,11 @@ def main() -> int:
         todo = [m for m in chosen if options.again or m.name not in books.results]
         if options.survivors:
             poor = (Result.SURVIVED.name, Result.UNCOVERED.name)
-            todo = [m for m in chosen if books.results.get(m.name) in poor]
+            todo = [
+                mutant
+                for mutant in chosen
+                if books.results.get(mutant.name) in poor and mutant.name not in accepted
+            ]
         books.total = len(todo)
         print(f"{len(chosen)} mutants, {len(todo)} to try", flush=True)
         return todo
@@ -105,7 +109,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--books", type=Path, default=ROOT / "build/mutation.jsonl")
     parser.add_argument("--map", type=Path, default=ROOT / "build/mutation-map.json")
     parser.add_argument("--again", action="store_true", help="also what the books know already")
-    parser.add_argument("--survivors", action="store_true", help="only what survived before")
+    parser.add_argument(
+        "--survivors",
+        action="store_true",
+        help="only what survived before, without a reason for it",
+    )
     parser.add_argument("--matching", default="", help="only mutants whose name holds this")
     return parser
 
