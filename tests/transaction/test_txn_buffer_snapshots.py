@@ -2,7 +2,7 @@
 
 import asyncio
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import AsyncMock, patch
 
 import pytest
 from txn_world import (
@@ -16,7 +16,7 @@ from txn_world import (
     soon,
 )
 
-from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.errors import ManagedLedgerError, StorageFailed
 from managed_ledger.position import Position
 from managed_ledger.storage.operations import Remove
 from pybroker.names import TopicName
@@ -196,6 +196,24 @@ async def test_a_snapshot_on_its_way_is_given_up_when_the_buffer_is_stopped(worl
     await soon()
     assert len(buffer._tasks) == 0
     assert buffer._snapshots.head() is None
+
+
+@in_world
+async def test_a_recovery_that_failed_half_way_leaves_no_snapshot(world: World) -> None:
+    txn_id = await world.begin_on(ORDERS)
+    await world.send(txn_id, "a")
+    await world.end(txn_id, ABORT)
+    await soon()  # its coordinator's books are closed
+    world = await world.crashed()
+    ledger = await world.ledger(ORDERS)
+    all_there_is = await ledger.read(ledger.first_position, ledger.last_confirmed, 100, 1 << 20)
+    half_way = AsyncMock(side_effect=[all_there_is, StorageFailed("the disk failed")])
+    with patch.object(ledger, "read_whole", half_way), pytest.raises(StorageFailed):
+        await world.buffer()
+    with of_few_entries():
+        ledger.settle_down()
+        await soon()
+    assert snapshot_keys(world.storage.metadata, ledger.name) == []
 
 
 @in_world
