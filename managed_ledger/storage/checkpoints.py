@@ -58,6 +58,7 @@ class Checkpoints:
         self._due = asyncio.Event()
         self._progress = asyncio.Event()
         self._stopping = False
+        self._names_to_sync = False  # of ledgers' files, perhaps since an earlier try
         self._ledger_went_in = -1  # the youngest journal that may hold entries of a deleted one
         self._stalled: ManagedLedgerError | None = None
         self._task: asyncio.Task[None] | None = None
@@ -160,8 +161,7 @@ class Checkpoints:
             for state in self._state.ledgers.values()
             if state.unflushed_entries
         }
-        if not targets:
-            return
+        self._names_to_sync = self._names_to_sync or bool(targets)
         while targets:
             batch = self._batch(targets)
             jobs = [job for _, job in batch]
@@ -170,7 +170,9 @@ class Checkpoints:
                 state.note_flushed(result)
                 if state.deleted or state.flushed.entries >= targets[state]:
                     del targets[state]
-        await self._in_thread(partial(self._disk.sync_folder, ledger_files.FOLDER))
+        if self._names_to_sync:
+            await self._in_thread(partial(self._disk.sync_folder, ledger_files.FOLDER))
+            self._names_to_sync = False
 
     async def _write_and_sync(self, jobs: list[FlushJob]) -> list[FlushResult]:
         """Syncs run side by side: the file system settles them with one commit of its own."""

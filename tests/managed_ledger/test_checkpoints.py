@@ -4,6 +4,7 @@ import asyncio
 import errno
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from at_once import AtOnce
@@ -106,6 +107,36 @@ def test_recent_entries_are_in_memory_and_older_ones_come_from_their_file(run, c
         await backend.close()
 
     run(scenario())
+
+
+def test_names_of_files_that_could_not_be_synced_are_synced_before_their_journal_goes():
+    """For want of a descriptor, say. A power cut would take the files, and with them what was
+    acknowledged.
+    """
+    done: list[str] = []
+
+    def fault(operation: str, name: str) -> None:
+        if (operation, name) == ("sync_folder", "ledgers") and "failed" not in done:
+            done.append("failed")
+            raise OSError(errno.EMFILE, "too many open files", name)
+        done.append(f"{operation} {name}")
+
+    async def scenario() -> None:
+        disk = FaultyDisk()
+        options: dict[str, Any] = {"executor": AtOnce(), "journal_max_bytes": 600}
+        backend = EmbeddedBackend(disk, LoopClock(), **options)
+        await backend.open()
+        ledger = await ManagedLedgerFactory(backend, LoopClock(), CONFIG).open("log")
+        disk.fault = fault
+        for _ in range(2):
+            await ledger.append_one(b"x" * 700)
+        await asyncio.sleep(0.5)
+        assert done[-1] == "failed"
+        await asyncio.sleep(2)
+        assert done.index("sync_folder ledgers") < done.index("unlink journal/0000000001")
+        await backend.close()
+
+    run_virtually(scenario())
 
 
 def test_the_journal_is_empty_after_a_clean_close(run, clock):
