@@ -53,11 +53,24 @@ class Room:
         """Use what an earlier process has held in reserve: on a full disk at once, for a broker
         has to start before it can be told what to delete. Blocks; raises OSError.
         """
-        self._has_reserve = RESERVE in self._disk.names(RESERVE_FOLDER)
+        self._has_reserve = self._is_whole()
         self.look(0)
         if self.is_out:
             self.give_up_reserve()
             self.look(0)
+
+    def _is_whole(self) -> bool:
+        """A crash may have come while it was written; then it goes."""
+        if RESERVE not in self._disk.names(RESERVE_FOLDER):
+            return False
+        file = self._disk.open(RESERVE)
+        try:
+            is_whole = file.size() >= RESERVE_BYTES
+        finally:
+            file.close()
+        if not is_whole:
+            self._disk.unlink(RESERVE)
+        return is_whole
 
     def keep_reserve(self) -> None:
         """Have the reserve on the disk, if there is room. Blocks; raises OSError."""

@@ -251,6 +251,24 @@ def test_the_reserve_outlasts_a_power_cut(run, clock):
     run(scenario())
 
 
+def test_a_reserve_that_a_crash_left_half_written_is_none(run, clock):
+    async def scenario():
+        disk = Disk()
+        backend = await opened(disk, clock)
+        await backend.close()
+        half = {**disk.contents(), RESERVE: bytes(RESERVE_BYTES - 1)}
+        for free_bytes, kept in ((PLENTY, True), (2 * MB, False)):
+            disk = Disk(free_bytes)
+            disk.files = {name: bytearray(content) for name, content in half.items()}
+            backend = await opened(disk, clock)
+            await backend._checkpoints.run_once()
+            assert (RESERVE in disk.files) == kept
+            assert not kept or len(disk.files[RESERVE]) == RESERVE_BYTES
+            await backend.close()
+
+    run(scenario())
+
+
 def test_a_start_on_a_disk_without_any_room_uses_the_reserve(run, clock):
     async def scenario():
         disk = Disk()

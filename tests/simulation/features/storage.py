@@ -12,7 +12,7 @@ from clients.streaming import StreamConsumer, StreamProducer
 from sim_scenario import Scenario
 
 from features.feature import Feature
-from managed_ledger.storage.room import RESERVE
+from managed_ledger.storage.room import RESERVE, RESERVE_BYTES
 from pybroker.errors import TopicNotFound
 from pybroker.names import TopicName
 
@@ -129,7 +129,7 @@ class Filler(Process):
         it is promised for a disk that had room for some seconds.
         """
         gave_up_s = self.world.now + 60.0
-        while RESERVE not in self.broker.disk.names:
+        while self.feature.reserve_bytes() < RESERVE_BYTES:
             await self.pause(1.0)
             if self.world.now > gave_up_s:
                 self.history.failures.append("NO RESERVE: there has been room for a minute")
@@ -184,9 +184,11 @@ class FullDisk(Feature):
         self.simulation.producers.append(filler)
 
     def data_bytes(self) -> int:
-        disk = self.broker.disk
-        reserve = disk.names.get(RESERVE)
-        return disk.used_bytes() - (len(reserve.content) if reserve else 0)
+        return self.broker.disk.used_bytes() - self.reserve_bytes()
+
+    def reserve_bytes(self) -> int:
+        reserve = self.broker.disk.names.get(RESERVE)
+        return len(reserve.content) if reserve else 0
 
     def fill(self) -> None:
         self.count("disks filled")
