@@ -146,6 +146,10 @@ class Consumer(_Receiving):
         """Up to and with this entry all is acknowledged. Of a single topic."""
         return self._call(self._core.get_mark_delete_position())
 
+    def get_backlog(self) -> int:
+        """Entries that the subscription has not acknowledged."""
+        return self._call(self._core.get_backlog())
+
     def unsubscribe(self) -> None:
         """Deletes the subscription and closes the consumer."""
         self._call(self._core.unsubscribe())
@@ -188,6 +192,10 @@ class Reader(_Receiving):
     def has_message_available(self) -> bool:
         """False at the last message that can be delivered now."""
         return self._call(self._core.has_message_available())
+
+    def get_backlog(self) -> int:
+        """Entries from where the reader began."""
+        return self._call(self._core.get_backlog())
 
     def seek(self, messageid: MessageId | int) -> None:
         self._call(self._core.seek(messageid))

@@ -277,6 +277,13 @@ class Consumer:
         answers = await asyncio.gather(*(part.last_message_id() for part in self._parts.values()))
         return [last for last, _ in answers]
 
+    async def get_backlog(self) -> int:
+        """Entries that the subscription has not acknowledged: single messages, or whole batches.
+
+        Differs: official clients cannot ask.
+        """
+        return sum(await asyncio.gather(*(part.backlog() for part in self._parts.values())))
+
     async def has_more(self) -> bool:
         if self.queued:
             return True

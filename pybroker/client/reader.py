@@ -30,6 +30,10 @@ class Reader:
         """False at the last message that can be delivered now."""
         return await self.consumer.has_more()
 
+    async def get_backlog(self) -> int:
+        """Entries from where the reader began. Differs: official clients cannot ask."""
+        return await self.consumer.get_backlog()
+
     async def seek(self, messageid: MessageId | int) -> None:
         await self.consumer.seek(messageid)
 

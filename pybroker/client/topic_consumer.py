@@ -9,6 +9,7 @@ again. Plain acknowledgements leave together at the end of a turn of the event l
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from pybroker.client.acknowledger import Acknowledger
 from pybroker.client.acks import EntryKey, Place
@@ -306,20 +307,26 @@ class TopicConsumer:
     async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
         """The topic's last message and the subscription's mark-delete position, if it is told."""
 
-        async def ask() -> pb.CommandGetLastMessageIdResponse:
-            request = pb.CommandGetLastMessageId(consumer_id=self._id)
-            answer: pb.CommandGetLastMessageIdResponse
-            try:
-                answer = await self._connection().request(request, self._cluster.timeout_s)
-            except ConsumerNotFound as error:  # the broker has closed it, and is about to say so
-                raise ConnectError(f"The consumer of {self.topic} comes again") from error
-            return answer
-
-        answer = await self._cluster.patiently(ask, f"The last message of {self.topic}")
+        request = pb.CommandGetLastMessageId(consumer_id=self._id)
+        answer = await self._asked(request, "The last message")
         last = MessageId.from_wire(answer.last_message_id, self.topic, self.partition)
         if not answer.HasField("consumer_mark_delete_position"):
             return last, None
         return last, MessageId.from_wire(answer.consumer_mark_delete_position)
+
+    async def backlog(self) -> int:
+        """Entries that the subscription has not acknowledged."""
+        answer = await self._asked(pb.CommandConsumerStats(consumer_id=self._id), "The backlog")
+        return int(answer.msgBacklog)
+
+    async def _asked(self, request: Any, what: str) -> Any:
+        async def ask() -> Any:
+            try:
+                return await self._connection().request(request, self._cluster.timeout_s)
+            except ConsumerNotFound as error:  # the broker has closed it, and is about to say so
+                raise ConnectError(f"The consumer of {self.topic} comes again") from error
+
+        return await self._cluster.patiently(ask, f"{what} of {self.topic}")
 
     async def has_more(self) -> bool:
         """Whether the topic holds a message behind the last one taken."""

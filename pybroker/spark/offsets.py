@@ -6,9 +6,11 @@ JSON that the source chose. Ours holds for each partition the span (after, to] t
 and the subscription whose cursor is the fence, so that the sink can find both without being told.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Self
+
+_ACKNOWLEDGED: Final = "acknowledged"
 
 
 class Position(NamedTuple):
@@ -37,6 +39,13 @@ class Span(NamedTuple):
         return self.to <= self.after
 
 
+class Stretch(NamedTuple):
+    """Entries from `first` to `last`, both included."""
+
+    first: Position
+    last: Position
+
+
 class CursorName(NamedTuple):
     topic: str
     subscription: str
@@ -50,17 +59,28 @@ Progress = Mapping[CursorName, Span]
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """Where a source's batch ends, and where it began."""
+    """Where a source's batch ends, and where it began.
+
+    `acknowledged`: what had been acknowledged one by one when the query began, and is not behind
+    the batch yet.
+    """
 
     subscription: str
     spans: Mapping[str, Span]
+    acknowledged: Mapping[str, Sequence[Stretch]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         spans = {
             topic: {"after": str(span.after), "to": str(span.to)}
             for topic, span in self.spans.items()
         }
-        return {"subscription": self.subscription, "spans": spans}
+        offset: dict[str, Any] = {"subscription": self.subscription, "spans": spans}
+        acknowledged = {
+            topic: [[str(first), str(last)] for first, last in stretches]
+            for topic, stretches in self.acknowledged.items()
+            if stretches
+        }
+        return offset | ({_ACKNOWLEDGED: acknowledged} if acknowledged else {})
 
     @classmethod
     def from_json(cls, offset: Mapping[str, Any]) -> Self:
@@ -68,7 +88,11 @@ class SourceOffset:
             topic: Span(Position.parse(span["after"]), Position.parse(span["to"]))
             for topic, span in offset["spans"].items()
         }
-        return cls(offset["subscription"], spans)
+        acknowledged = {
+            topic: [Stretch(Position.parse(first), Position.parse(last)) for first, last in pairs]
+            for topic, pairs in offset.get(_ACKNOWLEDGED, {}).items()
+        }
+        return cls(offset["subscription"], spans, acknowledged)
 
     def progress(self) -> dict[CursorName, Span]:
         """The spans that hold something, by the cursor that passes over them."""
@@ -81,4 +105,4 @@ class SourceOffset:
 
 def is_pulsar_offset(offset: object) -> bool:
     """Whether a source's line in Spark's offset log is one of ours."""
-    return isinstance(offset, dict) and offset.keys() == {"subscription", "spans"}
+    return isinstance(offset, dict) and offset.keys() - {_ACKNOWLEDGED} == {"subscription", "spans"}

@@ -61,6 +61,20 @@ class Session:
         consumer = self._consumer(name, InitialPosition.Earliest)
         return position_of(consumer.get_last_message_id())
 
+    def backlog(self, name: CursorName) -> int:
+        """Entries that the subscription has not acknowledged."""
+        return self._consumer(name, InitialPosition.Earliest).get_backlog()
+
+    @contextlib.contextmanager
+    def receiving(self, name: CursorName) -> Iterator[Consumer]:
+        """A consumer that is handed messages: this session's only one on the subscription."""
+        if (idle := self._consumers.pop(name, None)) is not None:
+            idle.close()
+        with self.client.subscribe(
+            name.topic, name.subscription, consumer_type=ConsumerType.Failover
+        ) as consumer:
+            yield consumer
+
     def cursors(self, progress: Progress) -> dict[CursorName, Position]:
         """Each cursor, as far as messages go.
 

@@ -6,8 +6,9 @@ committed batch ended; `max_entries_per_trigger` (an entry is a message or a pro
 `starting_position` (`earliest` or `latest`) for a subscription that is not there yet.
 
 The planner (one long-lived process per query) decides offsets; tasks read spans. Nothing here moves
-the cursor: acknowledging belongs to the transaction that publishes a batch's results. Entries are
-read whole, so the subscription must not have been used to acknowledge parts of producers' batches.
+the cursor: acknowledging belongs to the transaction that publishes a batch's results. Entries that
+were acknowledged one by one before the query began are left out. They are read whole, so the
+subscription must not have been used to acknowledge parts of producers' batches.
 
 A span's end is always an entry that could be delivered when it was chosen, so a task knows that
 it is done by reaching it, across ledgers, aborted messages and markers. One that cannot be reached
@@ -15,6 +16,7 @@ has been deleted, which is an error.
 """
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -40,7 +42,8 @@ from pybroker.client import (
     Timeout,
 )
 from pybroker.names import TopicName
-from pybroker.spark.offsets import CursorName, Position, SourceOffset, Span
+from pybroker.spark.acknowledged import acknowledged_behind
+from pybroker.spark.offsets import CursorName, Position, SourceOffset, Span, Stretch
 from pybroker.spark.replay import InputLost
 from pybroker.spark.session import Session, connect, position_of
 
@@ -95,10 +98,12 @@ class PulsarDataSource(DataSource):
 class SpanPartition(InputPartition):
     """One task's work: a span of one partition."""
 
-    def __init__(self, topic: str, span: Span) -> None:
+    def __init__(self, topic: str, span: Span, acknowledged: Sequence[Stretch] = ()) -> None:
         super().__init__((topic, span))
         self.topic = topic
         self.span = span
+        # Not to be read, be it within the span or behind it.
+        self.acknowledged = acknowledged
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -143,19 +148,28 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if start == end:
             return []
-        spans = SourceOffset.from_json(end).spans
-        return [SpanPartition(topic, span) for topic, span in spans.items() if not span.is_empty]
+        offset = SourceOffset.from_json(end)
+        return [
+            SpanPartition(topic, span, offset.acknowledged.get(topic, ()))
+            for topic, span in offset.spans.items()
+            if not span.is_empty
+        ]
 
     def stop(self) -> None:
         if self._session is not None:
             self._session.close()
 
     def _at_cursors(self, session: Session) -> SourceOffset:
-        spans = {
-            topic: _nothing_behind(session.cursor(self._cursor_name(topic), self._initial))
-            for topic in session.partitions(self._topic)
-        }
-        return SourceOffset(self._subscription, spans)
+        names = [self._cursor_name(topic) for topic in session.partitions(self._topic)]
+        cursors = {name: session.cursor(name, self._initial) for name in names}
+        return SourceOffset(
+            self._subscription,
+            {name.topic: _nothing_behind(cursor) for name, cursor in cursors.items()},
+            {
+                name.topic: acknowledged_behind(session, name, cursor)
+                for name, cursor in cursors.items()
+            },
+        )
 
     def _following(
         self, session: Session, before: SourceOffset, entries: int | None
@@ -163,7 +177,12 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topics = self._targets or session.partitions(self._topic)
         share = None if entries is None else max(1, entries // len(topics))
         spans = {topic: self._next_span(session, before, topic, share) for topic in topics}
-        return SourceOffset(self._subscription, spans)
+        acknowledged = {
+            topic: [stretch for stretch in stretches if stretch.last > spans[topic].after]
+            for topic, stretches in before.acknowledged.items()
+            if topic in spans
+        }
+        return SourceOffset(self._subscription, spans, acknowledged)
 
     def _next_span(
         self, session: Session, before: SourceOffset, topic: str, entries: int | None
@@ -203,7 +222,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SpanPartition)
-        return read_span(self._service_url, partition.topic, partition.span)
+        return read_span(self._service_url, partition.topic, partition.span, partition.acknowledged)
 
 
 def _required(options: Mapping[str, str], name: str) -> str:
@@ -241,7 +260,9 @@ def _bounded(
 # --- reading ------------------------------------------------------------------------------------
 
 
-def read_span(service_url: str, topic: str, span: Span) -> Iterator[pa.RecordBatch]:
+def read_span(
+    service_url: str, topic: str, span: Span, acknowledged: Sequence[Stretch] = ()
+) -> Iterator[pa.RecordBatch]:
     """The span's messages; after a lost connection, from the last whole entry handed out."""
     after = span.after
     give_up_at = time.monotonic() + _PATIENCE_S
@@ -250,7 +271,7 @@ def read_span(service_url: str, topic: str, span: Span) -> Iterator[pa.RecordBat
         try:
             session = Session(connect(service_url))
             for messages in _entries(session, topic, Span(after, span.to)):
-                yield _to_arrow(messages)
+                yield _to_arrow(_without(acknowledged, messages))
                 after = position_of(messages[-1].message_id())
                 give_up_at = time.monotonic() + _PATIENCE_S
             return
@@ -323,6 +344,18 @@ def _whole_entries(messages: Sequence[Message]) -> int:
 
 def _ends_entry(message: Message) -> bool:
     return message.batch_index + 1 >= message.entry.batch_size
+
+
+def _without(acknowledged: Sequence[Stretch], messages: list[Message]) -> list[Message]:
+    if not acknowledged:
+        return messages
+    return [each for each in messages if not _is_within(acknowledged, each)]
+
+
+def _is_within(stretches: Sequence[Stretch], message: Message) -> bool:
+    position = position_of(message.message_id())
+    index = bisect_right(stretches, position, key=lambda stretch: stretch.first) - 1
+    return index >= 0 and position <= stretches[index].last
 
 
 def _to_arrow(messages: Sequence[Message]) -> pa.RecordBatch:

@@ -51,6 +51,10 @@ class FakeTopic:
             if index > after and index >= self.first and entry.is_visible:
                 yield index, entry
 
+    def backlog(self, after: int) -> int:
+        stored = self.entries[max(after + 1, self.first) :]
+        return sum(entry.is_hidden_yet or entry.is_visible for entry in stored)
+
     @property
     def last(self) -> int:
         return max((index for index, _ in self.readable(-1)), default=-1)
@@ -152,8 +156,10 @@ class FakeClient:
     def create_producer(self, topic: str, **_: object) -> FakeProducer:
         return FakeProducer(self.broker, topic)
 
-    def create_reader(self, topic: str, start: MessageId, **_: object) -> FakeReader:
-        return FakeReader(self.broker.topic(topic), start.entry_id())
+    def create_reader(
+        self, topic: str, start: MessageId, start_message_id_inclusive: bool = False, **_: object
+    ) -> FakeReader:
+        return FakeReader(self.broker.topic(topic), start.entry_id() - start_message_id_inclusive)
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         return [topic]
@@ -181,6 +187,9 @@ class FakeConsumer:
 
     def get_last_message_id(self) -> MessageId:
         return message_id(self.broker.topic(self.cursor[0]).last)
+
+    def get_backlog(self) -> int:
+        return self.broker.topic(self.cursor[0]).backlog(self.broker.cursors[self.cursor])
 
     def acknowledge_cumulative(
         self, message_id: MessageId, txn: FakeTransaction | None = None
@@ -233,6 +242,9 @@ class FakeMessage:
 class FakeReader:
     topic: FakeTopic
     after: int
+
+    def get_backlog(self) -> int:
+        return self.topic.backlog(self.after)
 
     def has_message_available(self) -> bool:
         return any(True for _ in self.topic.readable(self.after))

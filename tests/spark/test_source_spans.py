@@ -34,6 +34,12 @@ class FakeSession:
     def first_position_after(self, topic, position):
         return next((each for each in self.visible if each > position), None)
 
+    def backlog(self, name):
+        return 0
+
+    def reader(self, topic, after, **_):
+        return MagicMock(get_backlog=lambda: 0)
+
     def close(self):
         pass
 

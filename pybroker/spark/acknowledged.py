@@ -1,0 +1,98 @@
+"""What a subscription has acknowledged one by one, behind its cursor: not to be read again.
+
+A consumer may have left such holes before the query began. The protocol does not list them, but it
+counts: a reader from the cursor has a larger backlog than the subscription. Only then the holes are
+looked for, in what the reader is given and the subscription is not, up to the last one.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from pybroker.client import Consumer
+from pybroker.spark.offsets import CursorName, Position, Stretch
+from pybroker.spark.session import Session, position_of
+
+log = logging.getLogger("pybroker.spark")
+
+_COUNTS: Final = 5
+_TIMEOUT_MS: Final = 10_000
+# So far behind the cursor holes are looked for: as many as consumers may commonly have unanswered.
+MAX_ENTRIES: Final = 50_000
+
+
+def acknowledged_behind(session: Session, name: CursorName, cursor: Position) -> list[Stretch]:
+    """Raises Timeout if the subscription hands nothing out, to another consumer perhaps."""
+    backlog, wanted = _count(session, name, cursor)
+    if wanted <= 0:
+        return []
+    last = session.last_position(name)
+    with session.receiving(name) as consumer:
+        holes = _Holes(_handed_out(consumer, backlog))
+        for count, (position, _) in enumerate(session.read_to_end(name.topic, cursor)):
+            if position > last or holes.count >= wanted:
+                break
+            if count >= MAX_ENTRIES:
+                log.warning(
+                    "%s: what was acknowledged one by one behind %s is read again", name, position
+                )
+                break
+            holes.look_at(position)
+    return holes.stretches
+
+
+def _count(session: Session, name: CursorName, cursor: Position) -> tuple[int, int]:
+    """The subscription's backlog, and how much more a reader has, at least."""
+    for _ in range(_COUNTS):
+        before = session.backlog(name)
+        # A broker counts the entry that a reader names, even if the client leaves it out.
+        first = cursor._replace(entry_id=cursor.entry_id + 1)
+        reader = session.reader(name.topic, first, start_message_id_inclusive=True)
+        try:
+            everything = reader.get_backlog()
+        finally:
+            reader.close()
+        after = session.backlog(name)
+        if before == after:
+            break
+    return after, everything - after
+
+
+class _Holes:
+    """Compares positions with those that the subscription hands out, both in order."""
+
+    def __init__(self, handed_out: Iterator[Position | None]) -> None:
+        self.stretches: list[Stretch] = []
+        self.count = 0
+        self._handed_out = handed_out
+        self._next = next(handed_out)
+        self._previous: Position | None = None
+
+    def look_at(self, position: Position) -> None:
+        if position == self._previous:
+            return  # the next message of a batch
+        while self._next is not None and self._next < position:
+            self._next = next(self._handed_out)
+        if self._next is None or self._next > position:
+            self._add(position)
+        self._previous = position
+
+    def _add(self, position: Position) -> None:
+        self.count += 1
+        if self.stretches and self.stretches[-1].last == self._previous:
+            self.stretches[-1] = self.stretches[-1]._replace(last=position)
+        else:
+            self.stretches.append(Stretch(position, position))
+
+
+def _handed_out(consumer: Consumer, backlog: int) -> Iterator[Position | None]:
+    """Entries, then None for ever when that was the whole backlog."""
+    previous = None
+    while backlog:
+        position = position_of(consumer.receive(_TIMEOUT_MS).message_id())
+        if position != previous:
+            backlog -= 1
+            yield position
+        previous = position
+    while True:
+        yield None
