@@ -1,11 +1,15 @@
 """Cursors: acknowledging in every way, and finding it again after a restart."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from managed_ledger.ack_set import AckSet
+from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import CursorRecord, cursors_prefix
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.memory import MemoryBackend
@@ -398,5 +402,64 @@ def test_a_flush_waits_for_the_write_that_is_under_way(start, run):
             await cursor.flush()
             assert write.done()
             assert cursor.write() is None  # nothing is dirty, nothing under way
+
+    run(scenario())
+
+
+def cursor_with_store(entries: int) -> tuple[ManagedCursor, list[tuple[CursorRecord, Any]]]:
+    """And what it writes down: each record with the future that says it is durable."""
+    index = LedgerIndex([], 0)
+    index.grow(entries, entries)
+    writes: list[tuple[CursorRecord, Any]] = []
+
+    def store(name: str, value: bytes) -> Any:
+        done = asyncio.get_running_loop().create_future()
+        writes.append((CursorRecord.decode(value, name), done))
+        return done
+
+    return ManagedCursor("sub", index, Position(0, -1), {}, store=store), writes
+
+
+def test_what_the_mark_has_passed_is_not_written_down(run):
+    async def scenario():
+        cursor, writes = cursor_with_store(10)
+        for entry_id in (1, 2, 3, 6):
+            cursor.delete(0, entry_id)
+        cursor.write()
+        cursor.delete(0, 0)
+        cursor.write()
+        for entry_id in (4, 5):
+            cursor.delete(0, entry_id)
+        cursor.write()
+        marks = [record.mark_delete_position.entry_id for record, _ in writes]
+        assert marks == [-1, 3, 6]
+        acked = [
+            {
+                ledger_id: AckSet.decode(value).runs(0, 9)
+                for ledger_id, value in record.acked.items()
+            }
+            for record, _ in writes
+        ]
+        assert acked == [{0: [(1, 3), (6, 6)]}, {0: [(6, 6)]}, {}]
+
+    run(scenario())
+
+
+def test_a_flush_waits_for_the_newest_write_though_an_older_one_has_ended(run):
+    async def scenario():
+        cursor, writes = cursor_with_store(10)
+        for entry_id in (0, 1):
+            cursor.delete(0, entry_id)
+            cursor.write()
+        writes[0][1].set_result(0)
+        await asyncio.sleep(0)
+        flushing = asyncio.ensure_future(cursor.flush())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not flushing.done()
+        writes[1][1].set_result(1)
+        await flushing
+        assert len(writes) == 2
+        assert cursor.write() is None, "there is nothing to wait for"
 
     run(scenario())

@@ -61,6 +61,7 @@ def test_what_is_dropped_is_gone_and_the_rest_as_it_was(first, appends, border):
 @example(1, [([1], b"a"), ([1, 1], b"b")], (0, 5, 5, 100))
 @example(0, [([1], b"a"), ([1, 1], b"b")], (1, 5, 1, 100))
 @example(2, [([0, 0], b"")], (2, 0, 1, 1))
+@example(3, [([1] * 6, b"a")], (4, 5, 6, 12))
 def test_a_run_holds_what_the_limits_allow_with_its_tags(first, appends, limits):
     columns, model = filled(first, appends)
     start, last, max_entries, max_bytes = limits
