@@ -12,7 +12,7 @@ from world.loop import SimulatedClock, World
 from world.node import Node
 
 from managed_ledger.errors import ManagedLedgerError, StorageFailed, StorageFull
-from managed_ledger.position import EARLIEST
+from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.journal import EmbeddedBackend
 from pybroker.app import Broker
 from pybroker.broker.tenants import Conflict
@@ -20,6 +20,7 @@ from pybroker.broker.topics import Topics
 from pybroker.errors import PulsarError
 from pybroker.names import TopicName, TxnId
 from pybroker.transaction.transaction_log import log_name
+from pybroker.wire.message_metadata import parse_metadata
 
 
 class BrokerProcess:
@@ -195,6 +196,22 @@ class BrokerProcess:
             for topic in self.broker.topics.loaded()
             for ongoing in topic.buffer.ongoing()
         ]
+
+    async def times_in(self, topic: str) -> list[tuple[tuple[int, int], int]]:
+        """When each message that stands there was published, hidden ones too."""
+        loaded = await self.topics.get(topic)
+        assert loaded is not None
+        ledger, times = loaded.ledger, []
+        position: Position = ledger.first_position
+        while run := await ledger.read(position, ledger.last_confirmed, 100, 1 << 20):
+            for offset, (entry, count) in enumerate(
+                zip(run.entries, run.message_counts, strict=True)
+            ):
+                if count:  # else it is a marker
+                    at = run.ledger_id, run.first_entry_id + offset
+                    times.append((at, parse_metadata(entry).publish_time))
+            position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
+        return times
 
     def unsettled(self) -> list[str]:
         """Topics that still hide something though no transaction is open."""

@@ -1,5 +1,6 @@
 """Holds what one consumer alone on its subscription was handed against where it had moved to."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 from clients.navigator import Epoch, Navigator
@@ -7,18 +8,23 @@ from clients.navigator import Epoch, Navigator
 from checks.history import Read
 
 Log = list[Read]
+Times = list[tuple[tuple[int, int], int]]
 
 
-def position_violations(navigator: Navigator, log: Log, left: list[Read]) -> list[str]:
-    """`left`: what a fresh consumer is handed in the end."""
+def position_violations(
+    navigator: Navigator, log: Log, left: list[Read], times: Times
+) -> list[str]:
+    """`left`: what a fresh consumer is handed in the end. `times`: where each message stands in the
+    topic, what was aborted too, and when it was published.
+    """
     found: list[str] = []
     for number, epoch in enumerate(navigator.epochs):
-        found += _not_in_order(epoch, number, log)
-    found += _wrongly_left(navigator.epoch, log, left)
+        found += _not_in_order(epoch, number, log, times)
+    found += _wrongly_left(navigator.epoch, log, left, times)
     return found
 
 
-def _starts(epoch: Epoch, log: Log) -> range:
+def _starts(epoch: Epoch, log: Log, times: Times) -> range:
     """Where in the log the epoch may have begun."""
     if epoch.loose:
         return range(len(log) + 1)
@@ -26,20 +32,22 @@ def _starts(epoch: Epoch, log: Log) -> range:
         start = next((i for i, r in enumerate(log) if r.message_id > epoch.behind), len(log))
         return range(start, start + 1)
     assert epoch.since_ms is not None
-    # Clocks of producers do not agree, so messages are not quite in the order of their times.
-    later = [index for index, read in enumerate(log) if read.published_ms >= epoch.since_ms]
-    earlier = [index for index, read in enumerate(log) if read.published_ms < epoch.since_ms]
-    first = later[0] if later else len(log)
-    last = earlier[-1] + 1 if earlier else 0
+    # Messages are not quite in the order of their times: what comes again keeps its own. Nor is all
+    # of them in the log: what a search by time hits may be a message that was aborted.
+    later = [at for at, published_ms in times if published_ms >= epoch.since_ms]
+    earlier = [at for at, published_ms in times if published_ms < epoch.since_ms]
+    places = [read.message_id[:2] for read in log]
+    first = bisect_left(places, later[0]) if later else len(log)
+    last = bisect_right(places, earlier[-1]) if earlier else 0
     return range(min(first, last), max(first, last) + 1)
 
 
-def _not_in_order(epoch: Epoch, number: int, log: Log) -> Iterator[str]:
+def _not_in_order(epoch: Epoch, number: int, log: Log, times: Times) -> Iterator[str]:
     """For the first time each is handed over in the order of the log, without a gap."""
     if epoch.loose or not epoch.reads:
         return
     seen = [read for read in epoch.seen if not _left_out(read, epoch.behind)]
-    starts = _starts(epoch, log)
+    starts = _starts(epoch, log, times)
     if any(log[start : start + len(seen)] == seen for start in starts):
         return
     expected = log[starts[0] : starts[0] + len(seen)]
@@ -55,7 +63,7 @@ def _left_out(read: Read, behind: tuple[int, int, int] | None) -> bool:
     return behind is not None and read.message_id[:2] == behind[:2] and read.message_id <= behind
 
 
-def _wrongly_left(epoch: Epoch, log: Log, left: list[Read]) -> Iterator[str]:
+def _wrongly_left(epoch: Epoch, log: Log, left: list[Read], times: Times) -> Iterator[str]:
     committed: dict[Read, None] = {}
     perhaps = dict(epoch.acknowledged)
     for txn, reads in epoch.txns:
@@ -69,6 +77,6 @@ def _wrongly_left(epoch: Epoch, log: Log, left: list[Read]) -> Iterator[str]:
     if epoch.loose:
         return
     handed = dict.fromkeys(left)
-    for read in log[max(_starts(epoch, log)) :]:
+    for read in log[max(_starts(epoch, log, times)) :]:
         if read not in perhaps and read not in handed:
             yield f"CURSOR AHEAD: {read} was acknowledged by nobody and is not delivered"

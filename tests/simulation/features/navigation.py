@@ -30,7 +30,9 @@ class Navigation(Feature):
 
     def account(self, logs: Logs) -> list[str]:
         left = self.simulation.left_on_subscription(self.navigator)
-        return position_violations(self.navigator, logs[TOPIC], left)
+        assert self.broker.node is not None
+        times = self.world.call(self.broker.node, self.broker.times_in(TOPIC))
+        return position_violations(self.navigator, logs[TOPIC], left, times)
 
 
 FEATURES: Final = (Navigation,)
