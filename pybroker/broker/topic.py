@@ -70,6 +70,7 @@ class Topic:
         "_notified",
         "_publishing",
         "_subscribing",
+        "_terminated",
         "_terminating",
         "aborted",
         "buffer",
@@ -129,6 +130,7 @@ class Topic:
         self.deserted_at_s = 0.0  # by the loop's time
         self._subscribing = Subscribing(self)
         self._closed: str | None = None
+        self._terminated = _TERMINATED in ledger.properties  # for good
         self._terminating = False
         self._publishing = 0  # runs that are not durable yet
         self._all_published: asyncio.Event | None = None  # set by the last of them
@@ -355,7 +357,7 @@ class Topic:
 
     @property
     def terminated(self) -> bool:
-        return self._terminating or _TERMINATED in self.ledger.properties
+        return self._terminating or self._terminated
 
     async def terminate(self) -> Position:
         """Take no more messages; returns the position of the last one.
@@ -368,6 +370,7 @@ class Topic:
             if not await self._finish_publishing():
                 raise ServiceNotReady(f"messages were not written within {_LAST_WRITES_S:g} s")
             await self.ledger.set_property(_TERMINATED, "true")
+            self._terminated = True
             self.producers.disconnect_all(self._no_more_messages())
         except Exception as error:  # what came meanwhile was not answered, and has to come again
             self.producers.let_go(ServiceNotReady(f"{self.name} could not be terminated: {error}"))
