@@ -168,7 +168,8 @@ class Recovery:
         if torn is not None:
             log.warning(
                 "%s ends in a write that a crash cut short: %d bytes at offset %d, never "
-                "acknowledged, were removed",
+                "acknowledged, were removed. If nothing crashed, somebody cut the file off, and "
+                "what stood behind is missing: restore the data directory from a backup",
                 name,
                 torn.lost_bytes,
                 torn.offset,

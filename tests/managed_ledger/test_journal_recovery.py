@@ -88,7 +88,7 @@ def test_a_torn_end_is_cut_off_durably_and_said_so(run, clock, caplog):
         disk = FaultyDisk({JOURNAL: files[JOURNAL][:-3]})
         with caplog.at_level(logging.WARNING):
             await EmbeddedBackend(disk, clock).open()
-        assert "crash cut short" in caplog.text
+        assert "crash cut short" in caplog.text and "from a backup" in caplog.text
         at = disk.operations.index(("truncate", JOURNAL))
         assert disk.operations[at + 1] == ("fdatasync", JOURNAL)
 
