@@ -111,7 +111,7 @@ def _require_cursors_of_their_own(lines: Sequence[str]) -> None:
         for shared in sorted(seen & cursors):
             raise NotAllowed(
                 f"Two sources of this query read {shared}, whose cursor can follow only one of "
-                "them: give each source a subscription of its own, or load the source once and "
-                "use its DataFrame twice"
+                "them: give each source a subscription of its own (a union may instead use one "
+                "DataFrame twice)"
             )
         seen |= cursors

@@ -51,7 +51,7 @@ from pybroker.errors import (
 from pybroker.names import TxnId
 from pybroker.spark.chain import Chain
 from pybroker.spark.checkpoint import Checkpoint
-from pybroker.spark.decision import Decision, decide
+from pybroker.spark.decision import BatchRefused, Decision, decide
 from pybroker.spark.ending import when_terminated
 from pybroker.spark.evaluation import evaluate, evaluate_rest
 from pybroker.spark.marker import Marker
@@ -125,12 +125,15 @@ def exactly_once(
 ) -> BatchFunction:
     """What to give to `foreachBatch`: publishes what `write(batch, batch_id)` returns, once.
 
-    `write` maps topics to DataFrames (columns: see pybroker.spark.publish); it may be called again
-    for the same batch, so it must not have effects of its own. `checkpoint` is the query's
-    checkpointLocation. The transaction's timeout must be far above what a batch takes. For
-    `patience_s` (by default a little more than that timeout) a batch tries again while the broker
-    is away or another transaction holds the cursor; then the query fails. Raises in the query:
-    Fenced, CursorsDisagree, MetadataError, and what the broker refused.
+    `write` maps topics to DataFrames (columns: see pybroker.spark.publish); {} publishes nothing.
+    It may be called again for the same batch, so it must not have effects of its own. `checkpoint`
+    is the query's checkpointLocation. Queries may share a control topic: each keeps a subscription
+    `query-<its id>` there, to be deleted when the query is given up.
+
+    The transaction's timeout must be far above what a batch takes. For `patience_s` (by default a
+    little more than that timeout) a batch tries again while the broker is away or another
+    transaction holds the cursor; then the query fails. Raises in the query: Fenced, BatchRefused
+    (see pybroker.spark.decision), InputLost, MetadataError, NotAllowed, what the broker refused.
     """
     if mode not in ("driver", "executor"):
         raise ValueError(f"mode is {mode!r}; it may be 'driver' or 'executor'")
@@ -172,8 +175,10 @@ class ExactlyOnce:
             batch.unpersist()
 
     def close(self) -> None:
-        """Of a query that has ended."""
+        """Of a query that has ended. Another driver may go on with it, and this one after it."""
         session, self._session = self._session, None
+        self._chain = None
+        self._predecessor_settled = False
         if session is not None:
             session.close()
 
@@ -215,19 +220,25 @@ class ExactlyOnce:
         session = self._session
         self._settle(session, checkpoint)
         chain = self._chain_of(work)
-        newest = chain.newest(session)
-        if decide(work, session.cursors(work.progress), newest) is Decision.SKIP:
-            require_input(session, work.progress, newest)
+        if self._decide(session, chain, work) is Decision.SKIP:
+            require_input(session, work.progress, chain.newest(session))
             evaluate(batch)
             self._tell(Step.SKIPPED, work)
             return
-        kept = keep_input(session, work.progress, newest.kept)
+        kept = keep_input(session, work.progress, chain.newest(session).kept)
         txn = session.client.new_transaction(timeout_ms=self.options.transaction_timeout_ms)
         checkpoint.record_transaction(txn.txn_id)
         self._open_transaction = txn.txn_id
         marker = Marker(work.query_id, work.batch_id, txn.txn_id, work.progress, work.sources, kept)
         self._run(session, batch, work, marker, txn)
         self._open_transaction = None
+
+    def _decide(self, session: Session, chain: Chain, work: Work) -> Decision:
+        cursors = session.cursors(work.progress)
+        with contextlib.suppress(BatchRefused):
+            return decide(work, cursors, chain.newest(session))
+        chain.forget()  # Another driver may have committed batches since it was read.
+        return decide(work, cursors, chain.newest(session))
 
     def _chain_of(self, work: Work) -> Chain:
         """Another query's than the last time, if the same function is given to it afterwards."""

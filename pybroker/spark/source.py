@@ -296,15 +296,14 @@ def _entries(session: Session, topic: str, span: Span) -> Iterator[list[Message]
             raise _lost(topic, span)
         if silent_ms >= _PATIENCE_S * 1000:
             raise Timeout(f"{topic} holds messages up to {span.to}, but delivers none of them")
-        _require_readable(messages, topic)
         waiting += messages
         whole = waiting[: _whole_entries(waiting)]
         del waiting[: len(whole)]
         if whole and position_of(whole[-1].message_id()) >= span.to:
-            yield _up_to(whole, topic, span)
+            yield _readable(_up_to(whole, topic, span), topic)
             return
         if whole:
-            yield whole
+            yield _readable(whole, topic)
 
 
 def _up_to(messages: Sequence[Message], topic: str, span: Span) -> list[Message]:
@@ -315,7 +314,8 @@ def _up_to(messages: Sequence[Message], topic: str, span: Span) -> list[Message]
     return within
 
 
-def _require_readable(messages: Sequence[Message], topic: str) -> None:
+def _readable(messages: list[Message], topic: str) -> list[Message]:
+    """Raises CryptoError."""
     for message in messages:
         # What could not be decrypted comes as it is, as one message of no batch.
         if message.entry.batch_size == 0 and message.entry.metadata.encryption_keys:
@@ -324,6 +324,7 @@ def _require_readable(messages: Sequence[Message], topic: str) -> None:
                 "key: read this topic with pybroker.client and a crypto_key_reader, or skip the "
                 "message on the subscription and start from a new checkpoint"
             )
+    return messages
 
 
 def _lost(topic: str, span: Span) -> InputLost:

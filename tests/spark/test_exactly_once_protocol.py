@@ -261,6 +261,16 @@ def test_of_two_drivers_without_pulsar_input_one_gets_through():
     assert len(first.markers) == 1
 
 
+def test_a_driver_that_stood_still_learns_what_another_committed_meanwhile():
+    first = Driver()
+    first.process()
+    second = Driver(first.broker, first.checkpoint)
+    second.process(NEXT)
+    first.process(NEXT)
+    assert first.steps[-1] is Step.SKIPPED
+    assert len(first.markers) == 2
+
+
 def test_in_the_steady_state_nothing_is_read_from_the_control_topic(monkeypatch):
     driver = Driver()
     driver.process()

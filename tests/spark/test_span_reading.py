@@ -101,3 +101,10 @@ def test_an_encrypted_message_is_an_error_that_names_it(client, read, tmp_path, 
     place = position_of(producer.send(b"secret"))
     with pytest.raises(CryptoError, match=f"The message {place}.* is encrypted"):
         read(before(place), place)
+
+
+def test_an_encrypted_message_behind_the_span_does_not_matter(client, read, tmp_path):
+    [place] = sent(client, Outgoing(b"clear"))
+    keys = key_reader(tmp_path)
+    client.create_producer(TOPIC, encryption_key="k", crypto_key_reader=keys).send(b"secret")
+    assert [row["value"] for row in read(before(place), place)] == [b"clear"]
