@@ -57,7 +57,6 @@ class Room:
         self.look(0)
         if self.is_out:
             self.give_up_reserve()
-            self.look(0)
 
     def _is_whole(self) -> bool:
         """A crash may have come while it was written; then it goes."""

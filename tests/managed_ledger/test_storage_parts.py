@@ -70,8 +70,9 @@ def room_with(free_bytes: int | None) -> tuple[FaultyDisk, Room]:
 )
 def test_room_is_low_where_what_is_wanted_and_some_more_does_not_fit(free_bytes, low, out):
     _, found = room_with(free_bytes)
-    assert (found.is_low, found.is_out) == (False, False)
+    assert (found.is_low, found.is_out, found.lacks_reserve) == (False, False, False)
     found.look(1000)
+    assert found.lacks_reserve == (free_bytes is not None)
     assert (found.is_low, found.is_out) == (low, out)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -289,6 +290,23 @@ def test_outcomes_are_kept_for_the_whole_retention_over_a_restart(life_s: int) -
     run_virtually(scenario())
 
 
+@in_world_with(transaction_outcome_retention_ms=60_000)
+async def test_a_clock_that_is_set_between_two_lives_forgets_no_outcome(world: World) -> None:
+    txn_id = await world.begin()
+    await world.end(txn_id, COMMIT)
+    await asyncio.sleep(30)
+    await world.end(await world.begin(), COMMIT)
+    await soon()
+    coordinator = await world.coordinators.get(0)
+    await coordinator._log.snapshot(coordinator._store)
+    world = World(world.storage.durable_copy(), **world.settings)
+    world.clock.wall_offset_ms += 365 * 86_400_000
+    await world.start()
+    await world.end(await world.begin(), COMMIT)
+    await soon()
+    await world.end(txn_id, COMMIT)
+
+
 # -- snapshots
 
 
@@ -358,6 +376,34 @@ async def test_a_log_of_which_several_writes_fail_is_opened_again_once(world: Wo
     again = await world.coordinators.get(0)
     assert again is not coordinator and world.coordinators.served() == [again]
     await world.begin()
+
+
+@in_world
+async def test_what_a_failed_one_was_about_to_write_ends_before_its_log_is_opened_again(
+    world: World,
+) -> None:
+    """Or a snapshot of the past might follow what the next one writes. Opening is tried again."""
+    coordinator = await world.coordinators.get(0)
+    snapshot = coordinator._tasks.start(asyncio.Event().wait(), "snapshot")
+    opened: list[tuple[float, bool]] = []
+    opening = world.coordinators._open
+
+    def refuse(coordinator_id: int) -> Any:
+        opened.append((world.clock.monotonic_s(), snapshot.done()))
+        if len(opened) < 4:
+            raise StorageFull("no space left")
+        return opening(coordinator_id)
+
+    world.storage.full = True
+    with pytest.raises(TransactionCoordinatorNotFound):
+        await world.begin()
+    world.storage.full = False
+    with patch.object(world.coordinators, "_open", refuse):
+        await asyncio.sleep(10)
+    times, ended = zip(*opened, strict=True)
+    assert ended == (True,) * 4
+    assert [round(later - at, 1) for at, later in pairwise(times)] == [1.0] * 3
+    assert await world.coordinators.get(0) is not coordinator
 
 
 @in_world

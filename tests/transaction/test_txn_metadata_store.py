@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pybroker.errors import InvalidTxnStatus, NotAllowed, PulsarError, TransactionNotFound
 from pybroker.transaction.metadata_store import (
     CoordinatorLimits,
+    NewTransaction,
     Record,
     TransactionMetadataStore,
 )
@@ -215,3 +216,15 @@ def test_a_snapshot_keeps_by_when_outcomes_are_forgotten() -> None:
     assert restored.outcomes.marks() == store.outcomes.marks() != []
     assert restored.low_watermark == store.low_watermark == 3
     assert restored.decide_new(1000, None, 0).local_id == 4
+
+
+def test_while_a_log_is_replayed_nobody_that_may_be_still_to_come_counts_as_ended() -> None:
+    """What is logged while a snapshot is written stands between its records."""
+    store = new_store()
+    with store.replaying():
+        for local_id in (2, 1, 0):
+            store.apply(NewTransaction(local_id, 1000, 0, None))
+            assert store.low_watermark == -1
+        assert [transaction.txn_id.least for transaction in store.live()] == [2, 1, 0]
+    assert [transaction.txn_id.least for transaction in store.live()] == [0, 1, 2]
+    assert store.low_watermark == -1

@@ -1,10 +1,14 @@
 """Which transactions are open on a topic, where their entries are, how far readers may go."""
 
+import asyncio
+from unittest.mock import patch
+
 import pytest
 from virtual_loop import run_virtually
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.names import TxnId
+from pybroker.transaction import buffer_snapshot
 from pybroker.transaction.buffer_snapshot import (
     BufferHead,
     OpenTransactionRecord,
@@ -81,3 +85,22 @@ def test_what_has_nothing_in_the_log_is_not_written() -> None:
     two = transactions.begin(TWO, BEGIN, 7)
     transactions.appended(two, Position(4, 10), 1)
     assert list(transactions.records()) == [OpenTransactionRecord(TWO, 7, two.ranges)]
+
+
+def test_while_many_ranges_are_encoded_others_have_the_loop_in_between() -> None:
+    ranges = TransactionRanges()
+    for entry_id in range(0, 200, 2):
+        ranges.extend(4, entry_id, entry_id)
+    record = OpenTransactionRecord(ONE, 0, ranges)
+
+    async def scenario() -> None:
+        with patch.object(buffer_snapshot, "_NUMBERS_A_TURN", 30):
+            encoding = asyncio.ensure_future(encode_buffer_head(BEGIN, [record]))
+            turns = 0
+            while not encoding.done():
+                await asyncio.sleep(0)
+                turns += 1
+        assert turns > 10
+        assert BufferHead.decode(await encoding, "it") == BufferHead(BEGIN, [record])
+
+    run_virtually(scenario())
