@@ -173,6 +173,8 @@ def test_reading_ahead_of_a_full_consumer_is_bounded(monkeypatch: pytest.MonkeyP
         await topic.publish_keys([for_b])
         assert subscription.read_position == Position(0, 10)
         assert b_sink.entry_ids == []
+        assert subscription.key_shared is not None
+        assert not subscription.key_shared.dispatch(), "nothing can be done now"
         subscription.flow(a, 100)
         await topic.settled()
         assert (a_sink.entry_ids, b_sink.entry_ids) == (list(range(20)), [20])

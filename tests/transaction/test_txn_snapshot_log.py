@@ -7,7 +7,7 @@ from txn_world import World, in_world, soon, told_to_nobody
 
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger import ManagedLedger
-from pybroker.transaction.snapshot_log import PARTS_PER_ENTRY, SnapshotLog
+from pybroker.transaction.snapshot_log import PARTS_PER_ENTRY, SnapshotLog, _by_weight
 
 NAME = "pulsar/system/persistent/log"
 
@@ -105,3 +105,21 @@ async def test_a_snapshot_that_nobody_waits_for_may_fail(world: World) -> None:
         log._append_snapshot(b"8").cancel()
 
     assert await told_to_nobody(leave) == []
+
+
+@pytest.mark.parametrize(
+    ("weights", "entries"),
+    [
+        ([], [0]),
+        ([1] * PARTS_PER_ENTRY, [PARTS_PER_ENTRY]),
+        ([1] * (2 * PARTS_PER_ENTRY), [PARTS_PER_ENTRY] * 2),
+        ([1] * (PARTS_PER_ENTRY + 1), [PARTS_PER_ENTRY, 1]),
+        ([PARTS_PER_ENTRY - 1, 1, PARTS_PER_ENTRY, 7], [2, 1, 1]),
+    ],
+)
+def test_an_entry_of_a_snapshot_has_so_many_parts_and_there_is_at_least_one(
+    weights: list[int], entries: list[int]
+) -> None:
+    parted = list(_by_weight(weights, lambda weight: weight))
+    assert [len(records) for records in parted] == entries
+    assert [weight for records in parted for weight in records] == weights
