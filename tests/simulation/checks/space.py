@@ -1,13 +1,25 @@
 """What a broker at rest still keeps that nobody can want."""
 
+from typing import Final
+
 from sim_broker import BrokerProcess
 
 from managed_ledger.ledger_metadata import LEDGERS_PREFIX, LedgerList
 from managed_ledger.storage.ledger_files import FOLDER, ledger_file_name
 from managed_ledger.trim import consumed
 
+UNTIL_UNLINKED_S: Final = 5.0
+
 
 def leftovers(process: BrokerProcess) -> list[str]:
+    """Of the broker at rest. What a trim lets go of at this very moment is gone soon."""
+    if not _leftovers(process):
+        return []
+    process.world.sleep(UNTIL_UNLINKED_S)
+    return _leftovers(process)
+
+
+def _leftovers(process: BrokerProcess) -> list[str]:
     """Ledgers and files that no managed ledger has, and deletions that nobody finishes."""
     assert process.broker is not None
     metadata = process.broker._backend.metadata

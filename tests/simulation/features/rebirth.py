@@ -26,7 +26,6 @@ from pybroker.names import TopicName
 
 PARTITIONS: Final = 3
 NAMESPACE: Final = "public/rebirth"
-UNTIL_UNLINKED_S: Final = 5.0
 # Longer than any transaction stays open, any disk is full, and the client needs to notice that the
 # other end of a silent connection is gone (twice its keep-alive).
 LOOK_S: Final = 120.0
@@ -251,7 +250,6 @@ class Rebirth(Feature):
         )  # fmt: skip
 
     def account(self, logs: Logs) -> list[str]:
-        self.world.sleep(UNTIL_UNLINKED_S)
         return leftovers(self.broker)
 
 
