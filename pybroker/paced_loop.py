@@ -3,31 +3,39 @@
 When each of hundreds of connections sends a message now and then, nearly every one comes alone, and
 the wakeup, the commit and the hand-overs to and from its thread cost several times what the message
 costs. So while many connections come that had been quiet for long, the sockets are looked at once a
-tick, and what came within it is one commit. Who had been quiet for `QUIET_S` does not notice some
-milliseconds. A connection that answers at once what it gets, as a synchronous producer does, is not
-quiet: when there is more than a few of those the loop wakes up for each event, as any loop.
+tick, and what came within it is one commit. Other threads, which say that a commit is durable, wake
+the loop up all the same: nobody waits for two ticks. Who had been quiet for `QUIET_S` does not
+notice some milliseconds. A connection that answers at once what it gets, as a synchronous producer
+does, is not quiet: when there is more than a few of those the loop wakes up for each event, as any
+loop.
 """
 
 import asyncio
+import select
 import selectors
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-TICK_S: Final = 0.002
+TICK_S: Final = 0.003
 QUIET_S: Final = 0.03
 WINDOW_S: Final = 0.016
 QUIET_EVENTS_PER_S: Final = 1_000  # fewer of them than this wake the loop up for each
 QUIET_SHARE: Final = 0.9
 
 Ready = list[tuple[selectors.SelectorKey, int]]
+# Waits for something to read from descriptors, for so many seconds at most: those that have it.
+Wait = Callable[[Sequence[int], float], list[int]]
+
+
+def _wait(descriptors: Sequence[int], seconds: float) -> list[int]:
+    return select.select(descriptors, [], [], seconds)[0]
 
 
 def paced_loop() -> asyncio.AbstractEventLoop:
     selector = PacedSelector()
     loop = asyncio.SelectorEventLoop(selector)
-    # By which other threads wake it up.
-    selector.pacing.leave_out(key.fd for key in selector.get_map().values())
+    selector.wake_by([key.fd for key in selector.get_map().values()])
     return loop
 
 
@@ -42,7 +50,7 @@ class Pacing:
         self._since_s = 0.0
         self._quiet = self._busy = 0  # events since then
 
-    def leave_out(self, descriptors: Iterable[int]) -> None:
+    def leave_out(self, descriptors: Collection[int]) -> None:
         """These say nothing about the load."""
         self._left_out = frozenset(descriptors)
 
@@ -73,12 +81,18 @@ class PacedSelector(selectors.DefaultSelector):
     def __init__(
         self,
         monotonic_s: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        wait: Wait = _wait,
     ) -> None:
         super().__init__()
         self.pacing = Pacing()
         self._monotonic_s = monotonic_s
-        self._sleep = sleep
+        self._wait = wait
+        self._wakers: Sequence[int] = []
+
+    def wake_by(self, descriptors: Sequence[int]) -> None:
+        """Through these other threads wake the loop up: they do not wait for a tick."""
+        self._wakers = descriptors
+        self.pacing.leave_out(descriptors)
 
     def select(self, timeout: float | None = None) -> Ready:
         if self.pacing.by_ticks:
@@ -90,11 +104,14 @@ class PacedSelector(selectors.DefaultSelector):
     def _select_after(self, rest_s: float, timeout: float | None) -> Ready:
         """Nothing before the tick is over, but what is due by time or at once."""
         if timeout is not None and timeout < rest_s:
-            if timeout > 0:
-                self._sleep(timeout)
-            return []
-        self._sleep(rest_s)
+            return self._woken(timeout) if timeout > 0 else []
+        if woken := self._woken(rest_s):
+            return woken
         return self._look(None if timeout is None else timeout - rest_s)
+
+    def _woken(self, seconds: float) -> Ready:
+        found = self._wait(self._wakers, seconds)
+        return [(self.get_key(descriptor), selectors.EVENT_READ) for descriptor in found]
 
     def _look(self, timeout: float | None) -> Ready:
         ready = super().select(timeout)

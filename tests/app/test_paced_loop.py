@@ -3,7 +3,7 @@
 import asyncio
 import selectors
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -73,10 +73,14 @@ class Clock:
     def __init__(self) -> None:
         self.now_s = 1000.0
         self.slept_s: list[float] = []
+        self.wakers: list[int] = []  # that have something to read
 
-    def let_pass(self, seconds: float) -> None:
+    def let_pass(self, descriptors: Sequence[int], seconds: float) -> list[int]:
+        if found := [each for each in descriptors if each in self.wakers]:
+            return found
         self.slept_s.append(seconds)
         self.now_s += seconds
+        return []
 
 
 @pytest.fixture
@@ -145,6 +149,24 @@ def test_a_timer_does_not_wait_for_the_tick(
     go_by_ticks()
     assert found(selector.select(TICK_S / 4)) == []
     assert clock.slept_s == [TICK_S / 4]
+
+
+@pytest.mark.parametrize("timeout", [None, TICK_S / 4])
+def test_who_wakes_the_loop_up_does_not_wait_for_the_tick(
+    selector: PacedSelector,
+    readable: socket.socket,
+    clock: Clock,
+    go_by_ticks: Callable[[], None],
+    timeout: float | None,
+) -> None:
+    go_by_ticks()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        selector.register(ours, selectors.EVENT_READ)
+        selector.wake_by([ours.fileno()])
+        clock.wakers = [ours.fileno()]
+        assert found(selector.select(timeout)) == [ours], "and nothing else"
+    assert clock.slept_s == []
 
 
 def test_after_the_tick_work_at_hand_does_not_keep_sockets_from_being_read(
