@@ -228,13 +228,6 @@ class ManagedLedgerFactory:
 
 
 def own(tasks: "dict[str, asyncio.Task[T]]", name: str, work: Coroutine[Any, Any, T]) -> None:
-    """Run `work` as the task of that name until it ends."""
-    task = asyncio.get_running_loop().create_task(work)
-    tasks[name] = task
-
-    def ended(_: "asyncio.Task[T]") -> None:
-        tasks.pop(name, None)
-        if not task.cancelled():
-            task.exception()  # retrieved: whoever waited for it may be gone
-
-    task.add_done_callback(ended)
+    """Run `work` as the task of that name until it ends; who waits for it shields it."""
+    task = tasks[name] = asyncio.get_running_loop().create_task(work)
+    task.add_done_callback(lambda _: tasks.pop(name, None))

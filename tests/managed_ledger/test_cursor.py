@@ -445,6 +445,17 @@ def test_what_the_mark_has_passed_is_not_written_down(run):
     run(scenario())
 
 
+def test_ranges_that_the_mark_has_passed_do_not_count(run):
+    async def scenario():
+        for count in ("unacked_ranges_count", "individually_deleted_count"):
+            cursor, _ = cursor_with_store(10)
+            for entry_id in (1, 2, 3, 6, 0):
+                cursor.delete(0, entry_id)
+            assert getattr(cursor, count) == 1
+
+    run(scenario())
+
+
 def test_a_flush_waits_for_the_newest_write_though_an_older_one_has_ended(run):
     async def scenario():
         cursor, writes = cursor_with_store(10)

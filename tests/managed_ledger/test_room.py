@@ -105,10 +105,11 @@ def test_a_disk_that_fails_when_room_is_to_be_made_is_told_once(run, clock):
         await asyncio.wait([backend._making_room])
         await asyncio.sleep(0)
         assert [type(error) for error in fatal] == [StorageFailed]
-        fatal.clear()  # or what it knows of lives on
+        await backend.close()
+        fatal.clear()  # nothing knows of it any more
+        del backend, ledger
         gc.collect()
         assert alarms == []
-        await backend.close()
 
     run(scenario())
 
