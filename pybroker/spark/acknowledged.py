@@ -3,33 +3,42 @@
 A consumer may have left such holes before the query began. The protocol does not list them, but it
 counts: a reader from the cursor has a larger backlog than the subscription. Only then the holes are
 looked for, in what the reader is given and the subscription is not, up to the last one.
+
+What an open transaction has acknowledged is not handed out either, and may come back. So while
+holes are looked for a transaction of our own holds the cursor, as that of a batch would.
 """
 
+import contextlib
 import logging
 from collections.abc import Iterator
 from typing import Final
 
 from pybroker.client import Consumer
+from pybroker.errors import ServiceNotReady, TransactionConflict
 from pybroker.spark.offsets import CursorName, Position, Stretch
 from pybroker.spark.session import Session, position_of
 
 log = logging.getLogger("pybroker.spark")
 
 _COUNTS: Final = 5
-_TIMEOUT_MS: Final = 10_000
+_RECEIVE_TIMEOUT_MS: Final = 10_000
+_HOLD_TIMEOUT_MS: Final = 60_000
 # So far behind the cursor holes are looked for: as many as consumers may commonly have unanswered.
 MAX_ENTRIES: Final = 50_000
 
 
 def acknowledged_behind(session: Session, name: CursorName, cursor: Position) -> list[Stretch]:
-    """Raises Timeout if the subscription hands nothing out, to another consumer perhaps."""
+    """Raises ServiceNotReady while a transaction holds the cursor, and Timeout if the subscription
+    hands nothing out, to another consumer perhaps."""
     backlog, wanted = _count(session, name, cursor)
-    if wanted <= 0:
+    first = session.first_position_after(name.topic, cursor) if wanted > 0 else None
+    if first is None:
         return []
     last = session.last_position(name)
-    with session.receiving(name) as consumer:
-        holes = _Holes(_handed_out(consumer, backlog))
-        for count, (position, _) in enumerate(session.read_to_end(name.topic, cursor)):
+    with _holding(session, name, first), session.receiving(name) as consumer:
+        # The first one is not acknowledged, or the cursor would be behind it.
+        holes = _Holes(_handed_out(consumer, first, backlog - 1))
+        for count, (position, _) in enumerate(session.read_to_end(name.topic, first)):
             if position > last or holes.count >= wanted:
                 break
             if count >= MAX_ENTRIES:
@@ -39,6 +48,21 @@ def acknowledged_behind(session: Session, name: CursorName, cursor: Position) ->
                 break
             holes.look_at(position)
     return holes.stretches
+
+
+@contextlib.contextmanager
+def _holding(session: Session, name: CursorName, first: Position) -> Iterator[None]:
+    txn = session.client.new_transaction(timeout_ms=_HOLD_TIMEOUT_MS)
+    try:
+        session.acknowledge(name, first, txn)
+        yield
+    except TransactionConflict as error:
+        raise ServiceNotReady(
+            f"{name} is held by an open transaction, so nobody knows yet what is acknowledged: "
+            "wait until that one ends"
+        ) from error
+    finally:
+        txn.abort()
 
 
 def _count(session: Session, name: CursorName, cursor: Position) -> tuple[int, int]:
@@ -85,14 +109,14 @@ class _Holes:
             self.stretches.append(Stretch(position, position))
 
 
-def _handed_out(consumer: Consumer, backlog: int) -> Iterator[Position | None]:
-    """Entries, then None for ever when that was the whole backlog."""
-    previous = None
-    while backlog:
-        position = position_of(consumer.receive(_TIMEOUT_MS).message_id())
-        if position != previous:
-            backlog -= 1
+def _handed_out(consumer: Consumer, first: Position, count: int) -> Iterator[Position | None]:
+    """`count` entries behind `first`, then None for ever: those were all."""
+    previous = first
+    while count:
+        position = position_of(consumer.receive(_RECEIVE_TIMEOUT_MS).message_id())
+        if position > previous:
+            count -= 1
             yield position
-        previous = position
+            previous = position
     while True:
         yield None

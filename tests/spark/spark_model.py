@@ -24,6 +24,7 @@ from pybroker.names import TxnId
 from pybroker.spark.checkpoint import Checkpoint
 from pybroker.spark.decision import BatchRefused
 from pybroker.spark.exactly_once import ExactlyOnce, Options, Step
+from pybroker.spark.marker import Marker
 from pybroker.spark.replay import InputLost
 from pybroker.spark.session import Session
 from pybroker.spark.source import PulsarStreamReader
@@ -249,11 +250,15 @@ class World:
     rng: random.Random
     broker: FakeBroker = field(default_factory=FakeBroker)
     checkpoints: dict[str, ModelCheckpoint] = field(default_factory=dict)
+    every_checkpoint: dict[str, list[ModelCheckpoint]] = field(default_factory=dict)
     drivers: dict[str, Driver] = field(default_factory=dict)
     queries: list[Query] = field(default_factory=list)
     # Queries that lost a checkpoint.
     robbed: set[str] = field(default_factory=set)
+    # Whether somebody skips and rewinds subscriptions behind the queries' backs.
+    is_meddled_with: bool = False
     is_quiet: bool = False
+    refusals: int = 0
     deaths: int = 0
     skips: int = 0
     _depth: int = 0
@@ -279,6 +284,17 @@ class World:
                 self._lose_checkpoint(query)
                 self._work_off(query)
 
+    def check_markers(self) -> None:
+        """What Spark takes for done has been committed: no batch goes by in silence."""
+        for query in self.queries:
+            published = self.broker.published(query.control_topic)
+            markers = [Marker.from_bytes(data) for data in published]
+            for checkpoint in self.every_checkpoint[query.name]:
+                mine = [each for each in markers if each.query_id == checkpoint.query_id]
+                committed = [each.batch_id for each in mine if not each.is_opening]
+                if not checkpoint.commits <= set(committed) or committed != sorted(set(committed)):
+                    raise Wrong(f"{query}: Spark has {checkpoint.commits}, markers {committed}")
+
     def _work_off(self, query: Query) -> None:
         idle = 0
         while idle < 20:  # a source may be left out of a turn
@@ -299,6 +315,7 @@ class World:
                 raise Wrong(
                     f"{query}: {found - expected} too often, {expected - found} are missing"
                 )
+        self.check_markers()
 
     def reached(self, step: Step, work: Work) -> None:
         self.skips += step is Step.SKIPPED
@@ -325,7 +342,8 @@ class World:
         self._disturb(query)
         try:
             self._driver(query).run_batch()
-        except (Death, PulsarError):
+        except (Death, PulsarError) as error:
+            self.refusals += isinstance(error, BatchRefused)
             self.deaths += 1
             self.drivers.pop(query.name, None)
 
@@ -338,8 +356,17 @@ class World:
             self.drivers.pop(query.name, None)
         if self.rng.random() < 0.05:
             self._time_out()
+        if self.is_meddled_with and self.rng.random() < 0.05:
+            self._meddle(query)
         if self.rng.random() < 0.05 and query.may_lose_its_checkpoint:
             self._lose_checkpoint(query)
+
+    def _meddle(self, query: Query) -> None:
+        for cursor, place in self.broker.cursors.items():
+            if cursor[1] == query.name:
+                topic = self.broker.topic(cursor[0])
+                moved = self.rng.choice([topic.last, max(place - 2, topic.first - 1)])
+                self.broker.cursors[cursor] = moved
 
     def _fault(self, query: Query) -> None:
         topics = (query.control_topic, query.output)
@@ -358,7 +385,9 @@ class World:
     def _driver(self, query: Query) -> Driver:
         if query.name not in self.checkpoints:
             self._lost += 1
-            self.checkpoints[query.name] = ModelCheckpoint(f"{query.name}-{self._lost}")
+            made = ModelCheckpoint(f"{query.name}-{self._lost}")
+            self.checkpoints[query.name] = made
+            self.every_checkpoint.setdefault(query.name, []).append(made)
         if query.name not in self.drivers:
             checkpoint = self.checkpoints[query.name]
             self.drivers[query.name] = Driver(self, query, checkpoint)
@@ -389,4 +418,13 @@ def run(seed: int, turns: int = 60) -> World:
     made.live(turns)
     made.finish()
     made.check()
+    return made
+
+
+def run_meddled_with(seed: int, turns: int = 60) -> World:
+    """Raises Wrong if a batch went by in silence; a query may be stopped by a refusal."""
+    made = world(seed)
+    made.is_meddled_with = True
+    made.live(turns)
+    made.check_markers()
     return made

@@ -4,6 +4,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from pybroker.client import Client, ConsumerType, InitialPosition, Outgoing, encode_batch
+from pybroker.errors import ServiceNotReady, TransactionConflict
 from pybroker.spark import acknowledged
 from pybroker.spark.acknowledged import acknowledged_behind
 from pybroker.spark.offsets import CursorName, Position, SourceOffset, Span, Stretch
@@ -59,6 +60,40 @@ def test_batches_are_counted_as_entries(pulsar_broker):
     assert holes(pulsar_broker) == [(1, 2), (4, 4)]
 
 
+def test_what_an_open_transaction_holds_is_waited_for(pulsar_broker):
+    """It may be aborted, and what it acknowledged would be taken for done."""
+    left_behind(pulsar_broker, 10, [8])
+    driver = Session(connect(pulsar_broker.service_url))
+    txn = driver.client.new_transaction()
+    driver.acknowledge(NAME, Position(driver.cursor(NAME).ledger_id, 4), txn)
+    driver._consumer(NAME, InitialPosition.Earliest).close()
+    with pytest.raises(ServiceNotReady, match="held by an open transaction"):
+        holes(pulsar_broker)
+    txn.abort()
+    driver.close()
+    assert holes(pulsar_broker) == [(8, 8)]
+
+
+def test_while_holes_are_looked_for_nobody_takes_the_cursor(pulsar_broker, monkeypatch):
+    left_behind(pulsar_broker, 10, [8])
+    driver = Session(connect(pulsar_broker.service_url))
+    seen = []
+    read_to_end = Session.read_to_end
+
+    def rival(session, topic, after):
+        txn = driver.client.new_transaction()
+        with pytest.raises(TransactionConflict):
+            driver.acknowledge(NAME, Position(after.ledger_id, 4), txn)
+        txn.abort()
+        seen.append(txn)
+        return read_to_end(session, topic, after)
+
+    monkeypatch.setattr(Session, "read_to_end", rival)
+    assert holes(pulsar_broker) == [(8, 8)]
+    driver.close()
+    assert seen
+
+
 def test_without_holes_nothing_is_received(pulsar_broker, monkeypatch):
     left_behind(pulsar_broker, 10, [0])
     monkeypatch.delattr(Session, "receiving")
@@ -67,7 +102,7 @@ def test_without_holes_nothing_is_received(pulsar_broker, monkeypatch):
 
 def test_the_search_has_a_limit_and_says_so(pulsar_broker, monkeypatch, caplog):
     left_behind(pulsar_broker, 10, [2, 8])
-    monkeypatch.setattr(acknowledged, "MAX_ENTRIES", 5)
+    monkeypatch.setattr(acknowledged, "MAX_ENTRIES", 4)
     assert holes(pulsar_broker) == [(2, 2)]
     assert "is read again" in caplog.text
 

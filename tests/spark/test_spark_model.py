@@ -10,6 +10,7 @@ from spark_model import Wrong
 from pybroker.client import TransactionAborted
 from pybroker.errors import PulsarError
 from pybroker.spark.chain import Chain, Link
+from pybroker.spark.decision import TABLE, Cursors, Decision, Evidence
 from pybroker.spark.exactly_once import ExactlyOnce
 from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import Position, SourceOffset, Span
@@ -32,6 +33,23 @@ def test_each_row_is_published_once_whatever_dies(first):
     worlds = [spark_model.run(seed) for seed in range(first, first + 20)]
     assert sum(world.deaths for world in worlds) > 20
     assert sum(world.skips for world in worlds) > 20
+
+
+def test_no_batch_goes_by_in_silence_whoever_moves_the_cursors():
+    worlds = [spark_model.run_meddled_with(seed) for seed in SEEDS]
+    assert sum(world.refusals for world in worlds) > 100
+
+
+def test_the_model_catches_a_protocol_that_takes_a_cursor_for_output(monkeypatch):
+    believed = {
+        **TABLE[Cursors.PAST],
+        Evidence.PRECEDING: Decision.SKIP,
+        Evidence.ABSENT: Decision.SKIP,
+    }
+    monkeypatch.setitem(TABLE, Cursors.PAST, believed)
+    with pytest.raises(Wrong, match="Spark has"):
+        for seed in SEEDS_FOR_A_BUG:
+            spark_model.run_meddled_with(seed)
 
 
 def reads_the_first_batch_from_the_cursor(monkeypatch):
