@@ -275,6 +275,27 @@ def test_ledgers_are_flushed_some_bytes_at_a_time_however_many(
     run(scenario())
 
 
+def test_the_names_of_ledgers_files_are_made_to_last_when_there_may_be_new_ones():
+    async def scenario():
+        disk = FaultyDisk()
+        backend = EmbeddedBackend(disk, LoopClock(), executor=AtOnce(), journal_max_bytes=100)
+        await backend.open()
+        synced = ("sync_folder", "ledgers")
+        for entries in (1, 2):
+            ledger = await make_ledger(backend)
+            done = asyncio.get_running_loop().create_future()
+            backend.append(ledger, 0, [b"x"], [1], done.set_result)
+            await done
+            for _ in range(3):
+                await backend.metadata.put("key", b"x" * 200)
+                await asyncio.sleep(1)
+            assert disk.operations.count(synced) == entries
+        await backend.close()
+        assert disk.operations.count(synced) == 2
+
+    run_virtually(scenario())
+
+
 def test_when_the_work_behind_the_journal_has_failed_it_is_not_gone_on_with():
     async def scenario():
         disk, fatal = FaultyDisk(), []

@@ -134,6 +134,18 @@ def test_a_reserve_of_an_earlier_life_is_the_reserve():
     assert RESERVE not in disk.files
 
 
+@pytest.mark.parametrize("left_bytes", [None, 0, RESERVE_BYTES - 1, RESERVE_BYTES])
+def test_a_reserve_that_an_earlier_life_left_counts_only_if_it_is_whole(left_bytes):
+    disk, found = room_with(SPARE_BYTES)
+    if left_bytes is not None:
+        disk.files[RESERVE] = bytearray(left_bytes)
+    found.begin()
+    whole = left_bytes == RESERVE_BYTES
+    assert (RESERVE in disk.files, found.lacks_reserve) == (whole, not whole)
+    assert disk.open_files == 0
+    assert found.give_up_reserve() == whole
+
+
 @pytest.mark.parametrize("operation", ["write", "fdatasync"])
 def test_a_reserve_that_could_not_be_written_is_none(operation):
     disk, found = room_with(SPARE_BYTES)
