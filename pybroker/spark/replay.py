@@ -11,7 +11,7 @@ from typing import Final
 
 from pybroker.errors import PulsarError
 from pybroker.spark.marker import Marker, Places
-from pybroker.spark.offsets import CursorName, Position, Progress
+from pybroker.spark.offsets import CursorName, Position, Progress, Span
 from pybroker.spark.session import Session
 
 _SUFFIX: Final = "-replay"
@@ -24,18 +24,21 @@ class InputLost(PulsarError):
 def keep_input(session: Session, progress: Progress, kept: Places) -> dict[CursorName, Position]:
     """For a batch that runs: lets go what no replay needs any more, and says what is kept.
 
-    `kept` is that of the marker before. The cursors of before the batch are let go as far as the
-    last batch that passed over them began: they stand, then, before a message of that batch, and
-    never beyond this one's beginning.
+    `kept` is that of the marker before. A cursor is let go as far as the last batch that passed
+    over it began. So it stands before a message of that batch, and stays there, though brokers move
+    cursors over what is no message. Before the first batch nothing of the kind is known: then the
+    first message is looked up.
     """
     now = dict(kept)
     for name, span in progress.items():
-        if name in kept:
-            session.let_go(_replay(name), kept[name])
-            now[name] = span.after
-        else:
-            now[name] = max(span.after, session.cursor(_replay(name)))
+        session.let_go(_replay(name), kept.get(name, span.after))
+        now[name] = span.after if name in kept else _before_first(session, name, span)
     return now
+
+
+def _before_first(session: Session, name: CursorName, span: Span) -> Position:
+    first = session.first_position_after(name.topic, span.after)
+    return span.after if first is None else first._replace(entry_id=first.entry_id - 1)
 
 
 def require_input(session: Session, progress: Progress, committed: Marker) -> None:

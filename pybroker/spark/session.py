@@ -8,10 +8,12 @@ not the consumers, decide which of them may move the cursor.
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pybroker.client import (
+    AlreadyClosed,
     Client,
+    ConnectError,
     Consumer,
     ConsumerCryptoFailureAction,
     ConsumerType,
@@ -19,6 +21,8 @@ from pybroker.client import (
     MessageId,
     Producer,
     Reader,
+    ServiceNotReady,
+    Timeout,
     Transaction,
 )
 from pybroker.errors import PulsarError
@@ -29,6 +33,11 @@ _READ_TIMEOUT_MS = 10_000
 _READ_MESSAGES = 1000
 # A transaction's worth of messages may be on its way; the batch itself bounds it.
 _MAX_PENDING_MESSAGES = 1_000_000
+
+BROKER_AWAY: Final = (ConnectError, Timeout, AlreadyClosed, ServiceNotReady)
+# For so long a broker may be away before the query, or a task, fails.
+PATIENCE_S: Final = 120.0
+PAUSE_S: Final = 0.5
 
 Connect = Callable[[str], Client]
 
@@ -97,9 +106,10 @@ class Session:
         consumer.acknowledge_cumulative(message_id_at(name.topic, position), txn=txn)
 
     def let_go(self, name: CursorName, position: Position) -> None:
-        """Moves the cursor plainly, forward only; a crash may take the last second back."""
+        """Moves the cursor plainly, forward only; a crash may take the last second back. Creates
+        the subscription if it is missing."""
+        consumer = self._consumer(name, InitialPosition.Earliest)
         if position.entry_id >= 0:
-            consumer = self._consumer(name, InitialPosition.Earliest)
             consumer.acknowledge_cumulative(message_id_at(name.topic, position))
 
     def _consumer(self, name: CursorName, initial_position: InitialPosition) -> Consumer:

@@ -79,7 +79,7 @@ def test_the_end_is_acknowledged_before_any_output_is_made():
     driver = Driver()
     driver.process()
     assert driver.broker.events == [
-        *("connect", f"publish {CONTROL}", "begin", "acknowledge", "acknowledge"),
+        *("connect", f"publish {CONTROL}", "let go", "begin", "acknowledge", "acknowledge"),
         *("write", f"send {CONTROL}", "commit"),
     ]
     assert driver.steps == [Step.ACKNOWLEDGED, Step.PUBLISHED, Step.MARKED, Step.COMMITTED]
@@ -299,6 +299,23 @@ def test_what_a_replay_needs_outlives_the_sources_cursor():
     assert driver.broker.cursors[REPLAY] == 4
     driver.process(work_of(5, 12, 15))
     assert driver.broker.cursors[REPLAY] == 9
+
+
+def test_a_new_replay_subscription_does_not_keep_what_the_query_never_read():
+    driver = Driver()
+    driver.process()
+    assert driver.broker.cursors[REPLAY] == 4
+
+
+def test_a_cursor_that_the_broker_moved_over_markers_has_lost_nothing():
+    broker = broker_at(4)
+    broker.topic(TOPIC).entries[5:8] = [FakeEntry(b"", is_message=False)] * 3
+    first = Driver(broker)
+    first.process()
+    broker.cursors[REPLAY] = 7
+    second = Driver(broker)
+    second.process()
+    assert second.steps == [Step.SKIPPED]
 
 
 def test_a_replay_whose_input_is_gone_is_refused():

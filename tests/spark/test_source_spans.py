@@ -128,7 +128,7 @@ def test_the_first_batch_reads_the_same_again_though_the_cursor_has_passed_it():
 def test_while_the_broker_is_away_the_question_waits(monkeypatch):
     away = MagicMock()
     away.partitions.side_effect = ConnectError("refused")
-    monkeypatch.setattr(source, "_PAUSE_S", 0)
+    monkeypatch.setattr(source, "PAUSE_S", 0)
     monkeypatch.setattr(source, "connect", lambda url: None)
     monkeypatch.setattr(source, "Session", lambda client: FakeSession([Position(3, 1)]))
     assert ends(reader_of(away).initialOffset()) == [Position(3, -1)] * 2

@@ -15,9 +15,9 @@ from pybroker.client import (
     encode_batch,
 )
 from pybroker.spark.offsets import Position, Span
+from pybroker.spark.reading import read_span
 from pybroker.spark.replay import InputLost
 from pybroker.spark.session import position_of
-from pybroker.spark.source import read_span
 
 TOPIC = "persistent://public/default/in"
 
