@@ -155,8 +155,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = self._targets[topic] if self._targets else session.last_position(name)
         if topic in before.spans:
             after = before.spans[topic].to
-        else:  # The topic has grown a partition.
-            after = session.cursor(name, self._initial)
+        else:  # The topic has grown a partition: all of it is new, wherever the query began.
+            after = session.cursor(name, InitialPosition.Earliest)
         if last <= after or last.entry_id < 0:
             return _nothing_behind(after)
         if entries is None:

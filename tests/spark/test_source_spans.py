@@ -3,7 +3,7 @@ from unittest.mock import MagicMock
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from pybroker.client import ConnectError
+from pybroker.client import ConnectError, InitialPosition
 from pybroker.errors import NotAllowed
 from pybroker.spark import source
 from pybroker.spark.offsets import Position, SourceOffset, Span
@@ -21,11 +21,13 @@ class FakeSession:
     def __init__(self, visible, cursor=BEGINNING):
         self.visible = visible
         self._cursor = cursor
+        self.began = {}
 
     def partitions(self, topic):
         return PARTITIONS
 
     def cursor(self, name, initial_position=None):
+        self.began[name.topic] = initial_position
         return self._cursor
 
     def last_position(self, name):
@@ -58,6 +60,17 @@ def test_a_new_query_begins_at_the_cursors():
     offset = reader_of(FakeSession([Position(3, 9)], cursor=Position(3, 4))).initialOffset()
     assert ends(offset) == [Position(3, 4)] * 2
     assert SourceOffset.from_json(offset).progress() == {}
+
+
+def test_a_partition_that_a_topic_grows_is_read_from_its_beginning():
+    session = FakeSession([Position(3, 4)])
+    reader = reader_of(session, starting_position="latest")
+    start = reader.initialOffset()
+    assert session.began[PARTITIONS[0]] is InitialPosition.Latest
+    del start["spans"][PARTITIONS[0]]
+    offset = reader.latestOffset(start, ReadAllAvailable())
+    assert session.began[PARTITIONS[0]] is InitialPosition.Earliest
+    assert ends(offset)[0] == Position(3, 4)
 
 
 def test_without_news_the_offset_stays_the_very_same():
