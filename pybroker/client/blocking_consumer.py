@@ -193,6 +193,10 @@ class Reader(_Receiving):
         """False at the last message that can be delivered now."""
         return self._call(self._core.has_message_available())
 
+    def get_last_message_id(self) -> MessageId:
+        """Entry id -1 if the topic holds no message."""
+        return self._call(self._core.get_last_message_id())
+
     def get_backlog(self) -> int:
         """Entries from where the reader began."""
         return self._call(self._core.get_backlog())

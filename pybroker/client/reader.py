@@ -30,6 +30,10 @@ class Reader:
         """False at the last message that can be delivered now."""
         return await self.consumer.has_more()
 
+    async def get_last_message_id(self) -> MessageId:
+        """The last message of the topic that can be delivered; entry id -1 if there is none."""
+        return await self.consumer.get_last_message_id()
+
     async def get_backlog(self) -> int:
         """Entries from where the reader began. Differs: official clients cannot ask."""
         return await self.consumer.get_backlog()

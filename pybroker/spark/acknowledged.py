@@ -34,7 +34,7 @@ def acknowledged_behind(session: Session, name: CursorName, cursor: Position) ->
     first = session.first_position_after(name.topic, cursor) if wanted > 0 else None
     if first is None:
         return []
-    last = session.last_position(name)
+    last = session.last_position(name.topic)
     with _holding(session, name, first), session.receiving(name) as consumer:
         # The first one is not acknowledged, or the cursor would be behind it.
         holes = _Holes(_handed_out(consumer, first, backlog - 1))

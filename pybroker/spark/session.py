@@ -51,6 +51,7 @@ class Session:
         self.client = client
         self._consumers: dict[CursorName, Consumer] = {}
         self._producers: dict[str, Producer] = {}
+        self._readers: dict[str, Reader] = {}
 
     def close(self) -> None:
         with contextlib.suppress(PulsarError):
@@ -65,10 +66,18 @@ class Session:
         consumer = self._consumer(name, initial_position)
         return position_of(consumer.get_mark_delete_position())
 
-    def last_position(self, name: CursorName) -> Position:
+    def last_position(self, topic: str) -> Position:
         """The last entry that can be delivered; entry -1 if there is none."""
-        consumer = self._consumer(name, InitialPosition.Earliest)
-        return position_of(consumer.get_last_message_id())
+        if topic not in self._readers:
+            self._readers[topic] = self.client.create_reader(
+                topic, MessageId.latest, receiver_queue_size=1
+            )
+        return position_of(self._readers[topic].get_last_message_id())
+
+    def release(self, name: CursorName) -> None:
+        """Leaves the subscription to others, until something is asked of it again."""
+        if (consumer := self._consumers.pop(name, None)) is not None:
+            consumer.close()
 
     def backlog(self, name: CursorName) -> int:
         """Entries that the subscription has not acknowledged."""
@@ -77,8 +86,7 @@ class Session:
     @contextlib.contextmanager
     def receiving(self, name: CursorName) -> Iterator[Consumer]:
         """A consumer that is handed messages: this session's only one on the subscription."""
-        if (idle := self._consumers.pop(name, None)) is not None:
-            idle.close()
+        self.release(name)
         with self.client.subscribe(
             name.topic, name.subscription, consumer_type=ConsumerType.Failover
         ) as consumer:

@@ -99,8 +99,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._targets = self._asking(
             lambda session: {
-                topic: session.last_position(self._cursor_name(topic))
-                for topic in session.partitions(self._topic)
+                topic: session.last_position(topic) for topic in session.partitions(self._topic)
             }
         )
 
@@ -126,14 +125,14 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _at_cursors(self, session: Session) -> SourceOffset:
         names = [self._cursor_name(topic) for topic in session.partitions(self._topic)]
         cursors = {name: session.cursor(name, self._initial) for name in names}
-        return SourceOffset(
-            self._subscription,
-            {name.topic: _nothing_behind(cursor) for name, cursor in cursors.items()},
-            {
-                name.topic: acknowledged_behind(session, name, cursor)
-                for name, cursor in cursors.items()
-            },
-        )
+        acknowledged = {
+            name.topic: acknowledged_behind(session, name, cursor)
+            for name, cursor in cursors.items()
+        }
+        for name in names:
+            session.release(name)  # The sink has a consumer there; one is enough.
+        spans = {name.topic: _nothing_behind(cursor) for name, cursor in cursors.items()}
+        return SourceOffset(self._subscription, spans, acknowledged)
 
     def _following(
         self, session: Session, before: SourceOffset, entries: int | None
@@ -152,11 +151,12 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, session: Session, before: SourceOffset, topic: str, entries: int | None
     ) -> Span:
         name = self._cursor_name(topic)
-        last = self._targets[topic] if self._targets else session.last_position(name)
+        last = self._targets[topic] if self._targets else session.last_position(topic)
         if topic in before.spans:
             after = before.spans[topic].to
         else:  # The topic has grown a partition: all of it is new, wherever the query began.
             after = session.cursor(name, InitialPosition.Earliest)
+            session.release(name)
         if last <= after or last.entry_id < 0:
             return _nothing_behind(after)
         if entries is None:

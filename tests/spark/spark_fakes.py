@@ -185,8 +185,8 @@ class FakeConsumer:
     def get_mark_delete_position(self) -> MessageId:
         return message_id(self.broker.cursors[self.cursor])
 
-    def get_last_message_id(self) -> MessageId:
-        return message_id(self.broker.topic(self.cursor[0]).last)
+    def close(self) -> None:
+        pass
 
     def get_backlog(self) -> int:
         return self.broker.topic(self.cursor[0]).backlog(self.broker.cursors[self.cursor])
@@ -242,6 +242,9 @@ class FakeMessage:
 class FakeReader:
     topic: FakeTopic
     after: int
+
+    def get_last_message_id(self) -> MessageId:
+        return message_id(self.topic.last)
 
     def get_backlog(self) -> int:
         return self.topic.backlog(self.after)

@@ -128,3 +128,13 @@ def test_an_offset_carries_what_is_still_to_come_through_json():
     spans = {TOPIC: Span(Position(3, 1), Position(3, 5))}
     offset = SourceOffset("s", spans, stretches)
     assert SourceOffset.from_json(offset.to_json()) == offset
+
+
+def test_the_planner_leaves_the_subscription_to_the_sink(pulsar_broker):
+    left_behind(pulsar_broker, 10, [3])
+    options = {"service_url": pulsar_broker.service_url, "topic": TOPIC, "subscription": "s"}
+    reader = PulsarStreamReader(options)
+    reader.latestOffset(reader.initialOffset(), ReadMaxRows(5))
+    with Client(pulsar_broker.service_url) as client:
+        client.subscribe(TOPIC, "s", ConsumerType.Exclusive).close()
+    reader.stop()

@@ -30,8 +30,11 @@ class FakeSession:
         self.began[name.topic] = initial_position
         return self._cursor
 
-    def last_position(self, name):
-        return self.visible[-1] if name.topic == PARTITIONS[0] else Position(-1, -1)
+    def last_position(self, topic):
+        return self.visible[-1] if topic == PARTITIONS[0] else Position(-1, -1)
+
+    def release(self, name):
+        pass
 
     def first_position_after(self, topic, position):
         return next((each for each in self.visible if each > position), None)
