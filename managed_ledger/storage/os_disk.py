@@ -3,17 +3,20 @@
 import fcntl
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from managed_ledger.errors import DirectoryInUse
-from managed_ledger.storage.direct_write import DirectWriter
+from managed_ledger.storage.direct_io import DirectWriter, read_direct
 from managed_ledger.storage.spare_descriptors import SpareDescriptors
 
 MAX_PARTS: Final = 1024  # of one pwritev
 LOCK_FILE: Final = "lock"
 LARGE_READ_BYTES: Final = 256 * 1024
+LARGEST_DIRECT_READ_BYTES: Final = 16 * 1024 * 1024  # it is in memory twice for a moment
+_NOWAIT: Final = getattr(os, "RWF_NOWAIT", None)
 
 
 class OsDisk:
@@ -103,20 +106,29 @@ class OsFile:
         self._direct.write(parts, offset)
 
     def pread(self, size: int, offset: int) -> bytes:
+        if LARGE_READ_BYTES <= size <= LARGEST_DIRECT_READ_BYTES and not self._cached(offset, size):
+            with suppress(OSError):  # a file system that cannot, or a disk that will say so again
+                return read_direct(self._descriptor, size, offset)
         data = os.pread(self._descriptor, size, offset)
         while 0 < len(data) < size:
             more = os.pread(self._descriptor, size - len(data), offset + len(data))
             if not more:
                 break
             data += more
-        if size >= LARGE_READ_BYTES and len(data) == size:
-            self._read_ahead(offset + size, size)
         return data
 
-    def _read_ahead(self, offset: int, size: int) -> None:
-        """Who reads so much goes on behind it: the disk may begin with that already."""
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
+    def _cached(self, offset: int, size: int) -> bool:
+        """Whether the page cache has it, as the byte in the middle says: nobody waits for a disk.
+        Where it has not, filling it would cost more than all else that a read does.
+        """
+        if _NOWAIT is None:
+            return True
+        try:
+            return bool(os.preadv(self._descriptor, [bytearray(1)], offset + size // 2, _NOWAIT))
+        except BlockingIOError:
+            return False
+        except OSError:  # nobody can say
+            return True
 
     def fdatasync(self) -> None:
         os.fdatasync(self._descriptor)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from managed_ledger.errors import DirectoryInUse
 from managed_ledger.storage import os_disk
-from managed_ledger.storage.os_disk import LARGE_READ_BYTES, MAX_PARTS, OsDisk, drop_front
+from managed_ledger.storage.os_disk import MAX_PARTS, OsDisk, drop_front
 
 
 def descriptors() -> int:
@@ -132,24 +132,6 @@ def test_a_folder_whose_name_could_not_be_made_to_last_is_made_anew_later(tmp_pa
     assert not (tmp_path / "a").exists()
     disk.create("a/file").close()
     assert disk.names("a") == ["a/file"]
-
-
-def test_behind_a_large_read_the_disk_may_begin_with_what_follows(tmp_path: Path, monkeypatch):
-    """Behind a small one, or where the file ends, nothing follows that would be wanted."""
-    asked: list[tuple[int, ...]] = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: asked.append(arguments))
-    file = OsDisk(tmp_path).create("ledgers/1")
-    file.pwritev([bytes(3 * LARGE_READ_BYTES)], 0)
-    file.pread(LARGE_READ_BYTES - 1, 0)
-    file.pread(LARGE_READ_BYTES, 2 * LARGE_READ_BYTES + 1)
-    assert asked == []
-    file.pread(LARGE_READ_BYTES, 7)
-    file.pread(LARGE_READ_BYTES + 5, 100)
-    assert [arguments[1:] for arguments in asked] == [
-        (7 + LARGE_READ_BYTES, LARGE_READ_BYTES, os.POSIX_FADV_WILLNEED),
-        (105 + LARGE_READ_BYTES, LARGE_READ_BYTES + 5, os.POSIX_FADV_WILLNEED),
-    ]
-    file.close()
 
 
 def test_a_sync_is_one_of_the_operating_system_s(tmp_path: Path, monkeypatch):

@@ -1,10 +1,11 @@
-"""Writing around the page cache what will not be read again.
+"""Writing and reading around the page cache what is written or read in bulk.
 
 The page cache costs a large write more than the disk does: fresh pages, a copy into cold memory,
 writeback. So the whole blocks in the middle of a large write go straight to the file from a buffer
 of ours, which stays warm; what is before and behind them goes the usual way, so that blocks are
 never padded and the file is byte for byte the same. Both ways are only durable once synced. A file
-system that cannot do this says so at the first try, and is not asked again.
+system that cannot do this says so at the first try, and is not asked again. Reading costs the same
+fresh pages, and goes through the same buffers.
 """
 
 import errno
@@ -69,6 +70,29 @@ class DirectWriter:
             return 0
         finally:
             fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags)
+
+
+def read_direct(descriptor: int, size: int, offset: int) -> bytes:
+    """Up to `size` bytes, less only at the file's end. For a descriptor that is used for nothing
+    else meanwhile. Raises OSError, also where the file system cannot do this.
+    """
+    at = offset // BLOCK_BYTES * BLOCK_BYTES
+    skip, end = offset - at, offset + size
+    parts: list[bytes] = []
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _FLAG)
+    try:
+        with _buffer() as buffer:
+            while at < end:
+                wanted = min(BUFFER_BYTES, -(-(end - at) // BLOCK_BYTES) * BLOCK_BYTES)
+                read = os.preadv(descriptor, [buffer[:wanted]], at)
+                parts.append(bytes(buffer[skip : min(read, end - at)]))
+                if read < wanted:
+                    break
+                at, skip = at + read, 0
+    finally:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+    return b"".join(parts)
 
 
 @contextmanager

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from managed_ledger.storage import direct_write
-from managed_ledger.storage.direct_write import (
+from managed_ledger.storage import direct_io, os_disk
+from managed_ledger.storage.direct_io import (
     BLOCK_BYTES,
     BUFFER_BYTES,
     BUFFERS_KEPT,
     LEAST_BYTES,
+    read_direct,
     take_front,
 )
 from managed_ledger.storage.ledger_files import (
@@ -26,7 +27,12 @@ from managed_ledger.storage.ledger_files import (
     sync_all,
     write_all,
 )
-from managed_ledger.storage.os_disk import OsDisk, OsFile
+from managed_ledger.storage.os_disk import (
+    LARGE_READ_BYTES,
+    LARGEST_DIRECT_READ_BYTES,
+    OsDisk,
+    OsFile,
+)
 from managed_ledger.storage.tag_runs import NO_TAGS
 
 BEFORE = b"what was there before"
@@ -105,7 +111,7 @@ def test_a_file_system_that_cannot_is_asked_once(
         asked.append(offset)
         raise OSError(errno.EINVAL, "invalid argument")
 
-    monkeypatch.setattr(direct_write.os, "pwrite", refuse)
+    monkeypatch.setattr(direct_io.os, "pwrite", refuse)
     for seed in (3, 4):
         parts = parts_of(seed, 2_500_000)
         file.pwritev_uncached(parts, len(BEFORE))
@@ -137,8 +143,8 @@ def test_only_the_whole_blocks_of_a_large_write_go_around_the_cache(
         straight.append((at, len(data)))
         return pwrite(descriptor, data, at)
 
-    monkeypatch.setattr(direct_write.fcntl, "fcntl", fake_fcntl)
-    monkeypatch.setattr(direct_write.os, "pwrite", note)
+    monkeypatch.setattr(direct_io.fcntl, "fcntl", fake_fcntl)
+    monkeypatch.setattr(direct_io.os, "pwrite", note)
     end = BLOCK_BYTES * (1 + blocks) + behind - too_few
     parts = parts_of(6, end - offset)
     file.pwritev_uncached(parts, offset)
@@ -159,7 +165,7 @@ def test_what_a_short_write_left_out_goes_the_usual_way(
 ) -> None:
     pwrite = os.pwrite
     monkeypatch.setattr(
-        direct_write.os, "pwrite", lambda fd, data, at: pwrite(fd, data[:BLOCK_BYTES], at)
+        direct_io.os, "pwrite", lambda fd, data, at: pwrite(fd, data[:BLOCK_BYTES], at)
     )
     parts = parts_of(4, 2_500_000)
     file.pwritev_uncached(parts, len(BEFORE))
@@ -170,20 +176,20 @@ def test_an_error_of_the_disk_is_raised(file: OsFile, monkeypatch: pytest.Monkey
     def fail(descriptor: int, data: memoryview, offset: int) -> int:
         raise OSError(errno.ENOSPC, "no space left on the device")
 
-    monkeypatch.setattr(direct_write.os, "pwrite", fail)
+    monkeypatch.setattr(direct_io.os, "pwrite", fail)
     with pytest.raises(OSError, match="no space left"):
         file.pwritev_uncached(parts_of(5, 1_000_000), len(BEFORE))
 
 
 def test_buffers_are_used_again_and_some_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_write, "_free_buffers", [])
+    monkeypatch.setattr(direct_io, "_free_buffers", [])
     for _ in range(3):
         with ExitStack() as stack:
-            used = [stack.enter_context(direct_write._buffer()) for _ in range(BUFFERS_KEPT + 3)]
+            used = [stack.enter_context(direct_io._buffer()) for _ in range(BUFFERS_KEPT + 3)]
             assert len(set(map(id, used))) == len(used), "one for each"
-        assert len(direct_write._free_buffers) == BUFFERS_KEPT
-    (free, *_) = reversed(direct_write._free_buffers)
-    with direct_write._buffer() as buffer:
+        assert len(direct_io._free_buffers) == BUFFERS_KEPT
+    (free, *_) = reversed(direct_io._free_buffers)
+    with direct_io._buffer() as buffer:
         assert buffer is free
         assert len(buffer) == BUFFER_BYTES
 
@@ -208,7 +214,7 @@ def test_a_ledgers_blocks_go_around_the_cache_too(
         direct_bytes.append(len(data))
         return pwrite(descriptor, data, offset)
 
-    monkeypatch.setattr(direct_write.os, "pwrite", counted)
+    monkeypatch.setattr(direct_io.os, "pwrite", counted)
     entries = [bytes([n]) * 100_000 for n in range(40)]
     flushed = FlushedPart()
     for some in (entries[:20], entries[20:]):
@@ -221,8 +227,81 @@ def test_a_ledgers_blocks_go_around_the_cache_too(
 
 
 def test_each_thread_has_a_buffer_of_its_own() -> None:
-    with direct_write._buffer() as one, direct_write._buffer() as two:
+    with direct_io._buffer() as one, direct_io._buffer() as two:
         one[:3], two[:3] = b"one", b"two"
         assert bytes(one[:3]) == b"one"
-    with direct_write._buffer() as again:
+    with direct_io._buffer() as again:
         assert len(again) == BUFFER_BYTES
+
+
+# -- reading
+
+SIZE = 3 * BUFFER_BYTES + 777
+
+
+@pytest.fixture
+def written(disk: OsDisk) -> tuple[OsFile, bytes]:
+    file, data = disk.create("ledgers/1"), random.Random(7).randbytes(SIZE)
+    file.pwritev([data], 0)
+    return file, data
+
+
+def drop_from_cache(file: OsFile) -> None:
+    file.fdatasync()
+    os.posix_fadvise(file._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@pytest.mark.parametrize("offset", [0, 1, BLOCK_BYTES, BUFFER_BYTES - 1, SIZE - LARGE_READ_BYTES])
+@pytest.mark.parametrize("size", [LARGE_READ_BYTES, BUFFER_BYTES, BUFFER_BYTES + 1, 2 * SIZE])
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_large_read_is_the_same_from_the_cache_and_around_it(
+    written: tuple[OsFile, bytes], offset: int, size: int, cached: bool
+) -> None:
+    file, data = written
+    if not cached:
+        drop_from_cache(file)
+    assert file.pread(size, offset) == data[offset : offset + size]
+
+
+def test_only_what_is_not_in_the_cache_is_read_around_it(
+    written: tuple[OsFile, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, data = written
+    asked: list[tuple[int, int]] = []
+
+    def noted(descriptor: int, size: int, offset: int) -> bytes:
+        asked.append((size, offset))
+        raise OSError(errno.EINVAL, "this file system cannot")
+
+    monkeypatch.setattr(os_disk, "read_direct", noted)
+    monkeypatch.setattr(OsFile, "_cached", lambda file, offset, size: cached)
+    cached = True
+    file.pread(BUFFER_BYTES, 5)
+    cached = False
+    file.pread(LARGE_READ_BYTES - 1, 5)
+    file.pread(LARGEST_DIRECT_READ_BYTES + 1, 5)
+    assert asked == []
+    assert file.pread(BUFFER_BYTES, 5) == data[5 : 5 + BUFFER_BYTES], "read the usual way then"
+    assert asked == [(BUFFER_BYTES, 5)]
+
+
+def test_where_nobody_can_say_what_is_in_the_cache_reads_go_through_it(
+    written: tuple[OsFile, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, _ = written
+    assert file._cached(0, SIZE)
+    monkeypatch.setattr(os_disk, "_NOWAIT", None)
+    drop_from_cache(file)
+    assert file._cached(0, SIZE)
+
+
+def test_a_read_around_the_cache_leaves_the_descriptor_as_it_was(
+    written: tuple[OsFile, bytes],
+) -> None:
+    file, data = written
+    before = fcntl.fcntl(file._descriptor, fcntl.F_GETFL)
+    file.fdatasync()
+    assert read_direct(file._descriptor, 100, 5000) == data[5000:5100]
+    with pytest.raises(OSError):
+        read_direct(file._descriptor, 100, -BLOCK_BYTES)
+    assert fcntl.fcntl(file._descriptor, fcntl.F_GETFL) == before
