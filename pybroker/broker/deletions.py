@@ -121,8 +121,9 @@ class Deletions:
                 await self._waited_for(self._running[key])
 
     async def _waited_for(self, running: "asyncio.Task[None]") -> None:
+        await asyncio.wait([running])  # lets the loop go on also when it is over, and still listed
         try:
-            await asyncio.shield(running)
+            running.result()
         except ManagedLedgerError as error:
             raise ServiceNotReady(
                 f"The topic is being deleted, which cannot be finished now; try again: {error}"

@@ -432,3 +432,18 @@ def test_a_reader_that_does_not_come_again_after_its_seek_is_let_go(
         assert not topic.ledger.cursors
 
     run(scenario)
+
+
+def test_who_asks_in_the_very_turn_in_which_a_deletion_ends_holds_nobody_up() -> None:
+    """The task has ended then, and is still listed: waiting for it must let the loop go on."""
+
+    async def scenario(world: World) -> None:
+        await world.topic()
+        deletion = asyncio.ensure_future(world.topics.delete(ORDERS))
+        asked: list[asyncio.Future[Topic | None]] = []
+        while not deletion.done():
+            asked.append(asyncio.ensure_future(world.topics.get(ORDERS)))
+            await asyncio.sleep(0)
+        assert await asyncio.gather(*asked) == [None] * len(asked)
+
+    run(scenario)
