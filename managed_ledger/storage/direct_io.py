@@ -73,8 +73,9 @@ class DirectWriter:
 
 
 def read_direct(descriptor: int, size: int, offset: int) -> bytes:
-    """Up to `size` bytes, less only at the file's end. For a descriptor that is used for nothing
-    else meanwhile. Raises OSError, also where the file system cannot do this.
+    """Up to `size` bytes; less at the file's end, or where the system gave less. For a descriptor
+    that is used for nothing else meanwhile. Raises OSError, also where the file system cannot do
+    this.
     """
     at = offset // BLOCK_BYTES * BLOCK_BYTES
     skip, end = offset - at, offset + size

@@ -108,7 +108,9 @@ class OsFile:
     def pread(self, size: int, offset: int) -> bytes:
         if LARGE_READ_BYTES <= size <= LARGEST_DIRECT_READ_BYTES and not self._cached(offset, size):
             with suppress(OSError):  # a file system that cannot, or a disk that will say so again
-                return read_direct(self._descriptor, size, offset)
+                data = read_direct(self._descriptor, size, offset)
+                if len(data) == size:  # else the usual way tells whether that is the file's end
+                    return data
         data = os.pread(self._descriptor, size, offset)
         while 0 < len(data) < size:
             more = os.pread(self._descriptor, size - len(data), offset + len(data))

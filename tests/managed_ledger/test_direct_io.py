@@ -285,6 +285,15 @@ def test_only_what_is_not_in_the_cache_is_read_around_it(
     assert asked == [(BUFFER_BYTES, 5)]
 
 
+def test_a_read_around_the_cache_that_comes_short_is_made_the_usual_way(
+    written: tuple[OsFile, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, data = written
+    monkeypatch.setattr(os_disk, "read_direct", lambda descriptor, size, offset: b"short")
+    monkeypatch.setattr(OsFile, "_cached", lambda file, offset, size: False)
+    assert file.pread(BUFFER_BYTES, 5) == data[5 : 5 + BUFFER_BYTES]
+
+
 def test_where_nobody_can_say_what_is_in_the_cache_reads_go_through_it(
     written: tuple[OsFile, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
