@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from pybroker.admin.routing import json_of, read_object, route, topic_of
 from pybroker.admin.services import AdminServices
-from pybroker.broker.schema_rules import (
+from pybroker.broker.schemas.compatibility import (
     AUTO_CONSUME,
     KEY_VALUE,
     NONE,
@@ -24,7 +24,7 @@ from pybroker.broker.schema_rules import (
     split_key_value,
     type_name,
 )
-from pybroker.broker.schemas import SchemaVersion
+from pybroker.broker.schemas.registry import SchemaVersion
 from pybroker.errors import TopicNotFound
 
 _TOPIC: Final = "/admin/v2/schemas/{tenant:segment}/{namespace:segment}/{topic:segment}"

@@ -16,8 +16,9 @@ from collections.abc import Iterable
 from managed_ledger.deletion import all_done
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
-from pybroker.broker import schemas, tenants
+from pybroker.broker import tenants
 from pybroker.broker.deduplication import snapshot as deduplication_snapshot
+from pybroker.broker.schemas import registry
 from pybroker.names import (
     PENDING_ACK_LOGS,
     TopicName,
@@ -46,7 +47,7 @@ class Belongings:
     async def remove_shared(self, topic: TopicName) -> None:
         """What a topic has only one of, whether or not it has partitions."""
         if topic.partition < 0:
-            await self._remove_keys(schemas.schema_keys(self._metadata, topic))
+            await self._remove_keys(registry.schema_keys(self._metadata, topic))
             await self._remove_keys([tenants.partitions_key(topic)])
 
     async def remove_strays(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Protocol
 
-from pybroker.broker.delivery import Delivery, EntryIds
+from pybroker.broker.dispatch.delivery import Delivery, EntryIds
 from pybroker.broker.last_times import LastTimes
 
 MAX_PERMITS: Final = 2**31 - 1

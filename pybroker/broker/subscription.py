@@ -17,13 +17,13 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import DamagedEntries, LedgerClosed
 from managed_ledger.position import Position
 from pybroker.broker.consumer import Consumer, SubscriptionType
-from pybroker.broker.dispatch_key_shared import KeySharedDispatcher
-from pybroker.broker.dispatch_shared import SharedDispatcher, UnackedLimits
-from pybroker.broker.dispatch_single import SingleActiveDispatcher
-from pybroker.broker.entry_reader import EntryReader, ReadableTopic
+from pybroker.broker.dispatch.entry_reader import EntryReader, ReadableTopic
+from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.broker.dispatch.redelivery import NO_REDELIVERIES, RedeliveryCounts
+from pybroker.broker.dispatch.shared import SharedDispatcher, UnackedLimits
+from pybroker.broker.dispatch.single import SingleActiveDispatcher
 from pybroker.broker.last_times import LastTimes
 from pybroker.broker.publish_time import first_published_at
-from pybroker.broker.redelivery import NO_REDELIVERIES, RedeliveryCounts
 from pybroker.broker.transactional_acks import TransactionalAcks, TransactionalTopic
 from pybroker.broker.waiting_entries import nth_waiting
 from pybroker.errors import ConsumerBusy, NotAllowed, PersistenceError, ServiceNotReady

@@ -16,7 +16,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.deletions import Deletions, Doomed
 from pybroker.broker.inactive_topics import InactiveTopics
-from pybroker.broker.schemas import Schemas
+from pybroker.broker.schemas.registry import Schemas
 from pybroker.broker.tenants import Conflict, Tenants
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_lists import TopicLists

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
-from pybroker.broker.entry_reader import HiddenRanges, Range, between
+from pybroker.broker.dispatch.entry_reader import HiddenRanges, Range, between
 
 
 def nth_waiting(

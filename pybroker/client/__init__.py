@@ -11,17 +11,16 @@
 Calls block; `pybroker.client.aio` has the same for asyncio. Names are the official Python client's.
 """
 
-from pybroker.client.auth import (
+from pybroker.client.blocking.client import Client
+from pybroker.client.blocking.consumer import Consumer, Reader
+from pybroker.client.blocking.producer import Producer
+from pybroker.client.blocking.transaction import Transaction
+from pybroker.client.connection.auth import (
     Authentication,
     AuthenticationBasic,
     AuthenticationTLS,
     AuthenticationToken,
 )
-from pybroker.client.batching import EncodedBatch, encode_batch
-from pybroker.client.blocking import Client
-from pybroker.client.blocking_consumer import Consumer, Reader
-from pybroker.client.blocking_producer import Producer
-from pybroker.client.blocking_transaction import Transaction
 from pybroker.client.encryption import CryptoKeyReader
 from pybroker.client.errors import (
     AlreadyClosed,
@@ -51,8 +50,9 @@ from pybroker.client.options import (
     ProducerAccessMode,
     Result,
 )
-from pybroker.client.routing import partition_for_key
-from pybroker.client.transaction import TxnState
+from pybroker.client.producing.batching import EncodedBatch, encode_batch
+from pybroker.client.producing.routing import partition_for_key
+from pybroker.client.transactions.transaction import TxnState
 from pybroker.errors import (
     AuthenticationError,
     AuthorizationError,

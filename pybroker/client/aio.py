@@ -19,10 +19,12 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from pybroker.client.auth import Authentication
-from pybroker.client.cluster import Cluster, ConnectionOptions
-from pybroker.client.consumer import Consumer
-from pybroker.client.coordinator import Coordinators
+from pybroker.client.connection.auth import Authentication
+from pybroker.client.connection.cluster import Cluster, ConnectionOptions
+from pybroker.client.consuming.consumer import Consumer
+from pybroker.client.consuming.reader import Reader
+from pybroker.client.consuming.receive_queue import ReceiveQueue
+from pybroker.client.consuming.subscribing import Start, SubscriptionSpec
 from pybroker.client.encryption import CryptoKeyReader
 from pybroker.client.errors import AlreadyClosed, InvalidConfiguration
 from pybroker.client.messages import Message, MessageId
@@ -41,11 +43,9 @@ from pybroker.client.options import (
     ProducerOptions,
     Result,
 )
-from pybroker.client.producer import Producer
-from pybroker.client.reader import Reader
-from pybroker.client.receive_queue import ReceiveQueue
-from pybroker.client.subscribing import Start, SubscriptionSpec
-from pybroker.client.transaction import Transaction, TxnState
+from pybroker.client.producing.producer import Producer
+from pybroker.client.transactions.coordinator import Coordinators
+from pybroker.client.transactions.transaction import Transaction, TxnState
 from pybroker.names import TopicName, TxnId
 from pybroker.runtime import Clock, SystemClock
 

@@ -9,7 +9,7 @@ unacknowledged at the broker.
 import asyncio
 from collections.abc import Callable, Sequence
 
-from pybroker.client.acks import EntryKey
+from pybroker.client.consuming.acks import EntryKey
 from pybroker.wire import pulsar_api_pb2 as pb
 
 

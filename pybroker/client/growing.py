@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from pybroker.client.cluster import Cluster
+from pybroker.client.connection.cluster import Cluster
 from pybroker.client.errors import PulsarException
 
 log = logging.getLogger("pybroker.client")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscriptionType
-from pybroker.broker.schema_rules import AUTO_CONSUME
+from pybroker.broker.schemas.compatibility import AUTO_CONSUME
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.errors import (

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pybroker.broker.schema_rules import StoredSchema
-from pybroker.broker.schemas import version_bytes
+from pybroker.broker.schemas.compatibility import StoredSchema
+from pybroker.broker.schemas.registry import version_bytes
 from pybroker.broker.tenants import NotFound
 from pybroker.broker.topic_lists import TopicList
 from pybroker.errors import (

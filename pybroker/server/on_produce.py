@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from managed_ledger.position import Position
 from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, Refused, Taken
 from pybroker.broker.producers import AccessMode, Granted, Producer, ProducerState
-from pybroker.broker.schema_rules import StoredSchema
-from pybroker.broker.schemas import version_bytes
+from pybroker.broker.schemas.compatibility import StoredSchema
+from pybroker.broker.schemas.registry import version_bytes
 from pybroker.broker.topic import Topic
 from pybroker.errors import (
     ChecksumError,

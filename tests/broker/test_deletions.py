@@ -23,7 +23,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.journal import EmbeddedBackend
 from pybroker.broker.deduplication.snapshot import encode_head, snapshot_keys
-from pybroker.broker.schemas import StoredSchema
+from pybroker.broker.schemas.registry import StoredSchema
 from pybroker.broker.tenants import Conflict, Tenants
 from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig

@@ -12,7 +12,7 @@ from managed_ledger.storage.memory import MemoryBackend
 from pybroker.broker import subscription as subscription_module
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.producers import AccessMode, Producer
-from pybroker.broker.schemas import StoredSchema
+from pybroker.broker.schemas.registry import StoredSchema
 from pybroker.broker.tenants import Conflict, NotFound
 from pybroker.broker.topic import Topic
 from pybroker.config import BrokerConfig

@@ -13,8 +13,8 @@ from pybroker.client import (
     Timeout,
     aio,
 )
-from pybroker.client.cluster import service_addresses
-from pybroker.client.connection import KEEP_ALIVE_S
+from pybroker.client.connection.cluster import service_addresses
+from pybroker.client.connection.connection import KEEP_ALIVE_S
 from pybroker.wire import pulsar_api_pb2 as pb
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from scripted_broker import ScriptedBroker, acks, turns
 
 from pybroker.client import ConsumerType, MessageId
-from pybroker.client.handover import Handover
-from pybroker.client.thread_queue import ThreadQueue
+from pybroker.client.blocking.handover import Handover
+from pybroker.client.blocking.thread_queue import ThreadQueue
 from pybroker.wire import pulsar_api_pb2 as pb
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import pybroker.testing
 from pybroker.client import AlreadyClosed, Client, ClientError, InitialPosition
-from pybroker.client.loop_thread import LoopThread
+from pybroker.client.blocking.loop_thread import LoopThread
 
 
 @pytest.fixture(scope="module")

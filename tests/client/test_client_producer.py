@@ -17,8 +17,8 @@ from pybroker.client import (
     TopicNotFound,
     encode_batch,
 )
-from pybroker.client.batching import split_batch
 from pybroker.client.compression import codec
+from pybroker.client.producing.batching import split_batch
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import parse_metadata, payload_of
 

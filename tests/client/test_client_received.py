@@ -7,7 +7,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.client.received import checked_metadata, plain_metadata_ends
+from pybroker.client.consuming.received import checked_metadata, plain_metadata_ends
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
 

@@ -18,7 +18,7 @@ from pybroker.client import (
     TxnState,
     aio,
 )
-from pybroker.client.transaction import TXN_STATES
+from pybroker.client.transactions.transaction import TXN_STATES
 from pybroker.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import parse_metadata, transaction_of

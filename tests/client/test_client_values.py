@@ -22,7 +22,9 @@ from pybroker.client import (
     encode_batch,
     partition_for_key,
 )
-from pybroker.client.acks import (
+from pybroker.client.compression import codec
+from pybroker.client.connection.retry import LAST_DELAY_S, Backoff
+from pybroker.client.consuming.acks import (
     NOTHING,
     AckGroup,
     all_bits,
@@ -31,11 +33,9 @@ from pybroker.client.acks import (
     individually,
     to_words,
 )
-from pybroker.client.batching import split_batch
-from pybroker.client.compression import codec
 from pybroker.client.errors import PulsarException, from_wire
-from pybroker.client.retry import LAST_DELAY_S, Backoff
-from pybroker.client.routing import Router, java_string_hash, murmur3_hash
+from pybroker.client.producing.batching import split_batch
+from pybroker.client.producing.routing import Router, java_string_hash, murmur3_hash
 
 
 class TestMessageIds:

@@ -27,7 +27,7 @@ WANTED: Final = 0.95
 SCOPE: Final = (
     "managed_ledger/**/*.py",
     "pybroker/transaction/**/*.py",
-    "pybroker/broker/**/dispatch*.py",
+    "pybroker/broker/dispatch/*.py",
 )
 # Real processes, which mutants are not in; texts; figures; and the simulation, which comes after.
 LEFT_OUT: Final = ("tidy", "compat", "benchmarks", "demo", "spark", "mutation")

@@ -9,7 +9,7 @@ import pytest
 from raw_client import RawClient
 
 import pybroker.testing
-from pybroker.broker.delivery import ROUND_BYTES
+from pybroker.broker.dispatch.delivery import ROUND_BYTES
 from pybroker.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import FrameDecoder, encode_frame

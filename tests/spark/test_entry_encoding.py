@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from pybroker.client import partition_for_key
-from pybroker.client.batching import split_batch
+from pybroker.client.producing.batching import split_batch
 from pybroker.errors import NotAllowed
 from pybroker.names import TxnId
 from pybroker.spark import publish

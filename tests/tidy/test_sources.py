@@ -35,8 +35,8 @@ SIMULATED = (
 # The client's front for threads: what is simulated is the asyncio client inside. Keys and nonces
 # must come from the system's generator: a seed would give them away.
 NOT_SIMULATED = (
-    "pybroker/client/loop_thread.py",
-    "pybroker/client/thread_queue.py",
+    "pybroker/client/blocking/loop_thread.py",
+    "pybroker/client/blocking/thread_queue.py",
     "pybroker/client/encryption.py",
 )
 NONDETERMINISTIC = {

@@ -9,9 +9,9 @@ from unittest.mock import patch
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.cursors import Cursors
 from pybroker.broker import publish_time
-from pybroker.broker.delivery import by_ledger
-from pybroker.broker.dispatch_key_shared import KeySharedDispatcher
-from pybroker.broker.redelivery import RedeliveryQueue
+from pybroker.broker.dispatch.delivery import by_ledger
+from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.broker.dispatch.redelivery import RedeliveryQueue
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.transactional_acks import TransactionalAcks
 from pybroker.transaction.pending_ack import PendingAcks

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from clients.plain import PORT
-from pybroker.client.connection import wrap
+from pybroker.client.connection.connection import wrap
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import CommandFrame, FrameDecoder, encode_frame
 from pybroker.wire.message_metadata import build_entry

@@ -1,0 +1,383 @@
+"""A subscription's read position: which entries come next, without those nobody may get.
+
+Left out are acknowledged entries (the cursor knows their ranges), hidden ones (aborted messages and
+transaction markers) and those that an open transaction has acknowledged. Hidden entries are deleted
+in the cursor by range as the reader passes, so that mark-delete goes over them. Nothing behind the
+topic's `max_read_position` is looked at.
+
+Entries come from memory; when they are not there, one asynchronous read is started and `resume` is
+called when it has ended. Callers then ask again, so whatever changed meanwhile is seen.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from managed_ledger.cursor import ManagedCursor
+from managed_ledger.errors import DamagedEntries, LedgerClosed
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import EARLIEST, Position
+from managed_ledger.storage.backend import EntryRun
+from pybroker.broker.dispatch.delivery import MAX_RUN_ENTRIES, Delivery, nothing
+from pybroker.runtime import Tasks
+
+log = logging.getLogger(__name__)
+
+READ_RETRY_S: Final = 1.0
+_MIN_WINDOW: Final = 64  # entries in which to look for visible ones
+Range = tuple[int, int]
+
+
+class HiddenRanges(Protocol):
+    """Aborted messages and markers; transaction.aborted_txns has them."""
+
+    def ranges_within(self, ledger_id: int, first: int, last: int) -> list[Range]: ...
+
+
+class ReadableTopic(Protocol):
+    @property
+    def ledger(self) -> ManagedLedger: ...
+    @property
+    def max_read_position(self) -> Position: ...
+    @property
+    def hidden(self) -> HiddenRanges: ...
+    @property
+    def tasks(self) -> Tasks: ...
+
+
+class WithheldEntries(Protocol):
+    """What open transactions have acknowledged; transaction.pending_ack has it."""
+
+    @property
+    def has_pending(self) -> bool: ...
+    @property
+    def cumulative_position(self) -> Position | None: ...
+    def is_pending(self, ledger_id: int, entry_id: int) -> bool: ...
+    def pending_indexes(self, position: Position) -> int: ...
+
+
+# Told of entries that are wanted and cannot be read.
+OnDamage = Callable[[DamagedEntries], None]
+
+
+class EntryFetcher:
+    """Entries from memory or, one at a time, by an asynchronous read whose run is held here."""
+
+    __slots__ = (
+        "_held",
+        "_ledger",
+        "_on_damage",
+        "_reading",
+        "_resume",
+        "_tasks",
+    )
+
+    def __init__(
+        self,
+        ledger: ManagedLedger,
+        tasks: Tasks,
+        resume: Callable[[], None],
+        on_damage: OnDamage,
+    ) -> None:
+        self._ledger = ledger
+        self._on_damage = on_damage
+        self._tasks = tasks
+        self._resume = resume
+        self._held: EntryRun | None = None
+        self._reading = False
+
+    def another(self) -> "EntryFetcher":
+        """For other places of the same log."""
+        return EntryFetcher(self._ledger, self._tasks, self._resume, self._on_damage)
+
+    def fetch(
+        self, position: Position, up_to: Position, max_entries: int, max_bytes: int
+    ) -> EntryRun | None:
+        """Entries from `position` on; None when there are none, or none yet."""
+        run = self._from_held(position, up_to, max_entries)
+        if run is None:
+            run = self._ledger.read_cached(position, up_to, max_entries, max_bytes)
+        if run is None and not self._reading and self._ledger.has_entries(position, up_to):
+            self._reading = True
+            self._tasks.start(self._read(position, up_to, max_entries, max_bytes), "read")
+        return run
+
+    def drop(self) -> None:
+        self._held = None
+
+    def passed(self, position: Position) -> None:
+        """What lies before `position` will not be asked for: it need not stay in memory."""
+        held = self._held
+        if held is None:
+            return
+        if position >= (held.ledger_id, held.first_entry_id + len(held.entries)):
+            self._held = None
+
+    def _from_held(self, position: Position, up_to: Position, max_entries: int) -> EntryRun | None:
+        held = self._held
+        if held is None or held.ledger_id != position.ledger_id:
+            return None
+        start = position.entry_id - held.first_entry_id
+        stop = min(start + max_entries, up_to.entry_id + 1 - held.first_entry_id)
+        if start >= len(held.entries):
+            self._held = None
+        if not 0 <= start < len(held.entries):
+            return None
+        entries, counts = held.entries[start:stop], held.message_counts[start:stop]
+        return EntryRun(held.ledger_id, position.entry_id, entries, counts)
+
+    async def _read(
+        self, position: Position, up_to: Position, max_entries: int, max_bytes: int
+    ) -> None:
+        try:
+            self._held = await self._ledger.read(position, up_to, max_entries, max_bytes)
+        except LedgerClosed:
+            return
+        except DamagedEntries as error:  # no use in trying again
+            log.error("%s: %s", self._ledger.name, error)
+            self._on_damage(error)
+            return
+        except Exception as error:
+            # Retried for as long as somebody waits for these entries, but not in a busy loop.
+            log.error("Reading %s from %s failed: %s", self._ledger.name, position, error)
+            await asyncio.sleep(READ_RETRY_S)
+        finally:
+            self._reading = False
+        self._resume()
+
+
+class EntryReader:
+    __slots__ = (
+        "_again",
+        "_ahead",
+        "_cursor",
+        "_ledger",
+        "_messages_per_entry",
+        "_settled_to",
+        "_topic",
+        "passed_withheld",
+        "position",
+        "withheld",
+    )
+
+    def __init__(
+        self,
+        topic: ReadableTopic,
+        cursor: ManagedCursor,
+        resume: Callable[[], None],
+        on_damage: OnDamage,
+    ) -> None:
+        self._topic = topic
+        self._ledger = topic.ledger
+        self._cursor = cursor
+        self._ahead = EntryFetcher(topic.ledger, topic.tasks, resume, on_damage)
+        self._again: EntryFetcher | None = None  # made when it is first needed
+        self._messages_per_entry = 1
+        self._settled_to = EARLIEST
+        self.position = cursor.mark_delete_position.after
+        self.withheld: WithheldEntries | None = None
+        # Entries were passed because an open transaction holds a cumulative acknowledgement.
+        self.passed_withheld = False
+
+    def rewind(self) -> None:
+        """Back to the first entry that is not acknowledged."""
+        self.position = self._cursor.mark_delete_position.after
+        self._settled_to = EARLIEST
+        self.passed_withheld = False
+        self._ahead.drop()
+        if self._again is not None:
+            self._again.drop()
+
+    # -- reading on
+
+    def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
+        """The next entries, for about `max_messages`; None if there are none, or none in memory.
+
+        The last entry may be a batch that overdraws `max_messages`.
+        """
+        wanted = min(max_messages // self._messages_per_entry + 1, max_messages, MAX_RUN_ENTRIES)
+        window = min(max(4 * wanted, _MIN_WINDOW), MAX_RUN_ENTRIES)
+        while (visible := self._next_visible(window)) is not None:
+            position, ranges = visible
+            up_to = Position(position.ledger_id, _end_of(ranges, wanted))
+            span = up_to.entry_id - position.entry_id + 1
+            run = self._ahead.fetch(position, up_to, span, max_bytes)
+            if run is None:
+                return None
+            delivery = self._delivery(run, ranges)
+            if delivery.entries:
+                messages = sum(delivery.message_counts)
+                self._messages_per_entry = max(1, messages // len(delivery.entries))
+                return delivery.part(0, delivery.affordable(max_messages))
+            self.position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
+        return None
+
+    def advance(self, delivery: Delivery) -> None:
+        """These entries of the last `peek` are delivered, or in somebody's hands."""
+        self.position = Position(delivery.ledger_id, delivery.entry_ids[-1] + 1)
+        self._ahead.passed(self.position)
+
+    def skip_invisible(self) -> None:
+        """Settle what stands before the next visible entry, though nobody can take that one."""
+        self._next_visible(_MIN_WINDOW)
+
+    # -- reading again
+
+    def reread(self, ledger_id: int, first: int, last: int, max_bytes: int) -> Delivery | None:
+        """Those of the entries that still want delivery; None while they are being read."""
+        ranges = between(first, last, self._cursor.deleted_within(ledger_id, first, last))
+        if not ranges:
+            return nothing(ledger_id)
+        position, up_to = Position(ledger_id, ranges[0][0]), Position(ledger_id, ranges[-1][1])
+        if self._again is None:
+            self._again = self._ahead.another()
+        run = self._again.fetch(position, up_to, last - first + 1, max_bytes)
+        if run is not None:
+            return self._delivery(run, ranges)
+        return None if self._ledger.has_entries(position, up_to) else nothing(ledger_id)
+
+    def wants(self, position: Position) -> bool:
+        """Whether this entry is still to be delivered to somebody."""
+        withheld = self.withheld
+        if withheld is not None and withheld.has_pending and withheld.is_pending(*position):
+            return False
+        return not self._cursor.is_deleted(position)
+
+    # -- what may be delivered
+
+    def _next_visible(self, window: int) -> tuple[Position, list[Range]] | None:
+        """Move to the next entry to deliver; with ranges of such entries, the first from there on.
+
+        The ranges lie in one ledger, within `window` entries, and may name entries that are not
+        there yet.
+        """
+        limit = self._topic.max_read_position
+        while True:
+            self._pass_acknowledged()
+            position = self._ledger.next_position(self.position.before)
+            if position > limit:
+                return None
+            ledger_id, first = position
+            last = first + window - 1
+            if ledger_id == limit.ledger_id:
+                last = min(last, limit.entry_id)
+            self._settle_hidden(ledger_id, first, last)
+            ranges = between(first, last, self._cursor.deleted_within(ledger_id, first, last))
+            if ranges and ranges[0][0] == first:
+                self.position = position
+                return position, ranges
+            self.position = Position(ledger_id, ranges[0][0] if ranges else last + 1)
+
+    def _pass_acknowledged(self) -> None:
+        if self.position <= self._cursor.mark_delete_position:
+            self.position = self._cursor.mark_delete_position.after
+        if self.withheld is None:
+            return
+        withheld_to = self.withheld.cumulative_position
+        if withheld_to is not None and self.position < withheld_to:
+            # The entry at `withheld_to` itself may be a batch acknowledged in part.
+            self.position = withheld_to
+            self.passed_withheld = True
+
+    def _settle_hidden(self, ledger_id: int, first: int, last: int) -> None:
+        end = Position(ledger_id, last)
+        if end <= self._settled_to:
+            return
+        if self._settled_to.ledger_id == ledger_id:
+            first = max(first, self._settled_to.entry_id + 1)
+        for start, stop in self._topic.hidden.ranges_within(ledger_id, first, last):
+            self._cursor.delete_range(ledger_id, start, stop)
+        self._settled_to = end
+
+    def _delivery(self, run: EntryRun, ranges: list[Range]) -> Delivery:
+        """The run without what lies outside `ranges`, is pending or acknowledged in part."""
+        first, stop = run.first_entry_id, run.first_entry_id + len(run.entries)
+        if len(ranges) == 1:
+            delivery = Delivery(run.ledger_id, range(first, stop), run.entries, run.message_counts)
+        else:
+            inside = [
+                entry_id - first
+                for low, high in ranges
+                for entry_id in range(max(low, first), min(high + 1, stop))
+            ]
+            delivery = Delivery(
+                run.ledger_id, range(first, stop), run.entries, run.message_counts
+            ).pick(inside)
+        pending = self.withheld is not None and self.withheld.has_pending
+        if pending or self._cursor.partial_batches:
+            return self._in_part(delivery)
+        return delivery
+
+    def _in_part(self, delivery: Delivery) -> Delivery:
+        """Without what open transactions withhold; batches with the indexes that remain."""
+        ledger_id = delivery.ledger_id
+        kept: list[int] = []
+        counts = list(delivery.message_counts)
+        partial: dict[int, tuple[int, int]] = {}
+        for index, entry_id in enumerate(delivery.entry_ids):
+            batch_size = counts[index]
+            bits = self.unacked_bits(Position(ledger_id, entry_id), batch_size)
+            if not bits:
+                continue
+            kept.append(index)
+            if bits.bit_count() < batch_size:
+                partial[entry_id] = (bits, batch_size)
+                counts[index] = bits.bit_count()
+        whole = Delivery(ledger_id, delivery.entry_ids, delivery.entries, counts, partial or None)
+        return whole.pick(kept)
+
+    def unacked_bits(self, position: Position, batch_size: int) -> int:
+        """Indexes of a batch that nobody has acknowledged, in a transaction or without one."""
+        bits = self._cursor.unacked_indexes(position)
+        if bits is None:
+            bits = (1 << batch_size) - 1
+        withheld = self.withheld
+        if withheld is not None and withheld.has_pending:
+            if withheld.is_pending(*position):
+                return 0
+            bits &= ~withheld.pending_indexes(position)
+        return bits
+
+    # -- counting
+
+    def hidden_backlog(self, up_to: Position) -> int:
+        """Hidden entries that the cursor still counts as unacknowledged."""
+        after = max(self._cursor.mark_delete_position, self._settled_to)
+        count = 0
+        for info in self._ledger.ledgers():
+            first = after.entry_id + 1 if info.ledger_id == after.ledger_id else 0
+            last = up_to.entry_id if info.ledger_id == up_to.ledger_id else info.entries - 1
+            if after.ledger_id <= info.ledger_id <= up_to.ledger_id:
+                count += self._unsettled(info.ledger_id, first, last)
+        return count
+
+    def _unsettled(self, ledger_id: int, first: int, last: int) -> int:
+        return sum(
+            stop - start + 1
+            for low, high in self._topic.hidden.ranges_within(ledger_id, first, last)
+            for start, stop in between(low, high, self._cursor.deleted_within(ledger_id, low, high))
+        )
+
+
+def _end_of(ranges: list[Range], wanted: int) -> int:
+    """The entry with which the ranges have `wanted` entries, or their last one."""
+    for first, last in ranges:
+        if last - first + 1 >= wanted:
+            return first + wanted - 1
+        wanted -= last - first + 1
+    return ranges[-1][1]
+
+
+def between(first: int, last: int, holes: list[Range]) -> list[Range]:
+    """What `holes` (closed, in order) leave of the closed range `first` to `last`."""
+    if not holes:
+        return [(first, last)]
+    left: list[Range] = []
+    for start, stop in holes:
+        if start > first:
+            left.append((first, start - 1))
+        first = stop + 1
+    if first <= last:
+        left.append((first, last))
+    return left

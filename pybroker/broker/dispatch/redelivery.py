@@ -1,0 +1,143 @@
+"""Entries that are to be delivered once more, and how often each was.
+
+An entry enters the queue when its consumer gives it back (negative acknowledgement, disconnect)
+or when the transaction that acknowledged it aborts. Acknowledged entries are not looked for in the
+queue: reading again leaves them out.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Final
+
+from sortedcontainers import SortedDict, SortedSet
+
+from pybroker.broker.dispatch.delivery import MAX_RUN_ENTRIES, Delivery, EntryIds
+from pybroker.broker.dispatch.entry_reader import EntryReader
+
+_PRUNE_FROM: Final = 1000  # counts; what is acknowledged one by one never gets there
+
+
+class RedeliveryQueue:
+    """Entries behind the reader's position, delivered again in log order. Read like an EntryReader.
+
+    Numbers by ledger and not positions: tens of thousands may come back in one go.
+    """
+
+    def __init__(self, reader: EntryReader) -> None:
+        self._reader = reader
+        self._ledgers = SortedDict()  # of SortedSets, none of them empty
+
+    def __len__(self) -> int:
+        return sum(map(len, self._ledgers.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._ledgers)
+
+    def add(self, entries: EntryIds) -> EntryIds:
+        """Returns those that were added: what the reader has not reached yet needs no queue."""
+        reached, added = self._reader.position, EntryIds()
+        for ledger_id, entry_ids in entries.items():
+            if ledger_id == reached.ledger_id:
+                entry_ids = [entry_id for entry_id in entry_ids if entry_id < reached.entry_id]
+            if entry_ids and ledger_id <= reached.ledger_id:
+                self._ledgers.setdefault(ledger_id, SortedSet()).update(entry_ids)
+                added[ledger_id] = entry_ids
+        return added
+
+    def clear(self) -> None:
+        self._ledgers.clear()
+
+    def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
+        """As EntryReader.peek; entries that nobody wants any more leave the queue."""
+        while self._ledgers:
+            ledger_id, entry_ids = self._ledgers.peekitem(0)
+            run = _first_run(entry_ids, min(max_messages, MAX_RUN_ENTRIES))
+            delivery = self._reader.reread(ledger_id, run[0], run[-1], max_bytes)
+            if delivery is None:
+                return None
+            if delivery.entries:
+                return delivery.part(0, delivery.affordable(max_messages))
+            self._remove(ledger_id, run)
+        return None
+
+    def advance(self, delivery: Delivery) -> None:
+        self._remove(delivery.ledger_id, delivery.entry_ids)
+
+    def _remove(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
+        left = self._ledgers.get(ledger_id)
+        if left is not None:
+            left.difference_update(entry_ids)
+            if not left:
+                del self._ledgers[ledger_id]
+
+
+def _first_run(entry_ids: Iterable[int], limit: int) -> list[int]:
+    """The first of them, as far as they are neighbours."""
+    run: list[int] = []
+    for entry_id in islice(entry_ids, limit):
+        if run and entry_id != run[-1] + 1:
+            break
+        run.append(entry_id)
+    return run
+
+
+class RedeliveryCounts:
+    """How often each entry was delivered again; an acknowledged one is forgotten in time."""
+
+    __slots__ = (
+        "_is_deleted",
+        "_ledgers",
+        "_prune_at",
+    )
+
+    def __init__(self, is_deleted: Callable[[tuple[int, int]], bool]) -> None:
+        self._ledgers: dict[int, dict[int, int]] = {}
+        self._is_deleted = is_deleted
+        self._prune_at = _PRUNE_FROM
+
+    def __bool__(self) -> bool:
+        return bool(self._ledgers)
+
+    def increment(self, entries: EntryIds) -> None:
+        for ledger_id, entry_ids in entries.items():
+            counts = self._ledgers.setdefault(ledger_id, {})
+            for entry_id in entry_ids:
+                counts[entry_id] = counts.get(entry_id, 0) + 1
+        if sum(map(len, self._ledgers.values())) > self._prune_at:
+            self._prune()
+
+    def _prune(self) -> None:
+        """Forget what transactions and cumulative moves of the cursor acknowledged."""
+        self._ledgers = {
+            ledger_id: kept
+            for ledger_id, counts in self._ledgers.items()
+            if (kept := self._unacked(ledger_id, counts))
+        }
+        self._prune_at = max(_PRUNE_FROM, 2 * sum(map(len, self._ledgers.values())))
+
+    def _unacked(self, ledger_id: int, counts: dict[int, int]) -> dict[int, int]:
+        return {
+            entry_id: count
+            for entry_id, count in counts.items()
+            if not self._is_deleted((ledger_id, entry_id))
+        }
+
+    def forget(self, positions: Iterable[tuple[int, int]]) -> None:
+        for ledger_id, entry_id in positions:
+            counts = self._ledgers.get(ledger_id)
+            if counts is not None and counts.pop(entry_id, None) is not None and not counts:
+                del self._ledgers[ledger_id]
+
+    def of(self, delivery: Delivery) -> Sequence[int] | None:
+        """By entry of the delivery; None if all of them are delivered for the first time."""
+        counts = self._ledgers.get(delivery.ledger_id)
+        if counts is None or counts.keys().isdisjoint(delivery.entry_ids):
+            return None
+        return [counts.get(entry_id, 0) for entry_id in delivery.entry_ids]
+
+    def clear(self) -> None:
+        self._ledgers.clear()
+
+
+# Of subscriptions that count none, shared by all of them: nothing is put into it.
+NO_REDELIVERIES: Final = RedeliveryCounts(lambda position: False)

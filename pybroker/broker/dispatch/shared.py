@@ -1,0 +1,233 @@
+"""Shared: every message goes to one of the consumers, in turn, and is acknowledged by itself.
+
+Consumers of the best priority level that can take something share what is there: a run of entries
+is split evenly over them. What comes back (negative acknowledgement, disconnect, abort) goes out
+again before new entries do. A consumer, or the whole subscription, that holds too many
+unacknowledged messages gets nothing more until half of them are acknowledged.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from managed_ledger.position import Position
+from pybroker.broker.consumer import MAX_PERMITS, Consumer
+from pybroker.broker.dispatch.delivery import (
+    ROUND_BYTES,
+    ROUND_STEPS,
+    Delivery,
+    EntryIds,
+    by_ledger,
+)
+from pybroker.broker.dispatch.entry_reader import EntryReader
+from pybroker.broker.dispatch.redelivery import RedeliveryCounts, RedeliveryQueue
+
+
+@dataclass(frozen=True, slots=True)
+class UnackedLimits:
+    """In messages; 0 means no limit."""
+
+    per_consumer: int
+    per_subscription: int
+
+
+class Ready(NamedTuple):
+    consumer: Consumer
+    allowance: int  # messages that it may get now
+
+
+class Source(Protocol):
+    """Where entries come from: those not yet delivered, or those to be delivered again."""
+
+    def peek(self, max_messages: int, max_bytes: int) -> Delivery | None: ...
+
+    def advance(self, delivery: Delivery) -> None: ...
+
+
+class SharedDispatcher:
+    def __init__(
+        self,
+        reader: EntryReader,
+        counts: RedeliveryCounts,
+        limits: UnackedLimits,
+        resume: Callable[[], None],
+    ) -> None:
+        """`resume` is called when a reason not to deliver has gone."""
+        self._reader = reader
+        self._counts = counts
+        self._limits = limits
+        self._resume = resume
+        self._returned = RedeliveryQueue(reader)
+        self._levels: dict[int, deque[Consumer]] = {}  # by priority; whose turn it is comes first
+        self._unacked = 0
+        self._blocked = False
+        reader.rewind()
+
+    # -- consumers
+
+    def add(self, consumer: Consumer) -> None:
+        self._levels.setdefault(consumer.priority_level, deque()).append(consumer)
+        self._levels = dict(sorted(self._levels.items()))
+
+    def remove(self, consumer: Consumer) -> None:
+        level = self._levels[consumer.priority_level]
+        level.remove(consumer)
+        if not level:
+            del self._levels[consumer.priority_level]
+        # Not counted as a delivery again: most of it was never seen by the application.
+        self._give_back(consumer, None)
+
+    def _consumers(self) -> Iterable[Consumer]:
+        return (consumer for level in self._levels.values() for consumer in level)
+
+    # -- delivering
+
+    def dispatch(self) -> bool:
+        """Deliver what permits and sockets allow; True if a round was not enough."""
+        bytes_left = ROUND_BYTES
+        for _ in range(ROUND_STEPS):
+            ready = self._ready()
+            if not ready:
+                self._reader.skip_invisible()
+                return False
+            sent = self._share_out(ready, bytes_left)
+            if not sent:
+                return False
+            bytes_left -= sent
+            if bytes_left <= 0:
+                break
+        return True
+
+    def _ready(self) -> list[Ready]:
+        """Who can take something, of the best level that has somebody; who is next comes first."""
+        for level in self._levels.values():
+            ready = [
+                Ready(consumer, allowance)
+                for consumer in level
+                if (allowance := self._allowance(consumer)) > 0
+            ]
+            if ready:
+                return ready
+        return []
+
+    def _allowance(self, consumer: Consumer) -> int:
+        """How many messages the consumer may be given now."""
+        if self._blocked or consumer.blocked or not consumer.sink.writable:
+            return 0
+        limit = self._limits.per_consumer or MAX_PERMITS
+        return min(consumer.permits, limit - consumer.unacked.messages)
+
+    def _allowed(self, wanted: int) -> int:
+        """As many of the `wanted` messages as the whole subscription may still hold."""
+        return min(wanted, (self._limits.per_subscription or MAX_PERMITS) - self._unacked)
+
+    def _share_out(self, ready: list[Ready], max_bytes: int) -> int:
+        """Split the next entries evenly; returns the bytes sent, 0 if there is nothing."""
+        wanted = self._allowed(sum(turn.allowance for turn in ready))
+        for source in (self._returned, self._reader):
+            delivery = source.peek(wanted, max_bytes)
+            if delivery is not None:
+                return self._hand_out(ready, source, delivery)
+        return 0
+
+    def _hand_out(self, ready: list[Ready], source: Source, delivery: Delivery) -> int:
+        share = -(-len(delivery.entries) // len(ready))
+        start = sent = 0
+        for consumer, allowance in ready:
+            part = delivery.part(start, start + share)
+            if part.entries:
+                part = part.part(0, part.affordable(allowance))
+                source.advance(part)
+                sent += self._deliver(consumer, part)
+                start += len(part.entries)
+                self._to_the_back(consumer)
+        return sent
+
+    def _to_the_back(self, consumer: Consumer) -> None:
+        level = self._levels[consumer.priority_level]
+        level.remove(consumer)
+        level.append(consumer)
+
+    def _deliver(self, consumer: Consumer, delivery: Delivery) -> int:
+        messages = sum(delivery.message_counts)
+        consumer.unacked.add(delivery, messages)
+        self._unacked += messages
+        limits = self._limits
+        if limits.per_consumer and consumer.unacked.messages >= limits.per_consumer:
+            consumer.blocked = True
+        if limits.per_subscription and self._unacked >= limits.per_subscription:
+            self._blocked = True
+        return consumer.deliver(delivery, self._counts.of(delivery))
+
+    # -- acknowledgements
+
+    def release(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
+        """These entries are owed by nobody any more; another consumer may have held them."""
+        before = consumer.unacked.messages
+        missing = consumer.unacked.release(positions)
+        self._credit(consumer, before - consumer.unacked.messages)
+        if missing:
+            self._release_elsewhere(consumer, missing)
+
+    def _release_elsewhere(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
+        for other in self._consumers():
+            if other is not consumer:
+                before = other.unacked.messages
+                positions = other.unacked.release(positions)
+                self._credit(other, before - other.unacked.messages)
+
+    def keep(self, consumer: Consumer, position: Position, messages: int) -> None:
+        """Of this batch only `messages` are still unacknowledged."""
+        if messages == 0:
+            self.release(consumer, [position])
+            return
+        for holder in (consumer, *self._consumers()):
+            before = holder.unacked.messages
+            if holder.unacked.keep(position, messages):
+                self._credit(holder, before - holder.unacked.messages)
+                return
+
+    def _credit(self, consumer: Consumer, messages: int) -> None:
+        """The consumer owes so many messages less."""
+        self._unacked -= messages
+        if consumer.blocked and consumer.unacked.messages <= self._limits.per_consumer // 2:
+            consumer.blocked = False
+            self._resume()
+        if self._blocked and self._unacked <= self._limits.per_subscription // 2:
+            self._blocked = False
+            self._resume()
+
+    # -- giving back
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
+        """Of what the consumer holds, these entries or (None) all go out again, to anybody.
+
+        What an open transaction has acknowledged is not held by a consumer and stays withheld.
+        """
+        self._counts.increment(self._give_back(consumer, positions))
+
+    def _give_back(self, consumer: Consumer, positions: Sequence[Position] | None) -> EntryIds:
+        unacked = consumer.unacked
+        before = unacked.messages
+        # A batch may be named once per message.
+        returned = unacked.take_all() if positions is None else unacked.take(positions)
+        self._credit(consumer, before - unacked.messages)
+        self._returned.add(returned)
+        return returned
+
+    def restore(self, positions: Sequence[Position]) -> None:
+        """A transaction that had acknowledged these entries was aborted."""
+        for consumer in self._consumers():
+            self.release(consumer, positions)  # those of which it acknowledged a part
+        self._counts.increment(self._returned.add(by_ledger(positions)))
+
+    def rewind(self) -> None:
+        """Forget who holds what, and begin behind the mark-delete position."""
+        for consumer in self._consumers():
+            consumer.unacked.take_all()
+            consumer.blocked = False
+        self._unacked = 0
+        self._blocked = False
+        self._returned.clear()
+        self._reader.rewind()

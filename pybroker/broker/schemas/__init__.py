@@ -1,0 +1,1 @@
+"""Schemas: a topic's versions, and which schema may follow another."""

@@ -1,0 +1,170 @@
+"""Whether a schema may follow another one on a topic: FULL compatibility, Apache Pulsar's default.
+
+New data must be readable under the schema that was there, and old data under the new one. A
+consumer's schema only has to read what is there. The types never mix.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pybroker.broker.schemas.avro import NotAvro, parse, why_unreadable
+
+# Values of Schema.Type.
+NONE: Final = 0
+JSON, PROTOBUF, AVRO = 2, 3, 4
+KEY_VALUE: Final = 15
+PROTOBUF_NATIVE: Final = 20
+AUTO_CONSUME: Final = 21
+# The admin API's names of the wire's numbers, which begin at 0; no topic has 21, AUTO_CONSUME.
+TYPE_NAMES: Final = (
+    "NONE",
+    "STRING",
+    "JSON",
+    "PROTOBUF",
+    "AVRO",
+    "BOOLEAN",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "FLOAT",
+    "DOUBLE",
+    "DATE",
+    "TIME",
+    "TIMESTAMP",
+    "KEY_VALUE",
+    "INSTANT",
+    "LOCAL_DATE",
+    "LOCAL_TIME",
+    "LOCAL_DATE_TIME",
+    "PROTOBUF_NATIVE",
+    "AUTO_CONSUME",
+    "EXTERNAL",
+)
+_AVRO_BASED: Final = (JSON, PROTOBUF, AVRO)
+_SIZE: Final = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchema:
+    """`type` is the wire's number; `data` what the type defines (an Avro record as JSON, …)."""
+
+    name: str
+    type: int
+    data: bytes
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def same_as(self, other: "StoredSchema") -> bool:
+        return self.type == other.type and self.data == other.data
+
+
+def why_not_full(new: StoredSchema, old: StoredSchema) -> str | None:
+    """Why `new` may not follow `old`; None if it may."""
+    return why_not_readable(new, old) or why_not_readable(old, new)
+
+
+def why_not_readable(reader: StoredSchema, writer: StoredSchema) -> str | None:
+    """Why `reader` cannot read what `writer` describes; None if it can."""
+    if reader.type != writer.type:
+        return f"its type is {type_name(reader.type)}, the topic's is {type_name(writer.type)}"
+    if reader.same_as(writer):
+        return None
+    if reader.type in _AVRO_BASED:
+        return _avro_based(reader, writer)
+    if reader.type == KEY_VALUE:
+        return _key_value(reader, writer)
+    if reader.type == PROTOBUF_NATIVE:
+        same = _root_message(reader) == _root_message(writer)
+        return None if same else "its root message is another one"
+    return None
+
+
+def type_name(number: int) -> str:
+    return TYPE_NAMES[number] if number < len(TYPE_NAMES) else str(number)
+
+
+def _avro_based(reader: StoredSchema, writer: StoredSchema) -> str | None:
+    ids = _json_schema_id(reader), _json_schema_id(writer)
+    if any(ids):  # old Java clients describe JSON by JSON Schema; those are not looked into
+        return None if not all(ids) or ids[0] == ids[1] else "its id is another one"
+    try:
+        return why_unreadable(parse(reader.data), parse(writer.data))
+    except NotAvro as error:
+        return str(error)
+
+
+def _json_schema_id(schema: StoredSchema) -> str:
+    if schema.type != JSON:
+        return ""
+    described = _object(schema.data)
+    return str(described.get("id", "")) if described.get("type") == "object" else ""
+
+
+def _root_message(schema: StoredSchema) -> Any:
+    return _object(schema.data).get("rootMessageTypeName")
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+# -- KEY_VALUE: two schemas in one, each behind its size
+
+
+class BadKeyValue(ValueError):
+    """The data is not that of two schemas."""
+
+
+def join_key_value(key: bytes, value: bytes) -> bytes:
+    return b"".join((_SIZE.pack(len(key)), key, _SIZE.pack(len(value)), value))
+
+
+def split_key_value(data: bytes) -> tuple[bytes, bytes]:
+    """The key's and the value's schema data; a size of -1 means none. Raises BadKeyValue."""
+    key, end = _sized(data, 0)
+    value, end = _sized(data, end)
+    if end != len(data):
+        raise BadKeyValue("A key-value schema goes on behind its value")
+    return key, value
+
+
+def _sized(data: bytes, start: int) -> tuple[bytes, int]:
+    try:
+        size = max(_SIZE.unpack_from(data, start)[0], 0)
+    except struct.error:
+        raise BadKeyValue("A key-value schema ends before its value") from None
+    end = start + _SIZE.size + size
+    return data[start + _SIZE.size : end], end
+
+
+def _key_value(reader: StoredSchema, writer: StoredSchema) -> str | None:
+    try:
+        readers, writers = _parts(reader), _parts(writer)
+    except BadKeyValue as error:
+        return str(error)
+    for name, ours, theirs in zip(("key", "value"), readers, writers, strict=True):
+        if (why := why_not_readable(ours, theirs)) is not None:
+            return f"{name}: {why}"
+    return None
+
+
+def _parts(schema: StoredSchema) -> list[StoredSchema]:
+    data = split_key_value(schema.data)
+    kinds = (schema.properties.get(f"{part}.schema.type", "") for part in ("key", "value"))
+    return [
+        replace(schema, type=_part_type(kind), data=part)
+        for kind, part in zip(kinds, data, strict=True)
+    ]
+
+
+def _part_type(name: str) -> int:
+    """Bytes where nothing is said. What is within a key-value schema is not another one."""
+    known = name in TYPE_NAMES and name != "KEY_VALUE"
+    return TYPE_NAMES.index(name) if known else NONE

@@ -1,0 +1,1 @@
+"""The client for threads, around the asyncio one."""

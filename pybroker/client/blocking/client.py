@@ -1,0 +1,105 @@
+"""The client for threads: pybroker.client.aio, run on an event loop of the Client's own thread.
+
+Every call that must wait for the broker waits here. What need not (send_async, plain
+acknowledgements, messages that are in the queue already) costs no trip to the loop's thread.
+Producers, consumers and transactions may be used from several threads. Callbacks of send_async
+run on the loop's thread, so they must be quick and must not call what waits.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from pybroker.client import aio
+from pybroker.client.blocking.consumer import Consumer, Reader
+from pybroker.client.blocking.loop_thread import LoopThread
+from pybroker.client.blocking.producer import Producer
+from pybroker.client.blocking.thread_queue import ThreadQueue
+from pybroker.client.blocking.transaction import Transaction
+from pybroker.client.errors import PulsarException
+from pybroker.client.messages import MessageId
+from pybroker.client.options import ConsumerType
+from pybroker.names import TxnId
+from pybroker.runtime import Clock, SystemClock
+
+
+class Client:
+    """Connections to one cluster, and what was made through them. One per process, not picklable.
+
+    The arguments are those of pybroker.client.aio.Client.
+    """
+
+    def __init__(self, service_url: str, *arguments: Any, **options: Any) -> None:
+        self._clock: Clock = options.get("clock") or SystemClock()
+        self._thread = LoopThread("pybroker-client")
+        try:
+            self._core = aio.Client(service_url, *arguments, **options)
+        except BaseException:
+            self._thread.stop()
+            raise
+        self._core.keep_messages_in(ThreadQueue)
+        self._thread.on_abandonment(self._core.close)
+
+    def create_producer(
+        self, topic: str, producer_name: str | None = None, **options: Any
+    ) -> Producer:
+        """`options` are the fields of ProducerOptions, as in the official client."""
+        core = self._thread.call(self._core.create_producer(topic, producer_name, **options))
+        space = None
+        if options.get("block_if_queue_full"):
+            space = self._thread.space(core.max_pending_messages)
+        return Producer(self._thread, core, self._clock, space)
+
+    def subscribe(
+        self,
+        topic: str | Sequence[str],
+        subscription_name: str,
+        consumer_type: ConsumerType = ConsumerType.Exclusive,
+        **options: Any,
+    ) -> Consumer:
+        """To a topic, or to all of a list. `options` are the fields of ConsumerOptions."""
+        core = self._thread.call(
+            self._core.subscribe(topic, subscription_name, consumer_type, **options)
+        )
+        return Consumer(self._thread, core)
+
+    def create_reader(self, topic: str, start_message_id: MessageId, **options: Any) -> Reader:
+        """Reads behind `start_message_id` (or from it, if inclusive), without a subscription."""
+        core = self._thread.call(self._core.create_reader(topic, start_message_id, **options))
+        return Reader(self._thread, core)
+
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        """The partitions' names; the topic's own name if it has none."""
+        return self._thread.call(self._core.get_topic_partitions(topic))
+
+    def new_transaction(self, timeout_ms: int = 60_000) -> Transaction:
+        """The broker aborts it if it has not ended `timeout_ms` from now."""
+        return Transaction(self._thread, self._thread.call(self._core.new_transaction(timeout_ms)))
+
+    def attach_transaction(self, txn_id: TxnId) -> Transaction:
+        """Another process's transaction: see pybroker.client.aio."""
+        return Transaction(self._thread, self._core.attach_transaction(txn_id))
+
+    def close(self) -> None:
+        """Closes every producer, consumer and reader first. Open transactions time out.
+
+        Calls that wait in other threads end with AlreadyClosed. A client that nobody holds any
+        more, nor anything made through it, closes by itself.
+        """
+        self._thread.refuse_on_own_thread()
+        # It may be closed already, or belong to the process that this one was forked from.
+        with contextlib.suppress(PulsarException):
+            self._thread.call(self._core.close())
+        self._thread.stop()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "A Client cannot be pickled: create one where it is needed, and pass on the service "
+            "URL, the TxnId of a transaction, or a MessageId"
+        )

@@ -1,0 +1,214 @@
+"""A consumer and a reader for threads. Messages that are here already cost no trip to the loop."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from pybroker.client.blocking.handover import Handover
+from pybroker.client.blocking.loop_thread import LoopThread
+from pybroker.client.blocking.transaction import Transaction
+from pybroker.client.consuming import consumer, reader
+from pybroker.client.consuming.consumer import Acknowledgeable
+from pybroker.client.errors import ClientError
+from pybroker.client.messages import Message, MessageId
+
+T = TypeVar("T")
+
+
+class _Receiving:
+    """What consumers and readers have in common."""
+
+    def __init__(self, thread: LoopThread, core: consumer.Consumer) -> None:
+        self._thread = thread
+        self._handover = Handover(core)
+        self._queue = self._handover.queue
+        thread.ends(self._queue)
+        self._is_prompt = core.is_prompt
+
+    def _receive(self, timeout_millis: int | None) -> Message:
+        queue = self._queue
+        message = queue.take()
+        if message is None:
+            self._thread.refuse_to_wait()
+            message = queue.take_within(None if timeout_millis is None else timeout_millis / 1000)
+        if len(queue.taken) >= queue.half and not queue.telling:
+            queue.telling = queue.awaited = True
+            self._thread.post(self._handover.settle)
+            if not self._thread.is_current:
+                queue.wait_until_told()
+        elif self._is_prompt:
+            self._tell()
+        return message
+
+    def _tell(self) -> None:
+        handover = self._handover
+        if not handover.watched:
+            handover.watched = True
+            self._thread.post(handover.watch)
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Behind everything that was taken and acknowledged before."""
+        try:
+            self._thread.post(self._handover.settle)
+        except ClientError:
+            work.close()
+            raise
+        return self._thread.call(work)
+
+
+class Consumer(_Receiving):
+    """Made by Client.subscribe."""
+
+    def __init__(self, thread: LoopThread, core: consumer.Consumer) -> None:
+        super().__init__(thread, core)
+        self._core = core
+
+    def topic(self) -> str:
+        return self._core.topic()
+
+    def subscription_name(self) -> str:
+        return self._core.subscription_name()
+
+    def consumer_name(self) -> str:
+        return self._core.consumer_name()
+
+    def is_connected(self) -> bool:
+        return self._core.is_connected()
+
+    def receive(self, timeout_millis: int | None = None) -> Message:
+        """The next message; waits for it. Raises Timeout."""
+        return self._receive(timeout_millis)
+
+    def batch_receive(self) -> list[Message]:
+        """Up to what the batch_receive_policy allows; empty if nothing came in its time."""
+        return self._call(self._core.batch_receive())
+
+    def acknowledge(
+        self,
+        message: Acknowledgeable | Sequence[Acknowledgeable],
+        txn: Transaction | None = None,
+    ) -> None:
+        """One message or several.
+
+        Without a transaction this does not wait for the broker. In one it does, and raises
+        TransactionConflict if another transaction, or nobody's, acknowledged the message before.
+        """
+        if txn is None:
+            self._acknowledge(message)
+        else:
+            self._call(self._core.acknowledge(message, txn.core))
+
+    def _acknowledge(self, message: Acknowledgeable | Sequence[Acknowledgeable]) -> None:
+        if self._queue.failure is not None:
+            raise self._queue.failure
+        if isinstance(message, Message):
+            self._handover.acknowledged.append(message)
+        else:
+            messages = (message,) if isinstance(message, MessageId) else message
+            for each in messages:
+                self._core.refuse_unknown(each)
+            self._handover.acknowledged.extend(messages)
+        self._tell()
+
+    def acknowledge_cumulative(
+        self, message: Acknowledgeable, txn: Transaction | None = None
+    ) -> None:
+        """Everything of the message's topic or partition up to and with it."""
+        if txn is None:
+            self._post(self._core.acknowledge_cumulative_now, message)
+        else:
+            self._call(self._core.acknowledge_cumulative(message, txn.core))
+
+    def negative_acknowledge(self, message: Acknowledgeable) -> None:
+        """Delivered again after negative_ack_redelivery_delay_ms."""
+        self._post(self._core.negative_acknowledge, message)
+
+    def _post(self, function: Callable[[Any], None], message: Any) -> None:
+        self._core.refuse_if_ended()
+        self._thread.post(self._handover.settle)
+        self._thread.post(function, message)
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        self._call(_soon(self._core.redeliver_unacknowledged_messages))
+
+    def seek(self, messageid: MessageId | int) -> None:
+        """To behind a message (one topic or partition), or every one to a publish time in ms."""
+        self._call(self._core.seek(messageid))
+
+    def get_last_message_id(self) -> MessageId:
+        """Of a single topic: several have no order between them."""
+        return self._call(self._core.get_last_message_id())
+
+    def get_last_message_ids(self) -> list[MessageId]:
+        """One for each topic or partition; entry id -1 where there is no message."""
+        return self._call(self._core.get_last_message_ids())
+
+    def get_mark_delete_position(self) -> MessageId:
+        """Up to and with this entry all is acknowledged. Of a single topic."""
+        return self._call(self._core.get_mark_delete_position())
+
+    def get_backlog(self) -> int:
+        """Entries that the subscription has not acknowledged."""
+        return self._call(self._core.get_backlog())
+
+    def unsubscribe(self) -> None:
+        """Deletes the subscription and closes the consumer."""
+        self._call(self._core.unsubscribe())
+
+    def close(self) -> None:
+        self._call(self._core.close())
+
+    def __enter__(self) -> "Consumer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+async def _soon(function: Any) -> None:
+    function()
+
+
+class Reader(_Receiving):
+    """Made by Client.create_reader."""
+
+    def __init__(self, thread: LoopThread, core: reader.Reader) -> None:
+        super().__init__(thread, core.consumer)
+        self._core = core
+
+    def topic(self) -> str:
+        return self._core.topic()
+
+    def is_connected(self) -> bool:
+        return self._core.is_connected()
+
+    def read_next(self, timeout_millis: int | None = None) -> Message:
+        """The next message; waits for it. Raises Timeout."""
+        return self._receive(timeout_millis)
+
+    def batch_read(self, max_messages: int, timeout_millis: int | None = None) -> list[Message]:
+        """Waits for a message, then takes all that are here; empty if none came in time."""
+        return self._call(self._core.batch_read(max_messages, timeout_millis))
+
+    def has_message_available(self) -> bool:
+        """False at the last message that can be delivered now."""
+        return self._call(self._core.has_message_available())
+
+    def get_last_message_id(self) -> MessageId:
+        """Entry id -1 if the topic holds no message."""
+        return self._call(self._core.get_last_message_id())
+
+    def get_backlog(self) -> int:
+        """Entries from where the reader began."""
+        return self._call(self._core.get_backlog())
+
+    def seek(self, messageid: MessageId | int) -> None:
+        self._call(self._core.seek(messageid))
+
+    def close(self) -> None:
+        self._call(self._core.close())
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

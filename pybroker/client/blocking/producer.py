@@ -1,0 +1,123 @@
+"""A producer for threads."""
+
+from typing import Any
+
+from pybroker.client.blocking.loop_thread import LoopThread, Space
+from pybroker.client.blocking.transaction import Transaction, core_of
+from pybroker.client.messages import MessageId
+from pybroker.client.producing import producer
+from pybroker.client.producing.batching import EncodedBatch
+from pybroker.client.producing.producer import SendCallback, as_done, outgoing
+from pybroker.runtime import Clock
+
+
+class Producer:
+    """Made by Client.create_producer."""
+
+    def __init__(
+        self,
+        thread: LoopThread,
+        core: producer.Producer,
+        clock: Clock,
+        space: Space | None,
+    ) -> None:
+        self._thread = thread
+        self._core = core
+        self._clock = clock
+        self._space = space
+        if space is not None:
+            core.room_freed = space.give_back
+
+    def topic(self) -> str:
+        return self._core.topic()
+
+    def producer_name(self) -> str:
+        return self._core.producer_name()
+
+    def last_sequence_id(self) -> int:
+        """The highest that the broker has confirmed; -1 if it knows none."""
+        return self._core.last_sequence_id()
+
+    def is_connected(self) -> bool:
+        return self._core.is_connected()
+
+    def send(
+        self,
+        content: bytes,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        *,
+        txn: Transaction | None = None,
+        **details: Any,
+    ) -> MessageId:
+        """Returns when the broker has stored the message: durable, or in `txn` until that ends.
+
+        `details`: ordering_key, sequence_id, event_timestamp (ms),
+        deliver_at (ms), deliver_after (timedelta).
+        """
+        message = outgoing(content, self._clock, properties, partition_key, **details)
+        self._take_room(1)
+        return self._thread.call(self._core.send_message(message, core_of(txn)))
+
+    def send_async(
+        self,
+        content: bytes,
+        callback: SendCallback | None = None,
+        *,
+        txn: Transaction | None = None,
+        **details: Any,
+    ) -> None:
+        """Like `send`; the callback gets (Result.Ok, message_id) or (error, None)."""
+        message = outgoing(content, self._clock, **details)
+        self._take_room(1)
+        self._thread.post(self._core.submit, message, core_of(txn), as_done(callback))
+
+    def send_batch(
+        self,
+        batch: EncodedBatch,
+        *,
+        txn: Transaction | None = None,
+        partition: int | None = None,
+    ) -> MessageId:
+        """Publishes what `encode_batch` made as one entry; the id is that of its first message."""
+        self._take_room(batch.message_count)
+        return self._thread.call(
+            self._core.send_batch(batch, txn=core_of(txn), partition=partition)
+        )
+
+    def send_batch_async(
+        self,
+        batch: EncodedBatch,
+        callback: SendCallback | None = None,
+        *,
+        txn: Transaction | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Like `send_batch`; the callback gets (Result.Ok, message_id) or (error, None), once."""
+        self._take_room(batch.message_count)
+        self._thread.post(
+            self._core.submit_batch, batch, core_of(txn), as_done(callback), partition
+        )
+
+    def _take_room(self, count: int) -> None:
+        """Waits for it with block_if_queue_full; else the core refuses what is too much."""
+        if self._space is None:
+            return
+        if self._thread.is_current:
+            self._space.take_now(count)
+        else:
+            self._space.take(count)
+
+    def flush(self) -> None:
+        """Returns when everything sent so far is answered; raises the first failure."""
+        self._thread.call(self._core.flush())
+
+    def close(self) -> None:
+        """Sends what is still in a batch and waits for its receipts, if there is a connection."""
+        self._thread.call(self._core.close())
+
+    def __enter__(self) -> "Producer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,117 @@
+"""A receive queue that threads take from: they need the loop's thread for nothing.
+
+What they took is remembered, and told to the TopicConsumers together, when the loop's thread
+`settle`s it. Taking and remembering are one step under the lock, so that nothing that is discarded
+or counted meanwhile is forgotten.
+
+A thread that goes on taking keeps the interpreter, and the loop's thread would tell the broker when
+the queue is empty: the broker would rest while the application works, and the other way round. So
+who took half of the queue waits until that has left, and has the other half meanwhile.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from pybroker.client.consuming.receive_queue import ReceiveQueue, tell_taken
+from pybroker.client.errors import AlreadyClosed, Timeout
+from pybroker.client.messages import Message
+
+_PATIENCE_S: Final = 0.002  # with a loop that has something else to do
+
+
+class ThreadQueue(ReceiveQueue):
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        self._waiting_threads = 0
+        self.taken: list[Message] = []  # by threads, and not settled
+        self.telling = False  # that there is enough of it: the loop's thread will settle it
+        self.awaited = False  # that what is settled leaves
+        self._told = threading.Condition(self._lock)
+
+    # --- for threads ------------------------------------------------------------------------
+
+    def take(self) -> Message | None:
+        """A message that is here already."""
+        with self._lock:
+            if not self._messages:
+                return None
+            message = self._messages.popleft()
+            self.taken.append(message)
+            return message
+
+    def take_within(self, timeout_s: float | None) -> Message:
+        """Waits for one. Raises Timeout, or what ended the consumer."""
+        give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._lock:
+            while not self._messages:
+                if self._failure is not None:
+                    raise self._failure
+                self._wait_in_thread(timeout_s, give_up_at)
+            message = self._messages.popleft()
+            self.taken.append(message)
+            return message
+
+    def _wait_in_thread(self, timeout_s: float | None, give_up_at: float | None) -> None:
+        left_s = None if give_up_at is None else give_up_at - time.monotonic()
+        if left_s is not None and left_s <= 0:
+            raise Timeout(f"No message within {timeout_s} s")
+        self._waiting_threads += 1
+        try:
+            self._arrived.wait(left_s)
+        finally:
+            self._waiting_threads -= 1
+
+    def wait_until_told(self) -> None:
+        """While there are more messages to take: who finds none waits anyway."""
+        with self._lock:
+            if self.awaited and self._messages:
+                self._told.wait(_PATIENCE_S)
+
+    # --- for the loop's thread --------------------------------------------------------------
+
+    def put(self, messages: Sequence[Message]) -> None:
+        with self._lock:
+            super().put(messages)
+            if self._waiting_threads:
+                self._arrived.notify(len(messages))
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        with self._lock:
+            super().put_back(messages)
+            self._arrived.notify(len(messages))
+
+    def poll(self) -> Message | None:
+        with self._lock:
+            return super().poll()
+
+    def settle(self) -> None:
+        with self._lock:
+            taken, self.taken = self.taken, []
+            self.telling = False
+        tell_taken(taken)
+
+    def told(self) -> None:
+        """What was settled is on its way to the broker."""
+        with self._lock:
+            self.awaited = False
+            self._told.notify_all()
+
+    def discard(self, receiver: object) -> int:
+        with self._lock:
+            taken, self.taken = self.taken, []
+            dropped = super().discard(receiver)
+        tell_taken(taken)
+        return dropped
+
+    def fail(self, error: Exception) -> None:
+        with self._lock:
+            super().fail(error)
+            self._arrived.notify_all()
+
+    def close(self) -> None:
+        """The loop has ended: nothing will come any more."""
+        self.fail(AlreadyClosed("The client is closed"))

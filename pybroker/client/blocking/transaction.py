@@ -1,0 +1,52 @@
+"""A transaction for threads."""
+
+from types import TracebackType
+
+from pybroker.client.blocking.loop_thread import LoopThread
+from pybroker.client.transactions import transaction
+from pybroker.client.transactions.transaction import TxnState
+from pybroker.names import TxnId
+
+
+class Transaction:
+    """`with client.new_transaction() as txn:` commits at the end, and aborts on an exception."""
+
+    def __init__(self, thread: LoopThread, core: transaction.Transaction) -> None:
+        self._thread = thread
+        self.core = core
+
+    @property
+    def txn_id(self) -> TxnId:
+        """Picklable: another process may pass it to its client's attach_transaction."""
+        return self.core.txn_id
+
+    @property
+    def state(self) -> TxnState:
+        return self.core.state
+
+    def commit(self) -> None:
+        """Durable and visible when this returns.
+
+        Raises TransactionAborted if an operation had failed, TransactionOutcomeUnknown if the
+        broker did not answer in time, InvalidTxnStatus if the transaction was aborted meanwhile.
+        """
+        self._thread.call(self.core.commit())
+
+    def abort(self) -> None:
+        """Nothing of the transaction becomes visible; its acknowledgements are taken back."""
+        self._thread.call(self.core.abort())
+
+    def __enter__(self) -> "Transaction":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._thread.call(self.core.__aexit__(kind, error, traceback))
+
+
+def core_of(txn: Transaction | None) -> transaction.Transaction | None:
+    return None if txn is None else txn.core

@@ -1,0 +1,1 @@
+"""Connections to brokers: which broker, one connection, coming back after it broke."""

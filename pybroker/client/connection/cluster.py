@@ -1,0 +1,253 @@
+"""The brokers: which of them serves a topic, and the open connections to them.
+
+There is one connection per broker address (and per broker behind a proxy), opened when first
+needed and shared. A topic's broker is found by LOOKUP, following redirects.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import random
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from pybroker.client.connection.auth import Authentication
+from pybroker.client.connection.connection import Connection
+from pybroker.client.connection.retry import passing, retrying
+from pybroker.client.consuming.receive_queue import ReceiveQueue
+from pybroker.client.errors import (
+    AlreadyClosed,
+    ConnectError,
+    InvalidConfiguration,
+    PulsarException,
+    Timeout,
+)
+from pybroker.errors import ServiceNotReady
+from pybroker.names import TopicName
+from pybroker.runtime import Clock, Tasks
+from pybroker.wire import pulsar_api_pb2 as pb
+
+T = TypeVar("T")
+MAX_REDIRECTS: Final = 20
+_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    operation_timeout_s: float = 30.0
+    connection_timeout_s: float = 10.0
+    authentication: Authentication | None = None
+    listener_name: str | None = None
+    tls_trust_certs_file_path: str | None = None
+    tls_certificate_file_path: str | None = None
+    tls_private_key_file_path: str | None = None
+    tls_allow_insecure_connection: bool = False
+    tls_validate_hostname: bool = True
+
+    def ssl_context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.tls_trust_certs_file_path)
+        context.check_hostname = self.tls_validate_hostname
+        if self.tls_allow_insecure_connection:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.tls_certificate_file_path is not None:
+            context.load_cert_chain(self.tls_certificate_file_path, self.tls_private_key_file_path)
+        return context
+
+
+def service_addresses(service_url: str) -> list[str]:
+    """`pulsar://a:6650,b` as one URL per host. Raises InvalidConfiguration."""
+    scheme, separator, hosts = service_url.partition("://")
+    if not separator or scheme not in _PORTS or not hosts:
+        raise InvalidConfiguration(
+            f"Service URL {service_url!r} must look like pulsar://host:6650 or pulsar+ssl://…"
+        )
+    return [f"{scheme}://{host}" for host in hosts.rstrip("/").split(",")]
+
+
+class Closeable(Protocol):
+    async def close(self) -> None: ...
+
+
+class Part(Closeable, Protocol):
+    """A producer or consumer of one topic or partition."""
+
+    topic: str
+
+    async def open(self) -> None: ...
+
+
+class Cluster:
+    """What producers, consumers and transactions need of the client."""
+
+    def __init__(
+        self, service_url: str, options: ConnectionOptions, clock: Clock, rng: random.Random
+    ) -> None:
+        self.options = options
+        self.clock = clock
+        self.rng = rng
+        self.tasks = Tasks("pybroker client")
+        # Producer and consumer ids: unique within any one connection.
+        self.ids = itertools.count(1)
+        # What consumers keep their messages in; a front for threads has one of its own.
+        self.new_queue: Callable[[], ReceiveQueue] = ReceiveQueue
+        # Open producers and consumers, to be closed with the client.
+        self.members: dict[Closeable, None] = {}
+        self._service_addresses = service_addresses(service_url)
+        self._uses_tls = service_url.startswith("pulsar+ssl")
+        self._connections: dict[tuple[str, str | None], asyncio.Task[Connection]] = {}
+        self._closed = False
+
+    @property
+    def timeout_s(self) -> float:
+        return self.options.operation_timeout_s
+
+    async def close(self) -> None:
+        await asyncio.gather(*(each.close() for each in self.members), return_exceptions=True)
+        self._closed = True
+        await self.tasks.close()
+        openings, self._connections = list(self._connections.values()), {}
+        for opening in openings:
+            opening.cancel()
+        for opened in await asyncio.gather(*openings, return_exceptions=True):
+            if isinstance(opened, Connection):
+                opened.close()
+
+    # --- members ----------------------------------------------------------------------------
+
+    async def open_all(self, member: Closeable, parts: Sequence[Part]) -> None:
+        """All or nothing: what fails or is cancelled leaves nothing behind at the broker."""
+        self.members[member] = None
+        try:
+            async with asyncio.TaskGroup() as opening:
+                for part in parts:
+                    opening.create_task(part.open())
+        except BaseExceptionGroup as group:
+            await member.close()
+            raise group.exceptions[0] from None
+        except BaseException:
+            self.close_behind(member, "what was cancelled while it was opened")
+            raise
+
+    async def open_part(self, part: Part) -> None:
+        """Like `open_all`, for one more part of a member that is open."""
+        try:
+            await part.open()
+        except BaseException:
+            self.close_behind(part, part.topic)
+            raise
+
+    def close_behind(self, closeable: Closeable, name: str) -> None:
+        """Whoever was cancelled cannot wait for this."""
+        if not self._closed:
+            self.tasks.start(_quietly(closeable.close()), f"close {name}")
+
+    # --- topics -----------------------------------------------------------------------------
+
+    async def partition_topics(self, topic: str) -> list[str]:
+        """The topics that hold the data of `topic`: its partitions, or itself if it has none."""
+        name = TopicName.parse(topic)
+        count = await self.partition_count(str(name))
+        if count == 0:
+            return [str(name)]
+        return [str(name.partition_at(index)) for index in range(count)]
+
+    async def partition_count(self, topic: str) -> int:
+        """0 for a topic without partitions."""
+
+        async def ask() -> int:
+            connection = await self._service_connection()
+            request = pb.CommandPartitionedTopicMetadata(topic=topic)
+            answer = await connection.request(request, self.timeout_s)
+            return int(answer.partitions)
+
+        return await self.patiently(ask, f"Partitions of {topic}")
+
+    async def connection_for(self, topic: str) -> Connection:
+        """A connection to the broker that serves `topic`; one attempt."""
+        connection = await self._service_connection()
+        authoritative = False
+        for _ in range(MAX_REDIRECTS):
+            request = pb.CommandLookupTopic(topic=topic, authoritative=authoritative)
+            if self.options.listener_name is not None:
+                request.advertised_listener_name = self.options.listener_name
+            found = await connection.request(request, self.timeout_s)
+            broker = found.brokerServiceUrlTls if self._uses_tls else found.brokerServiceUrl
+            if not broker:
+                raise ServiceNotReady(f"The broker named no address for {topic}")
+            connection = await self._reach(broker, bool(found.proxy_through_service_url))
+            if found.response != pb.CommandLookupTopicResponse.Redirect:
+                return connection
+            authoritative = found.authoritative
+        raise ServiceNotReady(f"The lookup of {topic} was redirected {MAX_REDIRECTS} times")
+
+    async def patiently(self, attempt: Callable[[], Awaitable[T]], what: str) -> T:
+        """Repeats `attempt` through passing troubles, up to the operation timeout."""
+        return await retrying(
+            attempt, self.rng, passes=passing, timeout_s=self.timeout_s, what=what
+        )
+
+    # --- connections ------------------------------------------------------------------------
+
+    async def _service_connection(self) -> Connection:
+        """To any broker named in the service URL; the first that can be reached."""
+        failure: Exception | None = None
+        for address in self._service_addresses:
+            try:
+                return await self._connection(address, None)
+            except (ConnectError, Timeout) as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    async def _reach(self, broker: str, through_proxy: bool) -> Connection:
+        if through_proxy:
+            target = urlsplit(broker).netloc
+            return await self._connection(self._service_addresses[0], target)
+        return await self._connection(broker, None)
+
+    async def _connection(self, address: str, proxy_to: str | None) -> Connection:
+        if self._closed:
+            raise AlreadyClosed("The client is closed")
+        key = (address, proxy_to)
+        opening = self._connections.get(key)
+        if opening is None or _is_spent(opening):
+            opening = asyncio.get_running_loop().create_task(self._open(address, proxy_to))
+            self._connections[key] = opening
+        return await asyncio.shield(opening)
+
+    async def _open(self, address: str, proxy_to: str | None) -> Connection:
+        url = urlsplit(address)
+        host, port = url.hostname or "", url.port or _PORTS.get(url.scheme, 6650)
+        tls = self.options.ssl_context() if url.scheme == "pulsar+ssl" else None
+        loop = asyncio.get_running_loop()
+        connection: Connection | None = None
+        try:
+            async with asyncio.timeout(self.options.connection_timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(address, self.options.authentication), host, port, ssl=tls
+                )
+                await connection.handshake(proxy_to)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, OSError) and not isinstance(error, ConnectError):
+                raise ConnectError(
+                    f"Cannot connect to {address}: {error or 'timed out'}"
+                ) from error
+            raise
+        return connection
+
+
+async def _quietly(closing: Awaitable[None]) -> None:
+    with contextlib.suppress(PulsarException):
+        await closing
+
+
+def _is_spent(opening: "asyncio.Task[Connection]") -> bool:
+    if not opening.done():
+        return False
+    return opening.cancelled() or opening.exception() is not None or opening.result().closed

@@ -1,0 +1,123 @@
+"""Sends acknowledgements: the plain ones of one turn of the event loop together.
+
+A message that came in chunks is acknowledged with all entries that it lay in.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from pybroker.client.chunks import ChunkAssembler
+from pybroker.client.connection.attachment import Attachment
+from pybroker.client.connection.connection import Connection
+from pybroker.client.consuming.acks import (
+    NOTHING,
+    AckGroup,
+    AckId,
+    EntryKey,
+    Place,
+    cumulatively,
+    individually,
+    write_ids,
+)
+from pybroker.names import TxnId
+from pybroker.wire import pulsar_api_pb2 as pb
+
+# Delivered and not yet acknowledged; of more than that the first are forgotten.
+_MAX_CHUNKED: Final = 10_000
+
+
+class Acknowledger:
+    """Plain acknowledgements made while there is no connection leave with the next session."""
+
+    def __init__(self, consumer_id: int, attachment: Attachment, by_batch_index: bool) -> None:
+        self._consumer_id = consumer_id
+        self._attachment = attachment
+        self._group = AckGroup(by_batch_index)
+        self._scheduled = False
+        # The entries of chunked messages, by the last of them.
+        self._chunks: dict[EntryKey, Sequence[EntryKey]] = {}
+        self.incomplete: ChunkAssembler | None = None
+
+    def delivered(self, key: EntryKey, unacked: int, batch_size: int) -> None:
+        self._group.delivered(key, unacked, batch_size)
+
+    def chunked(self, key: EntryKey, chunks: Sequence[EntryKey]) -> None:
+        """A message arrived that lies in several entries, `key` the last of them."""
+        if len(self._chunks) >= _MAX_CHUNKED:
+            del self._chunks[next(iter(self._chunks))]
+        self._chunks[key] = chunks
+
+    def entries_of(self, key: EntryKey) -> Sequence[EntryKey]:
+        """All entries of a message, by its last or only one."""
+        return self._chunks.get(key, (key,)) if self._chunks else (key,)
+
+    def add(self, places: Sequence[Place]) -> list[EntryKey]:
+        """The entries of which nothing is left to acknowledge, by the last one of each message."""
+        self._schedule()
+        if self._chunks:
+            for place in places:
+                self._group.add((*chunk, -1, 0) for chunk in self._chunks.pop(place[:2], ()))
+        return self._group.add(places)
+
+    def add_cumulative(self, place: Place) -> None:
+        self._schedule()
+        begun = self._begun_before(place[:2])
+        self._chunks = {key: chunks for key, chunks in self._chunks.items() if key > place[:2]}
+        if begun is None:
+            self._group.add_cumulative(*place)
+            return
+        # The first chunks of a later message lie before this one: they stay.
+        if begun[1] > 0:
+            self._group.add_cumulative(begun[0], begun[1] - 1, -1, 0)
+        self._group.add([place])
+
+    def _begun_before(self, key: EntryKey) -> EntryKey | None:
+        """Where the first message begins whose last chunk is behind `key`, if before it."""
+        begun = [chunks[0] for last, chunks in self._chunks.items() if last > key]
+        if self.incomplete is not None:
+            begun += self.incomplete.first_keys
+        first = min(begun, default=key)
+        return first if first < key else None
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        self._scheduled = False
+        connection = self._attachment.connection
+        if connection is not None and not connection.closed:
+            self.send_over(connection)
+
+    def send_over(self, connection: Connection) -> None:
+        individual, cumulative = self._group.take()
+        if individual:
+            connection.post(self._command(individual, cumulative=False))
+        if cumulative is not None:
+            connection.post(self._command([cumulative], cumulative=True))
+
+    def in_transaction(
+        self, txn_id: TxnId, places: Iterable[Place], cumulative: bool
+    ) -> pb.CommandAck:
+        if cumulative:
+            ids = [cumulatively(*place) for place in places]
+        else:
+            ids = [ack for place in places for ack in self._individually(place)]
+        command = self._command(ids, cumulative)
+        command.txnid_most_bits, command.txnid_least_bits = txn_id
+        return command
+
+    def _individually(self, place: Place) -> list[AckId]:
+        if place[:2] in self._chunks:
+            return [(key, NOTHING) for key in self._chunks[place[:2]]]
+        return [individually(*place)]
+
+    def _command(self, ids: Sequence[AckId], cumulative: bool) -> pb.CommandAck:
+        command = pb.CommandAck(
+            consumer_id=self._consumer_id,
+            ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
+        )
+        write_ids(ids, command)
+        return command

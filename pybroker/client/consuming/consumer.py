@@ -1,0 +1,315 @@
+"""The consumer an application holds: one TopicConsumer per topic or partition, and one queue."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from pybroker.client.connection.cluster import Cluster
+from pybroker.client.consuming.acks import Place
+from pybroker.client.consuming.receive_queue import tell_taken
+from pybroker.client.consuming.subscribing import SubscriptionSpec
+from pybroker.client.consuming.topic_consumer import TopicConsumer
+from pybroker.client.errors import AlreadyClosed, InvalidConfiguration, Timeout
+from pybroker.client.growing import PartitionWatch
+from pybroker.client.messages import Message, MessageId
+from pybroker.client.options import ConsumerBatchReceivePolicy
+from pybroker.client.transactions.transaction import Transaction
+from pybroker.errors import NotAllowed
+
+Acknowledgeable = Message | MessageId
+
+
+class Consumer:
+    """Made by Client.subscribe."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        partitions: list[str],
+        spec: SubscriptionSpec,
+        growing: Sequence[str] = (),
+    ) -> None:
+        """`growing`: the topics whose partitions are consumed, also those still to be added."""
+        options = spec.options
+        if options.receiver_queue_size < 1:
+            raise InvalidConfiguration("receiver_queue_size must be at least 1")
+        self._cluster = cluster
+        self._topic = topic
+        self._spec = spec
+        self.queue = cluster.new_queue()
+        # What must be done with what threads took and acknowledged, before anything else.
+        self.settle: Callable[[], None] = self.queue.settle
+        size = self._queue_size(len(partitions))
+        self._capacity = size * len(partitions)
+        self.queue.half = max(1, size // 2)
+        self._parts = {
+            name: TopicConsumer(cluster, name, spec, self.queue, size) for name in partitions
+        }
+        self._watch = PartitionWatch(
+            cluster, growing, options.partitions_watched_every_s, self._grow
+        )
+        self._closed = False
+
+    def _queue_size(self, partitions: int) -> int:
+        options = self._spec.options
+        total = options.max_total_receiver_queue_size_across_partitions
+        return max(1, min(options.receiver_queue_size, total // partitions))
+
+    async def open(self) -> None:
+        await self._cluster.open_all(self, list(self._parts.values()))
+        self._watch.start()
+
+    async def _grow(self, partitions: Sequence[str]) -> None:
+        spec = self._spec.of_new_partition
+        size = self._queue_size(len(partitions))
+        self.queue.half = max(1, size // 2)
+        for name in partitions:
+            if name not in self._parts:
+                part = TopicConsumer(self._cluster, name, spec, self.queue, size)
+                await self._cluster.open_part(part)
+                self._parts = {**self._parts, name: part}  # Other threads may be looking.
+                self._capacity += size
+
+    def topic(self) -> str:
+        return self._topic
+
+    def subscription_name(self) -> str:
+        return self._spec.name
+
+    def consumer_name(self) -> str:
+        return self._spec.options.consumer_name or ""
+
+    def is_connected(self) -> bool:
+        return all(part.is_connected for part in self._parts.values())
+
+    # --- receiving --------------------------------------------------------------------------
+
+    async def receive(self, timeout_millis: int | None = None) -> Message:
+        """The next message; waits for it. Raises Timeout."""
+        message = await self.queue.get(None if timeout_millis is None else timeout_millis / 1000)
+        tell_taken([message])
+        return message
+
+    async def batch_receive(self) -> list[Message]:
+        """Up to what the batch_receive_policy allows; empty if nothing came in its time."""
+        policy = self._spec.options.batch_receive_policy
+        timeout_s = policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
+        messages: list[Message] = []
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._collect(messages, policy)
+        except TimeoutError:
+            pass
+        except BaseException:
+            # Nobody will get them now: whoever receives next shall.
+            self.queue.put_back([each for each in messages if each.entry.receiver.holds(each)])
+            raise
+        tell_taken(messages)
+        return messages
+
+    async def _collect(self, messages: list[Message], policy: ConsumerBatchReceivePolicy) -> None:
+        """Until a limit is reached; the queue's own is one: what is not taken brings no more."""
+        limit = self._capacity
+        if policy.max_num_message > 0:
+            limit = min(limit, policy.max_num_message)
+        size_bytes = 0
+        while len(messages) < limit and not 0 < policy.max_num_bytes <= size_bytes:
+            messages.append(await self.queue.get(None))
+            size_bytes += len(messages[-1].data())
+
+    async def take(self, max_messages: int, timeout_millis: int | None) -> list[Message]:
+        """Waits for a message, then takes all that are here; empty if none came in time."""
+        try:
+            messages = [await self.receive(timeout_millis)]
+        except Timeout:
+            return []
+        more: list[Message] = []
+        while len(more) < max_messages - 1 and (message := self.queue.poll()) is not None:
+            more.append(message)
+        tell_taken(more)
+        return messages + more
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether each message taken starts something: its timeout, a reader's place."""
+        return self._spec.start is not None or bool(self._spec.options.unacked_messages_timeout_ms)
+
+    @property
+    def queued(self) -> int:
+        return len(self.queue)
+
+    # --- acknowledging ----------------------------------------------------------------------
+
+    async def acknowledge(
+        self,
+        message: Acknowledgeable | Sequence[Acknowledgeable],
+        txn: Transaction | None = None,
+    ) -> None:
+        """One message or several.
+
+        Without a transaction this does not wait for the broker. In one it does, and raises
+        TransactionConflict if another transaction, or nobody's, acknowledged the message before.
+        """
+        groups = self._by_part(message)
+        if txn is None:
+            for part, places in groups:
+                part.acknowledge(places)
+            return
+        for part, places in groups:
+            await part.acknowledge_in(txn, places, cumulative=False)
+
+    async def acknowledge_cumulative(
+        self, message: Acknowledgeable, txn: Transaction | None = None
+    ) -> None:
+        """Everything of the message's topic or partition up to and with it."""
+        for part, places in self._by_part(message):
+            if txn is None:
+                part.acknowledge_cumulative(places[0])
+            else:
+                await part.acknowledge_in(txn, places, cumulative=True)
+
+    def refuse_if_ended(self) -> None:
+        """Raises AlreadyClosed, or what ended the consumer."""
+        if self.queue.failure is not None:
+            raise self.queue.failure
+
+    def acknowledge_now(self, messages: Acknowledgeable | Sequence[Acknowledgeable]) -> None:
+        """`acknowledge` outside of transactions of what was gathered: it leaves in this turn."""
+        for part, places in self._by_part(messages):
+            part.acknowledge(places)
+            part.send_acknowledgements()
+
+    def refuse_unknown(self, message: Acknowledgeable) -> None:
+        """From any thread. Raises InvalidConfiguration for an id that is of none of the topics."""
+        self._receiver_of(message)
+
+    def acknowledge_cumulative_now(self, message: Acknowledgeable) -> None:
+        for part, places in self._by_part(message):
+            part.acknowledge_cumulative(places[0])
+
+    def negative_acknowledge(self, message: Acknowledgeable) -> None:
+        """Delivered again after negative_ack_redelivery_delay_ms."""
+        for part, places in self._by_part(message):
+            part.negative_acknowledge(places[0])
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        for part in self._parts.values():
+            part.redeliver_unacknowledged()
+
+    def _by_part(
+        self, messages: Acknowledgeable | Iterable[Acknowledgeable]
+    ) -> Iterable[tuple[TopicConsumer, list[Place]]]:
+        if isinstance(messages, Message | MessageId):
+            messages = (messages,)
+        groups: dict[TopicConsumer, list[Place]] = {}
+        receiver: object = None
+        places: list[Place] = []
+        for message in messages:
+            # Mostly it came through the same TopicConsumer as the one before.
+            if isinstance(message, MessageId) or message.entry.receiver is not receiver:
+                part = receiver = self._receiver_of(message)
+                places = groups.setdefault(part, [])
+            places.append(message.place)
+        return groups.items()
+
+    def _receiver_of(self, message: Acknowledgeable) -> TopicConsumer:
+        if isinstance(message, Message):
+            receiver: TopicConsumer = message.entry.receiver
+            if self._parts.get(receiver.topic) is receiver:
+                return receiver
+            message = message.message_id()
+        return self._parts[self._part_of(message)]
+
+    def _part_of(self, message_id: MessageId) -> str:
+        if message_id.topic_name() in self._parts:
+            return message_id.topic_name()
+        candidates = [
+            topic
+            for topic, part in self._parts.items()
+            if len(self._parts) == 1 or part.partition == message_id.partition()
+        ]
+        if len(candidates) != 1:
+            raise InvalidConfiguration(
+                f"{message_id} does not say which of {len(self._parts)} topics it belongs to: "
+                "pass the Message, or the id that it gave you"
+            )
+        return candidates[0]
+
+    # --- positions --------------------------------------------------------------------------
+
+    async def seek(self, messageid: MessageId | int) -> None:
+        """To behind a message (one topic or partition), or every one to a publish time in ms."""
+        if isinstance(messageid, int) or messageid in (MessageId.earliest, MessageId.latest):
+            await asyncio.gather(*(part.seek(messageid) for part in self._parts.values()))
+        else:
+            await self._parts[self._part_of(messageid)].seek(messageid)
+
+    async def seek_last_messages(self) -> None:
+        """So that the last message of every topic or partition comes first."""
+        for part in self._parts.values():
+            last, _ = await part.last_message_id()
+            if last.entry_id() >= 0:
+                await part.seek(last)
+
+    async def get_last_message_id(self) -> MessageId:
+        """Of a single topic: several have no order between them."""
+        return (await self._only_part().last_message_id())[0]
+
+    async def get_mark_delete_position(self) -> MessageId:
+        """Up to and with this entry all is acknowledged. Of a single topic.
+
+        Differs: official clients cannot ask. Raises NotAllowed if the broker does not tell.
+        """
+        _, mark_delete = await self._only_part().last_message_id()
+        if mark_delete is None:
+            raise NotAllowed("The broker does not tell mark-delete positions: it is too old")
+        return mark_delete
+
+    def _only_part(self) -> TopicConsumer:
+        if len(self._parts) > 1:
+            raise InvalidConfiguration(
+                f"{self._topic} has {len(self._parts)} partitions: subscribe to one of them"
+            )
+        return next(iter(self._parts.values()))
+
+    async def get_last_message_ids(self) -> list[MessageId]:
+        """One for each topic or partition; entry id -1 where there is no message."""
+        answers = await asyncio.gather(*(part.last_message_id() for part in self._parts.values()))
+        return [last for last, _ in answers]
+
+    async def get_backlog(self) -> int:
+        """Entries that the subscription has not acknowledged: single messages, or whole batches.
+
+        Differs: official clients cannot ask.
+        """
+        return sum(await asyncio.gather(*(part.backlog() for part in self._parts.values())))
+
+    async def has_more(self) -> bool:
+        if self.queued:
+            return True
+        return any(await asyncio.gather(*(part.has_more() for part in self._parts.values())))
+
+    # --- the end ----------------------------------------------------------------------------
+
+    async def unsubscribe(self) -> None:
+        """Deletes the subscription and closes the consumer."""
+        await asyncio.gather(*(part.unsubscribe() for part in self._parts.values()))
+        await self.close()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.settle()
+        self._watch.stop()
+        self._cluster.members.pop(self, None)
+        self.queue.fail(AlreadyClosed(f"The consumer of {self._topic} is closed"))
+        await asyncio.gather(
+            *(part.close() for part in self._parts.values()), return_exceptions=True
+        )
+
+    async def __aenter__(self) -> "Consumer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,189 @@
+"""From the MESSAGE commands of one topic to its messages.
+
+Entries are looked through in the order in which they came, as many as one chunk from the socket
+held. What the application does not get (sent before a seek, before the start, a chunk, what cannot
+be read) gives its permits back here; what it does get gives them back when it is taken.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from pybroker.client.chunks import ChunkAssembler
+from pybroker.client.consuming.acknowledger import Acknowledger
+from pybroker.client.consuming.acks import EntryKey, all_bits
+from pybroker.client.consuming.received import (
+    CorruptEntry,
+    checked_batch_size,
+    checked_metadata,
+    decompressed,
+    messages_in,
+    plain_metadata_ends,
+    unacked_indexes,
+)
+from pybroker.client.encryption import Decryption
+from pybroker.client.errors import CryptoError
+from pybroker.client.messages import (
+    Message,
+    OrderKey,
+    PlainMessage,
+    ReceivedEntry,
+    UnpackedMessage,
+)
+from pybroker.client.options import ConsumerCryptoFailureAction, ConsumerOptions
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.message_run import MessageRun
+
+log = logging.getLogger("pybroker.client")
+
+
+class Receiver(Protocol):
+    """Whose messages they are."""
+
+    topic: str
+    partition: int
+
+    def owe_permits(self, count: int) -> None: ...
+    def on_taken(self, messages: Sequence[Message]) -> None: ...
+    def give_up(self, message: pb.CommandMessage, corruption: CorruptEntry) -> None: ...
+    def not_delivered(self, keys: Iterable[EntryKey]) -> None: ...
+
+
+class Intake:
+    def __init__(self, receiver: Receiver, options: ConsumerOptions, acks: Acknowledger) -> None:
+        """Raises CryptoError."""
+        self.session = 0
+        # Counts redeliveries of everything, so that what was under way before can be told apart.
+        self.epoch = 0
+        self.seeking = False
+        # Of the first entry that will arrive, what lies before the start.
+        self.left_out: OrderKey | None = None
+        self._receiver = receiver
+        self._acks = acks
+        self._decryption = Decryption(options.crypto_key_reader, options.crypto_failure_action)
+        self.chunks = ChunkAssembler(
+            options.max_pending_chunked_message,
+            options.expire_time_of_incomplete_chunked_message_ms,
+            self._dropped_chunks,
+        )
+        acks.incomplete = self.chunks
+
+    def messages_of(self, run: MessageRun) -> list[Message]:
+        """Raises UnsupportedCompression."""
+        messages: list[Message] = []
+        receiver, session, usual = self._receiver, self.session, self._is_usual
+        ends = plain_metadata_ends(run.entries)
+        for message, entry, end in zip(run.messages, run.entries, ends, strict=True):
+            if end and usual:
+                place = message.message_id
+                plain = PlainMessage(
+                    place.ledgerId,
+                    place.entryId,
+                    0,
+                    message.redelivery_count,
+                    entry[10:end],
+                    receiver,
+                    session,
+                    entry[end:],
+                )
+                messages.append(plain)
+                continue
+            before = len(messages)
+            try:
+                self._add(message, entry, messages)
+            except CorruptEntry as corruption:
+                del messages[before:]
+                receiver.give_up(message, corruption)
+            usual = self._is_usual
+        return messages
+
+    @property
+    def _is_usual(self) -> bool:
+        """Whether everything that arrives is wanted."""
+        return not (self.epoch or self.seeking or self.left_out)
+
+    def _add(self, message: pb.CommandMessage, entry: bytes, messages: list[Message]) -> None:
+        """What is wanted of any entry; the permits of the rest are given back."""
+        metadata, payload = checked_metadata(entry)
+        size, place = checked_batch_size(metadata), message.message_id
+        received = ReceivedEntry(
+            place.ledgerId,
+            place.entryId,
+            size,
+            message.redelivery_count,
+            metadata,
+            self._receiver,
+            self.session,
+        )
+        before = len(messages)
+        if not self._is_stale(message):
+            unacked = unacked_indexes(message, size) & ~self._before_start(received)
+            if size:
+                self._acks.delivered(received.key, unacked, size)
+            if unacked:
+                self._add_unpacked(received, payload, unacked, messages)
+        missing = (size or 1) - len(messages) + before
+        if missing > 0:
+            self._receiver.owe_permits(missing)
+
+    def _is_stale(self, message: pb.CommandMessage) -> bool:
+        """Sent before a seek or a redelivery of everything, which will bring it again."""
+        old = message.HasField("consumer_epoch") and message.consumer_epoch < self.epoch
+        return self.seeking or old
+
+    def _before_start(self, received: ReceivedEntry) -> int:
+        """What of the entry lies before the start, as bits."""
+        left_out, self.left_out = self.left_out, None
+        if left_out is None or left_out[:2] != received.key:
+            return 0
+        return all_bits(max(0, min(left_out[2] + 1, received.batch_size or 1)))
+
+    def _add_unpacked(
+        self, received: ReceivedEntry, payload: bytes, unacked: int, messages: list[Message]
+    ) -> None:
+        metadata = received.metadata
+        if metadata.encryption_keys:
+            plain = self._decrypted(received, payload)
+            if plain is None:
+                return
+            if plain is payload:  # The application wants it as it is.
+                received.batch_size = 0
+                messages.append(UnpackedMessage(received, -1, payload, None))
+                return
+            payload = plain
+        if metadata.num_chunks_from_msg > 1:
+            whole = self.chunks.add(metadata, received.key, payload)
+            if whole is None:
+                return
+            payload, keys = whole
+            received.first_chunk = keys[0]
+            self._acks.chunked(received.key, keys)
+        if metadata.compression:
+            payload = decompressed(metadata, payload)
+        if received.batch_size:
+            messages.extend(messages_in(received, payload, unacked))
+        else:
+            messages.append(UnpackedMessage(received, -1, payload, None))
+
+    def _decrypted(self, received: ReceivedEntry, payload: bytes) -> bytes | None:
+        """None if it is not to be delivered; the payload itself if it is to be as it is."""
+        try:
+            return self._decryption.decrypt(received.metadata, payload)
+        except CryptoError as error:
+            action = self._decryption.failure_action
+            if action is ConsumerCryptoFailureAction.CONSUME:
+                return payload
+            if action is ConsumerCryptoFailureAction.DISCARD:
+                raise CorruptEntry(str(error), pb.CommandAck.DecryptionError) from error
+            log.error(
+                "Entry %d:%d of %s is not delivered, and stays unacknowledged: %s",
+                *received.key,
+                self._receiver.topic,
+                error,
+            )
+            self._receiver.not_delivered([received.key])
+            return None
+
+    def _dropped_chunks(self, keys: Iterable[EntryKey], reason: str) -> None:
+        log.warning("%s: %s", self._receiver.topic, reason)
+        self._receiver.not_delivered(keys)

@@ -1,0 +1,51 @@
+"""A reader: a consumer without a durable cursor that knows where it is."""
+
+from pybroker.client.consuming.consumer import Consumer
+from pybroker.client.messages import Message, MessageId
+
+
+class Reader:
+    """Made by Client.create_reader."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+
+    def topic(self) -> str:
+        return self.consumer.topic()
+
+    def is_connected(self) -> bool:
+        return self.consumer.is_connected()
+
+    async def read_next(self, timeout_millis: int | None = None) -> Message:
+        """The next message; waits for it. Raises Timeout."""
+        return await self.consumer.receive(timeout_millis)
+
+    async def batch_read(
+        self, max_messages: int, timeout_millis: int | None = None
+    ) -> list[Message]:
+        """Waits for a message, then takes all that are here; empty if none came in time."""
+        return await self.consumer.take(max_messages, timeout_millis)
+
+    async def has_message_available(self) -> bool:
+        """False at the last message that can be delivered now."""
+        return await self.consumer.has_more()
+
+    async def get_last_message_id(self) -> MessageId:
+        """The last message of the topic that can be delivered; entry id -1 if there is none."""
+        return await self.consumer.get_last_message_id()
+
+    async def get_backlog(self) -> int:
+        """Entries from where the reader began. Differs: official clients cannot ask."""
+        return await self.consumer.get_backlog()
+
+    async def seek(self, messageid: MessageId | int) -> None:
+        await self.consumer.seek(messageid)
+
+    async def close(self) -> None:
+        await self.consumer.close()
+
+    async def __aenter__(self) -> "Reader":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

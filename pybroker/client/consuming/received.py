@@ -1,0 +1,145 @@
+"""From the entry behind a MESSAGE command to messages."""
+
+import re
+import struct
+from collections.abc import Iterable
+from typing import Any, Final
+
+from crc32c import crc32c
+from google.protobuf.message import DecodeError
+
+from pybroker.client.compression import codec
+from pybroker.client.consuming.acks import all_bits, from_words
+from pybroker.client.messages import Message, ReceivedEntry, UnpackedMessage
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.frames import CHECKSUM_MAGIC
+from pybroker.wire.message_metadata import BadEntry, parse_metadata, payload_of
+
+_HEAD: Final = struct.Struct(">HII")  # the checksum's magic, the checksum, the metadata's size
+_U32: Final = struct.Struct(">I")
+# MessageMetadata{producer_name, ...}, and what may follow: sequence_id, publish_time,
+# uncompressed_size, event_time, a transaction, highest_sequence_id.
+_NAME: Final = 0x0A
+_PLAIN: Final = re.compile(
+    rb"\x10V\x18V(?:\x48V)?(?:\x60V)?(?:\xb0\x01V\xb8\x01V)?(?:\xc0\x01V)?".replace(
+        b"V", rb"[\x80-\xff]{0,9}[\x00-\x7f]"
+    ),
+    re.DOTALL,
+)
+_LEAST_PLAIN: Final = 16
+_NO_HEAD: Final = (0, 0, 0)
+_SMALL: Final = 4096  # a copy of so little costs less than a view
+_TORN: Final = pb.CommandAck.BatchDeSerializeError
+_MAX_BATCH_MESSAGES: Final = 1_000_000
+MAX_MESSAGE_BYTES: Final = 1024**3  # unpacked, whatever a producer claims
+
+
+class CorruptEntry(Exception):
+    """An entry that cannot be read, and what to tell the broker about it."""
+
+    def __init__(self, reason: str, validation_error: int) -> None:
+        super().__init__(reason)
+        self.validation_error = validation_error
+
+
+def plain_metadata_ends(entries: Iterable[bytes]) -> list[int]:
+    """Where the metadata of each ends, if it says nothing that matters before somebody asks.
+
+    That is: no batch, not compressed, not encrypted, no chunk, and its checksum is right. Else 0.
+    Most entries that are no batches are like this, and need not go through protobuf.
+    """
+    ends = []
+    unpack, head, is_plain = _HEAD.unpack_from, _HEAD.size, _PLAIN.fullmatch
+    for entry in entries:
+        size = len(entry)
+        magic, checksum, metadata_size = unpack(entry) if size >= _LEAST_PLAIN else _NO_HEAD
+        end = head + metadata_size
+        plain = (
+            magic == CHECKSUM_MAGIC
+            and end <= size
+            # The producer's name comes first, behind its length.
+            and entry[10] == _NAME
+            and (name_size := entry[11]) <= 0x7F
+            and is_plain(entry, 12 + name_size, end) is not None
+            and crc32c(entry[6:] if size < _SMALL else memoryview(entry)[6:]) == checksum
+        )
+        ends.append(end if plain else 0)
+    return ends
+
+
+def checked_metadata(entry: bytes) -> tuple[pb.MessageMetadata, bytes]:
+    """The metadata and the payload behind it. Raises CorruptEntry."""
+    magic, checksum, size = _HEAD.unpack_from(entry.ljust(_HEAD.size, b"\x00"))
+    if magic != CHECKSUM_MAGIC:
+        return _unchecked(entry)
+    if crc32c(memoryview(entry)[6:]) != checksum:
+        raise CorruptEntry("its checksum is wrong", pb.CommandAck.ChecksumMismatch)
+    end = _HEAD.size + size
+    if end > len(entry):
+        raise CorruptEntry(f"it claims {size} bytes of metadata", _TORN)
+    try:
+        return pb.MessageMetadata.FromString(entry[_HEAD.size : end]), entry[end:]
+    except DecodeError as error:
+        raise CorruptEntry("its metadata does not parse", _TORN) from error
+
+
+def _unchecked(entry: bytes) -> tuple[pb.MessageMetadata, bytes]:
+    try:
+        return parse_metadata(entry), payload_of(entry)
+    except BadEntry as error:
+        raise CorruptEntry(str(error), _TORN) from error
+
+
+def checked_batch_size(metadata: pb.MessageMetadata) -> int:
+    """0 for a message that is no batch. Raises CorruptEntry."""
+    if not metadata.HasField("num_messages_in_batch"):
+        return 0
+    size = metadata.num_messages_in_batch
+    if not 1 <= size <= _MAX_BATCH_MESSAGES:
+        raise CorruptEntry(f"a batch of {size} messages", _TORN)
+    return size
+
+
+def decompressed(metadata: pb.MessageMetadata, payload: bytes) -> bytes:
+    """Raises CorruptEntry, UnsupportedCompression."""
+    decompress = codec(metadata.compression).decompress
+    size = metadata.uncompressed_size
+    if size > MAX_MESSAGE_BYTES:
+        raise CorruptEntry(f"{size} bytes, unpacked", pb.CommandAck.UncompressedSizeCorruption)
+    try:
+        plain = decompress(payload, size)
+    except Exception as error:  # Every codec raises its own.
+        raise CorruptEntry(str(error), pb.CommandAck.DecompressionError) from error
+    if len(plain) != size:
+        reason = f"{len(plain)} bytes instead of {size}"
+        raise CorruptEntry(reason, pb.CommandAck.UncompressedSizeCorruption)
+    return plain
+
+
+def unacked_indexes(command: pb.CommandMessage, batch_size: int) -> int:
+    """The part of a batch (or of one message) that the broker wants delivered, as bits."""
+    everything = all_bits(batch_size or 1)
+    return from_words(list(command.ack_set)) & everything if command.ack_set else everything
+
+
+def messages_in(entry: ReceivedEntry, payload: bytes, unacked: int) -> list[Message]:
+    """Those of a batch that are wanted, in order. Raises CorruptEntry."""
+    removed: Any = entry.metadata.compacted_batch_indexes
+    count, end, position = entry.batch_size, len(payload), 0
+    everything = unacked == all_bits(count) and not removed
+    messages: list[Message] = []
+    unpack, parse, add = _U32.unpack_from, pb.SingleMessageMetadata.FromString, messages.append
+    try:
+        for index in range(count):
+            head = position + 4
+            start = head + unpack(payload, position)[0]
+            single = parse(payload[head:start])
+            position = start + single.payload_size
+            if not start <= position <= end:
+                raise CorruptEntry(f"message {index} of {count} does not fit its batch", _TORN)
+            wanted = everything or (unacked >> index & 1 and index not in removed)
+            if wanted and not single.compacted_out:
+                add(UnpackedMessage(entry, index, payload[start:position], single))
+    except (struct.error, DecodeError) as error:
+        raise CorruptEntry(str(error), _TORN) from error
+    return messages

@@ -1,0 +1,135 @@
+"""Where a consumer starts, and the SUBSCRIBE command that says so.
+
+The broker delivers from the start's entry on; what of it lies before the start (the entry itself
+when the start is exclusive, the first messages of a batch) is left out here. That entry can only be
+the first that arrives: whatever comes later was moved there by somebody else, and is wanted.
+"""
+
+import sys
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pybroker.client.consuming.acks import all_bits, to_words
+from pybroker.client.messages import MessageId, OrderKey
+from pybroker.client.options import (
+    ConsumerKeySharedPolicy,
+    ConsumerOptions,
+    ConsumerType,
+    InitialPosition,
+)
+from pybroker.client.producing.batching import key_values
+from pybroker.wire import pulsar_api_pb2 as pb
+
+_WHOLE_ENTRY: Final = sys.maxsize
+# Sorts before the index of any message, in a batch or not.
+_NOTHING_OF_IT: Final = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    message_id: MessageId
+    inclusive: bool = False
+
+    @property
+    def left_out(self) -> OrderKey | None:
+        """The last message not to be delivered; None where the broker alone decides."""
+        if self.message_id in (MessageId.earliest, MessageId.latest):
+            return None
+        ledger_id, entry_id, index = self.message_id.order_key
+        if self.inclusive:
+            return (ledger_id, entry_id, index - 1 if index > 0 else _NOTHING_OF_IT)
+        return (ledger_id, entry_id, index if index >= 0 else _WHOLE_ENTRY)
+
+    @property
+    def _begins_in_chunks(self) -> bool:
+        return self.inclusive and self.message_id.first_chunk is not None
+
+    def entry(self) -> pb.MessageIdData:
+        """What the broker delivers first: where a chunked message begins, its last chunk tells."""
+        wanted = self.message_id.to_wire()
+        if self._begins_in_chunks:
+            wanted.ledgerId = wanted.first_chunk_message_id.ledgerId
+            wanted.entryId = wanted.first_chunk_message_id.entryId
+        wanted.ClearField("first_chunk_message_id")
+        return wanted
+
+    def seek(self) -> tuple[pb.MessageIdData, OrderKey | None]:
+        """Where the subscription's cursor is to be put, and what is left out of that entry here.
+
+        A cursor standing on an entry that is left out would keep it for ever, so it is put behind
+        it, or is told which part of a batch is wanted (brokers may ignore that part).
+        """
+        wanted, left_out = self.entry(), self.left_out
+        if left_out is None:
+            return wanted, None
+        following, size = left_out[2] + 1, self.message_id.batch_size()
+        wanted.ClearField("batch_index")
+        wanted.ClearField("batch_size")
+        if self._begins_in_chunks:
+            return wanted, None
+        if left_out[2] == _WHOLE_ENTRY or 0 < size <= following:
+            wanted.entryId += 1
+            return wanted, None
+        if 0 < following < size:
+            wanted.ack_set.extend(to_words(all_bits(size) & ~all_bits(following)))
+        return wanted, left_out
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionSpec:
+    """`start` is for readers: it makes the subscription one without a durable cursor."""
+
+    name: str
+    options: ConsumerOptions
+    start: Start | None = None
+
+    @property
+    def of_new_partition(self) -> "SubscriptionSpec":
+        """From its first message on: a partition added later has none from before."""
+        options = replace(self.options, initial_position=InitialPosition.Earliest)
+        start = None if self.start is None else Start(MessageId.earliest)
+        return SubscriptionSpec(self.name, options, start)
+
+
+def subscribe_command(
+    spec: SubscriptionSpec, topic: str, consumer_id: int, start: Start | None, epoch: int
+) -> pb.CommandSubscribe:
+    options = spec.options
+    command = pb.CommandSubscribe(
+        topic=topic,
+        subscription=spec.name,
+        subType=options.consumer_type.value,  # type: ignore[arg-type]
+        consumer_id=consumer_id,
+        consumer_name=options.consumer_name or "",
+        priority_level=options.priority_level,
+        durable=spec.start is None,
+        read_compacted=options.is_read_compacted,
+        initialPosition=_initial_position(options, start),
+        metadata=key_values(options.properties),
+        subscription_properties=key_values(options.subscription_properties),
+        replicate_subscription_state=options.replicate_subscription_state_enabled,
+        consumer_epoch=epoch,
+    )
+    if start is not None:
+        command.start_message_id.CopyFrom(start.entry())
+    if options.consumer_type is ConsumerType.KeyShared:
+        command.keySharedMeta.CopyFrom(_key_shared(options.key_shared_policy))
+    return command
+
+
+def _initial_position(
+    options: ConsumerOptions, start: Start | None
+) -> "pb.CommandSubscribe.InitialPosition":
+    earliest = options.initial_position is InitialPosition.Earliest
+    if start is not None:
+        earliest = start.message_id == MessageId.earliest
+    return pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest
+
+
+def _key_shared(policy: ConsumerKeySharedPolicy | None) -> pb.KeySharedMeta:
+    policy = policy or ConsumerKeySharedPolicy()
+    return pb.KeySharedMeta(
+        keySharedMode=policy.key_shared_mode.value,  # type: ignore[arg-type]
+        allowOutOfOrderDelivery=policy.allow_out_of_order_delivery,
+        hashRanges=[pb.IntRange(start=first, end=last) for first, last in policy.sticky_ranges],
+    )

@@ -1,0 +1,356 @@
+"""A consumer of one topic (or one partition) at its broker.
+
+The broker may send as many messages as it has permits for; each message that the application
+takes gives one back, and half a queue of them is returned at a time. A new registration (a
+*session*) starts with an empty queue and full permits: what the application had not taken comes
+again. Plain acknowledgements leave together at the end of a turn of the event loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pybroker.client.connection.attachment import Attachment
+from pybroker.client.connection.cluster import Cluster
+from pybroker.client.connection.connection import Connection
+from pybroker.client.consuming.acknowledger import Acknowledger
+from pybroker.client.consuming.acks import EntryKey, Place
+from pybroker.client.consuming.intake import Intake
+from pybroker.client.consuming.receive_queue import ReceiveQueue
+from pybroker.client.consuming.received import CorruptEntry
+from pybroker.client.consuming.redelivery import Redeliveries
+from pybroker.client.consuming.subscribing import Start, SubscriptionSpec, subscribe_command
+from pybroker.client.errors import (
+    AlreadyClosed,
+    ConnectError,
+    Timeout,
+    UnsupportedCompression,
+)
+from pybroker.client.messages import Message, MessageId
+from pybroker.client.options import ConsumerType
+from pybroker.client.transactions.transaction import Transaction
+from pybroker.errors import ConsumerNotFound
+from pybroker.names import TopicName
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.message_run import MessageRun
+
+log = logging.getLogger("pybroker.client")
+
+
+class TopicConsumer:
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        spec: SubscriptionSpec,
+        queue: ReceiveQueue,
+        queue_size: int,
+    ) -> None:
+        self.topic = topic
+        self._cluster = cluster
+        self._spec = spec
+        self._queue = queue
+        self._queue_size = queue_size
+        self.partition = TopicName.parse(topic).partition
+        self._id = next(cluster.ids)
+        self._attachment = Attachment(cluster, topic, self)
+        self._permits_owed = 0
+        self._start = spec.start
+        options = spec.options
+        self._acks = Acknowledger(self._id, self._attachment, options.batch_index_ack_enabled)
+        self._intake = Intake(self, options, self._acks)
+        self._negative = Redeliveries(options.negative_ack_redelivery_delay_ms, self._redeliver)
+        self._unacked: Redeliveries | None = None
+        if options.unacked_messages_timeout_ms:
+            self._unacked = Redeliveries(options.unacked_messages_timeout_ms, self._redeliver)
+        self._failure: Exception | None = None
+
+    async def open(self) -> None:
+        await self._attachment.open(self._cluster.timeout_s)
+
+    @property
+    def is_connected(self) -> bool:
+        return self._attachment.connection is not None
+
+    # --- Attachment's member ----------------------------------------------------------------
+
+    async def register(self, connection: Connection) -> None:
+        if self._start is not None:
+            self._intake.left_out = self._start.left_out
+        command = subscribe_command(
+            self._spec, self.topic, self._id, self._start, self._intake.epoch
+        )
+        connection.consumers[self._id] = self
+        try:
+            await connection.request(command, self._cluster.timeout_s)
+        except BaseException as error:
+            connection.consumers.pop(self._id, None)
+            if isinstance(error, Timeout | asyncio.CancelledError) and not connection.closed:
+                connection.post(pb.CommandCloseConsumer(consumer_id=self._id, request_id=0))
+            raise
+        self._intake.session += 1
+        self._intake.seeking = False
+        self._permits_owed = 0
+        self._intake.chunks.clear()
+        self._queue.discard(self)
+        self._acks.send_over(connection)
+        connection.post(pb.CommandFlow(consumer_id=self._id, messagePermits=self._queue_size))
+
+    def detached(self) -> None:
+        self._attachment.lost()
+
+    def interrupted(self) -> None:
+        self._queue.discard(self)
+
+    def failed(self, error: Exception) -> None:
+        self._end(error)
+        self._queue.fail(error)
+
+    def _end(self, error: Exception) -> None:
+        self._failure = self._failure or error
+        self._negative.clear()
+        self._intake.chunks.clear()
+        if self._unacked is not None:
+            self._unacked.clear()
+
+    def _connection(self) -> Connection:
+        """Raises what ended the consumer, or ConnectError while it is being reopened."""
+        self._refuse_if_ended()
+        connection = self._attachment.connection
+        if connection is None or connection.closed:
+            raise ConnectError(f"The consumer of {self.topic} is being reconnected: try again")
+        return connection
+
+    def _refuse_if_ended(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    # --- receiving --------------------------------------------------------------------------
+
+    def on_messages(self, run: MessageRun) -> None:
+        try:
+            messages = self._intake.messages_of(run)
+        except UnsupportedCompression as error:
+            self._leave()
+            self.failed(error)
+            return
+        if messages and self._start is not None and self._start.message_id == MessageId.latest:
+            # From here on a new session can say where it was.
+            self._start = Start(messages[0].message_id(), inclusive=True)
+        self._queue.put(messages)
+
+    def not_delivered(self, keys: Iterable[EntryKey]) -> None:
+        """They stay unacknowledged, and come again as what the application does not acknowledge."""
+        if self._unacked is not None:
+            for key in keys:
+                self._unacked.add(key)
+
+    def _leave(self) -> None:
+        """So that the broker gives the messages to a consumer that can read them."""
+        connection = self._attachment.close()
+        if connection is not None and not connection.closed:
+            connection.consumers.pop(self._id, None)
+            connection.post(pb.CommandCloseConsumer(consumer_id=self._id, request_id=0))
+
+    def give_up(self, message: pb.CommandMessage, corruption: CorruptEntry) -> None:
+        log.error(
+            "Dropped entry %d:%d of %s: %s",
+            message.message_id.ledgerId,
+            message.message_id.entryId,
+            self.topic,
+            corruption,
+        )
+        self._connection().post(
+            pb.CommandAck(
+                consumer_id=self._id,
+                ack_type=pb.CommandAck.Individual,
+                message_id=[message.message_id],
+                validation_error=corruption.validation_error,  # type: ignore[arg-type]
+            )
+        )
+        self.owe_permits(1)
+
+    def holds(self, message: Message) -> bool:
+        """False for what will be delivered again, because it came in an earlier session."""
+        return message.entry.session == self._intake.session
+
+    def on_taken(self, messages: Sequence[Message]) -> None:
+        """The application has these now. A reader's cursor follows, so that its statistics say
+        what is unread."""
+        session = self._intake.session
+        current = [message for message in messages if message.entry.session == session]
+        if not current:
+            return
+        self.owe_permits(len(current))
+        if self._start is not None:
+            self._start = Start(current[-1].message_id())
+            self._acks.add_cumulative(current[-1].place)
+        if self._unacked is not None:
+            for message in current:
+                self._unacked.add(message.entry.key)
+
+    def owe_permits(self, count: int) -> None:
+        self._permits_owed += count
+        if self._permits_owed >= max(self._queue_size // 2, 1):
+            connection = self._attachment.connection
+            if connection is not None and not connection.closed:
+                connection.post(
+                    pb.CommandFlow(consumer_id=self._id, messagePermits=self._permits_owed)
+                )
+                self._permits_owed = 0
+
+    # --- acknowledging ----------------------------------------------------------------------
+
+    def acknowledge(self, places: Sequence[Place]) -> None:
+        self._refuse_if_ended()
+        done = self._acks.add(places)
+        if self._unacked is not None:
+            for key in done:
+                self._unacked.remove(key)
+
+    def send_acknowledgements(self) -> None:
+        """Now, instead of at the end of this turn."""
+        self._acks.flush()
+
+    def acknowledge_cumulative(self, place: Place) -> None:
+        self._refuse_if_ended()
+        self._acks.add_cumulative(place)
+        if self._unacked is not None:
+            self._unacked.remove_up_to(place[:2])
+
+    async def acknowledge_in(
+        self, txn: Transaction, places: Sequence[Place], cumulative: bool
+    ) -> None:
+        """Durable when this returns; takes effect when `txn` commits."""
+        command = self._acks.in_transaction(txn.txn_id, places, cumulative)
+
+        async def send() -> None:
+            await self._connection().request(command, self._cluster.timeout_s)
+
+        await txn.acknowledge(self.topic, self._spec.name, send)
+        if self._unacked is not None:
+            for place in places:
+                self._unacked.remove(place[:2])
+
+    # --- delivering again -------------------------------------------------------------------
+
+    def negative_acknowledge(self, place: Place) -> None:
+        key = place[:2]
+        if self._unacked is not None:
+            self._unacked.remove(key)
+        self._negative.add(key)
+
+    def _redeliver(self, keys: list[EntryKey]) -> None:
+        if self._spec.options.consumer_type in (ConsumerType.Exclusive, ConsumerType.Failover):
+            # One message alone would come out of order.
+            self.redeliver_unacknowledged()
+            return
+        connection = self._attachment.connection
+        if connection is not None and not connection.closed:
+            ids = [
+                pb.MessageIdData(ledgerId=ledger, entryId=entry)
+                for key in keys
+                for ledger, entry in self._acks.entries_of(key)
+            ]
+            connection.post(
+                pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self._id, message_ids=ids)
+            )
+
+    def redeliver_unacknowledged(self) -> None:
+        """All of it, in order: what is under way is not taken. Without a connection there is no
+        need to ask.
+
+        Differs: Apache Pulsar's clients count epochs on Exclusive and Failover alone.
+        """
+        connection = self._attachment.connection
+        if connection is None or connection.closed:
+            return
+        self._acks.flush()
+        self._intake.chunks.clear()
+        self._intake.epoch += 1
+        connection.post(
+            pb.CommandRedeliverUnacknowledgedMessages(
+                consumer_id=self._id, consumer_epoch=self._intake.epoch
+            )
+        )
+        self.owe_permits(self._queue.discard(self))
+
+    # --- positions --------------------------------------------------------------------------
+
+    async def seek(self, target: MessageId | int) -> None:
+        """To just behind a message (or to it, if the start is inclusive), or to a publish time."""
+        connection, session, before = self._connection(), self._intake.session, self._start
+        command = pb.CommandSeek(consumer_id=self._id)
+        if isinstance(target, MessageId):
+            start = Start(target, self._spec.options.start_message_id_inclusive)
+            place, left_out = start.seek()
+            command.message_id.CopyFrom(place)
+        else:
+            command.message_publish_time = target
+            start, left_out = Start(MessageId.earliest), None
+        # What the application acknowledged before must not be taken for something behind it.
+        self._acks.flush()
+        self._intake.left_out, self._intake.seeking = left_out, True
+        if self._start is not None:
+            self._start = start
+        try:
+            await connection.request(command, self._cluster.timeout_s)
+        except BaseException:
+            self._intake.left_out, self._start = None, before
+            raise
+        finally:
+            self._intake.seeking = False
+        if session == self._intake.session:
+            self.owe_permits(self._queue.discard(self))
+
+    async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
+        """The topic's last message and the subscription's mark-delete position, if it is told."""
+
+        request = pb.CommandGetLastMessageId(consumer_id=self._id)
+        answer = await self._asked(request, "The last message")
+        last = MessageId.from_wire(answer.last_message_id, self.topic, self.partition)
+        if not answer.HasField("consumer_mark_delete_position"):
+            return last, None
+        return last, MessageId.from_wire(answer.consumer_mark_delete_position)
+
+    async def backlog(self) -> int:
+        """Entries that the subscription has not acknowledged."""
+        answer = await self._asked(pb.CommandConsumerStats(consumer_id=self._id), "The backlog")
+        return int(answer.msgBacklog)
+
+    async def _asked(self, request: Any, what: str) -> Any:
+        async def ask() -> Any:
+            try:
+                return await self._connection().request(request, self._cluster.timeout_s)
+            except ConsumerNotFound as error:  # the broker has closed it, and is about to say so
+                raise ConnectError(f"The consumer of {self.topic} comes again") from error
+
+        return await self._cluster.patiently(ask, f"{what} of {self.topic}")
+
+    async def has_more(self) -> bool:
+        """Whether the topic holds a message behind the last one taken."""
+        last, mark_delete = await self.last_message_id()
+        if last.entry_id() < 0:
+            return False
+        known = None if self._start is None else self._start.left_out
+        if known is not None:
+            return last.order_key > known
+        return mark_delete is None or last.order_key[:2] > mark_delete.order_key[:2]
+
+    # --- the end ----------------------------------------------------------------------------
+
+    async def unsubscribe(self) -> None:
+        request = pb.CommandUnsubscribe(consumer_id=self._id)
+        await self._connection().request(request, self._cluster.timeout_s)
+        await self.close()
+
+    async def close(self) -> None:
+        self._acks.flush()
+        self._end(AlreadyClosed(f"The consumer of {self.topic} is closed"))
+        self._queue.discard(self)
+        connection = self._attachment.close()
+        if connection is not None and not connection.closed:
+            connection.consumers.pop(self._id, None)
+            request = pb.CommandCloseConsumer(consumer_id=self._id)
+            await connection.request(request, self._cluster.timeout_s)

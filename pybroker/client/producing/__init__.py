@@ -1,0 +1,1 @@
+"""Producers: from an application's message to a SEND and its receipt."""

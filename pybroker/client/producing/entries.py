@@ -1,0 +1,91 @@
+"""Entries to publish: MessageMetadata built for one message or a batch, and the SEND frame."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.client.compression import codec
+from pybroker.client.messages import Outgoing
+from pybroker.client.options import CompressionType
+from pybroker.client.producing.batching import EncodedBatch, key_values
+from pybroker.names import TxnId
+from pybroker.runtime import Clock
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.frames import encode_frame
+from pybroker.wire.message_metadata import build_entry
+
+_NO_KEY: Final = Outgoing(b"")
+
+
+@dataclass(slots=True)
+class EntryWriter:
+    """Knows whose entries they are; `producer_name` is the broker's choice if nobody's else."""
+
+    producer_id: int
+    producer_name: str
+    compression_type: CompressionType
+    clock: Clock
+
+    def single(
+        self, message: Outgoing, sequence_id: int, txn_id: TxnId | None
+    ) -> tuple[pb.MessageMetadata, bytes]:
+        metadata = self._metadata(sequence_id, txn_id, message)
+        metadata.properties.extend(key_values(message.properties))
+        if message.event_timestamp:
+            metadata.event_time = message.event_timestamp
+        if message.null_value:
+            metadata.null_value = True
+        if message.deliver_at_ms is not None:
+            metadata.deliver_at_time = message.deliver_at_ms
+        payload = codec(self.compression_type).compress(message.content)
+        _describe_payload(metadata, self.compression_type, len(message.content))
+        return metadata, payload
+
+    def batch(
+        self,
+        batch: EncodedBatch,
+        first_sequence_id: int,
+        last_sequence_id: int,
+        txn_id: TxnId | None,
+        key_source: Outgoing = _NO_KEY,
+    ) -> tuple[pb.MessageMetadata, bytes]:
+        """Key_Shared looks at the entry's key: that of `key_source` stands for all messages."""
+        metadata = self._metadata(first_sequence_id, txn_id, key_source)
+        metadata.highest_sequence_id = last_sequence_id
+        metadata.num_messages_in_batch = batch.message_count
+        _describe_payload(metadata, batch.compression_type, batch.uncompressed_size)
+        return metadata, batch.payload
+
+    def _metadata(
+        self, sequence_id: int, txn_id: TxnId | None, key_source: Outgoing
+    ) -> pb.MessageMetadata:
+        metadata = pb.MessageMetadata(
+            producer_name=self.producer_name,
+            sequence_id=sequence_id,
+            publish_time=self.clock.now_ms(),
+            partition_key=key_source.partition_key,
+            ordering_key=key_source.ordering_key,
+        )
+        if txn_id is not None:
+            metadata.txnid_most_bits, metadata.txnid_least_bits = txn_id
+        return metadata
+
+    def frame(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
+        send = pb.CommandSend(producer_id=self.producer_id, sequence_id=metadata.sequence_id)
+        if metadata.HasField("chunk_id"):
+            send.is_chunk = True
+        if metadata.HasField("num_messages_in_batch"):
+            send.num_messages = metadata.num_messages_in_batch
+            send.highest_sequence_id = metadata.highest_sequence_id
+        if metadata.HasField("txnid_most_bits"):
+            send.txnid_most_bits = metadata.txnid_most_bits
+            send.txnid_least_bits = metadata.txnid_least_bits
+        command = pb.BaseCommand(type=pb.BaseCommand.SEND, send=send)
+        return encode_frame(command, build_entry(metadata, payload))
+
+
+def _describe_payload(
+    metadata: pb.MessageMetadata, compression_type: CompressionType, uncompressed_size: int
+) -> None:
+    metadata.uncompressed_size = uncompressed_size
+    if compression_type:
+        metadata.compression = compression_type.value  # type: ignore[assignment]

@@ -1,0 +1,247 @@
+"""The producer an application holds: one TopicProducer per partition, and a router before them."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from pybroker.client.connection.cluster import Cluster
+from pybroker.client.errors import InvalidConfiguration
+from pybroker.client.growing import PartitionWatch
+from pybroker.client.messages import Done, MessageId, Outgoing
+from pybroker.client.options import ProducerOptions, Result
+from pybroker.client.producing.batching import EncodedBatch
+from pybroker.client.producing.routing import Router
+from pybroker.client.producing.topic_producer import TopicProducer
+from pybroker.client.transactions.transaction import Transaction
+from pybroker.runtime import Clock
+
+log = logging.getLogger("pybroker.client")
+
+SendCallback = Callable[[Any, MessageId | None], object]
+
+
+def outgoing(
+    content: bytes,
+    clock: Clock,
+    properties: dict[str, str] | None = None,
+    partition_key: str | None = None,
+    ordering_key: str | bytes | None = None,
+    sequence_id: int | None = None,
+    event_timestamp: int | None = None,
+    deliver_at: int | None = None,
+    deliver_after: timedelta | None = None,
+) -> Outgoing:
+    """The message those arguments of `send` describe; `deliver_at` is in ms since 1970."""
+    if not isinstance(content, bytes):
+        raise TypeError(f"Message content must be bytes, not {type(content).__name__}: encode it")
+    if deliver_after is not None:
+        deliver_at = clock.now_ms() + int(deliver_after.total_seconds() * 1000)
+    if isinstance(ordering_key, str):
+        ordering_key = ordering_key.encode()
+    return Outgoing(
+        content,
+        properties,
+        partition_key,
+        ordering_key,
+        sequence_id,
+        event_timestamp,
+        deliver_at,
+    )
+
+
+def as_done(callback: SendCallback | None) -> Done:
+    """`callback(Result.Ok, message_id)` or `callback(error, None)`; what it raises is logged.
+
+    It is called in the middle of the client's own work, which must go on.
+    """
+    if callback is None:
+        return _ignore
+
+    def done(message_id: MessageId | None, error: Exception | None) -> None:
+        try:
+            callback(Result.Ok if error is None else error, message_id)
+        except Exception:
+            log.exception("A callback of send_async failed; its message is not affected")
+
+    return done
+
+
+def _ignore(*_: object) -> None:
+    """Nobody waits for this."""
+
+
+class Producer:
+    """Made by Client.create_producer."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        partitions: list[str],
+        options: ProducerOptions,
+        growing: Sequence[str] = (),
+    ) -> None:
+        """`growing`: the topic, if partitions that are added to it are to be used too."""
+        if options.chunking_enabled and options.batching_enabled:
+            raise InvalidConfiguration("chunking_enabled and batching_enabled exclude each other")
+        self._topic = topic
+        self._cluster = cluster
+        self._options = options
+        # Who counts the messages on their way, if somebody does: the blocking front.
+        self.room_freed: Callable[[int], None] = _ignore
+        self._parts = [self._part(name) for name in partitions]
+        self._router = Router(
+            self._parts, options.message_routing_mode, options.hashing_scheme, cluster.rng
+        )
+        self._watch = PartitionWatch(
+            cluster, growing, options.partitions_watched_every_s, self._grow
+        )
+        self._closed = False
+
+    def _part(self, topic: str) -> TopicProducer:
+        return TopicProducer(
+            self._cluster, topic, self._options, lambda count: self.room_freed(count)
+        )
+
+    async def open(self) -> None:
+        await self._cluster.open_all(self, self._parts)
+        self._watch.start()
+
+    async def _grow(self, partitions: Sequence[str]) -> None:
+        for name in partitions[len(self._parts) :]:
+            part = self._part(name)
+            await self._cluster.open_part(part)
+            self._parts.append(part)  # The router looks here.
+
+    def topic(self) -> str:
+        return self._topic
+
+    def producer_name(self) -> str:
+        return self._parts[0].producer_name
+
+    def last_sequence_id(self) -> int:
+        """The highest that the broker has confirmed; -1 if it knows none."""
+        return max(part.last_sequence_id for part in self._parts)
+
+    @property
+    def max_pending_messages(self) -> int:
+        return self._options.max_pending_messages
+
+    def is_connected(self) -> bool:
+        return all(part.is_connected for part in self._parts)
+
+    async def send(
+        self,
+        content: bytes,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        *,
+        txn: Transaction | None = None,
+        **details: Any,
+    ) -> MessageId:
+        """Returns when the broker has stored the message: durable, or in `txn` until that ends.
+
+        `details`: ordering_key, sequence_id, event_timestamp (ms),
+        deliver_at (ms), deliver_after (timedelta).
+        """
+        clock = self._cluster.clock
+        message = outgoing(content, clock, properties, partition_key, **details)
+        return await self.send_message(message, txn)
+
+    async def send_message(self, message: Outgoing, txn: Transaction | None = None) -> MessageId:
+        """What `send` is made of."""
+        part = await self._part_with_space(self._router.choose(message))
+        answer: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
+        part.submit(message, txn, _resolving(answer))
+        return await answer
+
+    def send_async(
+        self,
+        content: bytes,
+        callback: SendCallback | None = None,
+        *,
+        txn: Transaction | None = None,
+        **details: Any,
+    ) -> None:
+        """Like `send`; the callback gets (Result.Ok, message_id) or (error, None).
+
+        It cannot wait: with block_if_queue_full it takes messages without limit.
+        """
+        message = outgoing(content, self._cluster.clock, **details)
+        self.submit(message, txn, as_done(callback))
+
+    def submit(self, message: Outgoing, txn: Transaction | None, done: Done) -> None:
+        """What `send_async` is made of, for callers with many messages."""
+        self._parts[self._router.choose(message)].submit(message, txn, done)
+
+    async def send_batch(
+        self,
+        batch: EncodedBatch,
+        *,
+        txn: Transaction | None = None,
+        partition: int | None = None,
+    ) -> MessageId:
+        """Publishes what `encode_batch` made as one entry; the id is that of its first message."""
+        part = await self._part_with_space(self._partition_for_batch(partition))
+        answer: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
+        part.submit_batch(batch, txn, _resolving(answer))
+        return await answer
+
+    def send_batch_async(
+        self,
+        batch: EncodedBatch,
+        callback: SendCallback | None = None,
+        *,
+        txn: Transaction | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Like `send_batch`; the callback gets (Result.Ok, message_id) or (error, None), once."""
+        self.submit_batch(batch, txn, as_done(callback), partition)
+
+    def submit_batch(
+        self, batch: EncodedBatch, txn: Transaction | None, done: Done, partition: int | None
+    ) -> None:
+        """What `send_batch_async` is made of."""
+        self._parts[self._partition_for_batch(partition)].submit_batch(batch, txn, done)
+
+    def _partition_for_batch(self, wanted: int | None) -> int:
+        return self._router.next_turn() if wanted is None else wanted
+
+    async def _part_with_space(self, index: int) -> TopicProducer:
+        part = self._parts[index]
+        if self._options.block_if_queue_full:
+            await part.space()
+        return part
+
+    async def flush(self) -> None:
+        """Returns when everything sent so far is answered; raises the first failure."""
+        await asyncio.gather(*(part.flush() for part in self._parts))
+
+    async def close(self) -> None:
+        """Sends what is still in a batch and waits for its receipts, if there is a connection."""
+        if self._closed:
+            return
+        self._closed = True
+        self._watch.stop()
+        self._cluster.members.pop(self, None)
+        await asyncio.gather(*(part.close() for part in self._parts), return_exceptions=True)
+
+    async def __aenter__(self) -> "Producer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _resolving(answer: "asyncio.Future[MessageId]") -> Done:
+    def done(message_id: MessageId | None, error: Exception | None) -> None:
+        if answer.done():
+            return  # The sender stopped waiting.
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(message_id or MessageId())
+
+    return done

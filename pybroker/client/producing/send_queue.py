@@ -1,0 +1,147 @@
+"""Entries that were sent, or are to be sent, and have no receipt yet: in order, with deadlines.
+
+They are kept as the very frames that go over the wire, so that a new registration of the producer
+writes them again, in order and with the same sequence ids.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pybroker.client.connection.connection import Connection
+from pybroker.client.consuming.acks import EntryKey
+from pybroker.client.errors import ConnectError, Timeout
+from pybroker.client.messages import Done, MessageId
+from pybroker.names import TxnId
+
+
+@dataclass(slots=True)
+class PendingEntry:
+    """`batch_size` is 0 for a message outside of batches. `done`: one for each message in it.
+
+    The chunks of one message share `chunks`: where those lie that are stored. All of them but the
+    last are `partial`, and nobody waits for them.
+    """
+
+    sequence_id: int
+    frame: bytes
+    txn_id: TxnId | None
+    batch_size: int
+    done: list[Done]
+    chunks: list[EntryKey] | None = None
+    partial: bool = False
+    written: bool = False
+    deadline_s: float = 0.0
+
+    @property
+    def message_count(self) -> int:
+        return 0 if self.partial else self.batch_size or 1
+
+    def finish(self, stored: MessageId | None, error: Exception | None) -> None:
+        if stored is not None and self.chunks is not None:
+            self.chunks.append(stored.place[:2])
+            stored = stored.from_chunk(self.chunks[0])
+        for index, done in enumerate(self.done):
+            if stored is not None and self.batch_size:
+                done(stored.in_batch(index, self.batch_size), error)
+            else:
+                done(stored, error)
+
+
+class SendQueue:
+    def __init__(
+        self, topic: str, send_timeout_ms: int, finished: Callable[[PendingEntry], None]
+    ) -> None:
+        """`finished` is called behind each entry's answer."""
+        self._topic = topic
+        self._send_timeout_ms = send_timeout_ms
+        self._loop = asyncio.get_running_loop()
+        self._entries: deque[PendingEntry] = deque()
+        self._finished = finished
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def last(self) -> PendingEntry | None:
+        return self._entries[-1] if self._entries else None
+
+    def push(self, entry: PendingEntry, connection: Connection | None) -> None:
+        entry.deadline_s = self._loop.time() + self._send_timeout_ms / 1000
+        self._entries.append(entry)
+        if self._timer is None:
+            self._watch()
+        if connection is not None and not connection.closed:
+            entry.written = True
+            connection.write(entry.frame)
+
+    def write_all(self, connection: Connection) -> None:
+        for entry in self._entries:
+            entry.written = True
+            connection.write(entry.frame)
+
+    def is_transactional(self, sequence_id: int) -> bool:
+        return any(
+            entry.txn_id is not None for entry in self._entries if entry.sequence_id == sequence_id
+        )
+
+    def take(self, sequence_id: int) -> PendingEntry | None:
+        """The entry a receipt or a refusal is about; a refusal may overtake receipts."""
+        if self._entries and self._entries[0].sequence_id == sequence_id:
+            return self._entries.popleft()
+        for entry in self._entries:
+            if entry.sequence_id == sequence_id:
+                self._entries.remove(entry)
+                return entry
+        return None
+
+    def refuse(self, sequence_id: int, error: Exception) -> None:
+        """The entry, and what else there is of the message that it is a chunk of."""
+        entry = self.take(sequence_id)
+        while entry is not None:
+            self.finish(entry, None, error)
+            following = self._entries[0] if entry.partial and self._entries else None
+            same = following is not None and following.chunks is entry.chunks
+            entry = self._entries.popleft() if same else None
+
+    def finish(
+        self, entry: PendingEntry, stored: MessageId | None, error: Exception | None
+    ) -> None:
+        entry.finish(stored, error)
+        self._finished(entry)
+
+    def fail_unsure(self) -> None:
+        """Transactional entries that were on their way: see topic_producer.py for the reason."""
+        unsure = [entry for entry in self._entries if entry.written and entry.txn_id is not None]
+        if not unsure:
+            return
+        self._entries = deque(
+            entry for entry in self._entries if not entry.written or entry.txn_id is None
+        )
+        error = ConnectError(f"The connection for {self._topic} broke before the receipt came")
+        for entry in unsure:
+            self.finish(entry, None, error)
+
+    def fail_all(self, error: Exception) -> None:
+        entries, self._entries = self._entries, deque()
+        for entry in entries:
+            self.finish(entry, None, error)
+
+    def close(self, error: Exception) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.fail_all(error)
+
+    def _watch(self) -> None:
+        if self._send_timeout_ms > 0:
+            self._timer = self._loop.call_at(self._entries[0].deadline_s, self._check_deadline)
+
+    def _check_deadline(self) -> None:
+        self._timer = None
+        if self._entries and self._entries[0].deadline_s <= self._loop.time():
+            # Later entries go too: delivered behind a failed one they would be out of order.
+            self.fail_all(
+                Timeout(f"No receipt from {self._topic} within {self._send_timeout_ms} ms")
+            )
+        if self._entries:
+            self._watch()

@@ -1,0 +1,1 @@
+"""Transactions as a client sees them, and their coordinators at the brokers."""

@@ -1,0 +1,136 @@
+"""The transaction coordinators, reached over their assign topic.
+
+Partition i of persistent://pulsar/system/transaction_coordinator_assign stands for coordinator i:
+whoever serves the partition serves the coordinator. A request is repeated while its coordinator
+moves, is recovering or cannot be reached, up to the operation timeout; all of them are idempotent
+(a NEW_TXN whose answer was lost leaves an empty transaction behind, which times out).
+
+Source: PIP-31, "Transaction Coordinator".
+"""
+
+from typing import Any
+
+from pybroker.client.connection.cluster import Cluster
+from pybroker.client.connection.connection import Connection
+from pybroker.client.connection.retry import PASSING
+from pybroker.client.errors import (
+    ConnectError,
+    PulsarException,
+    Timeout,
+    TransactionOutcomeUnknown,
+)
+from pybroker.client.transactions.transaction import Transaction
+from pybroker.errors import TransactionCoordinatorNotFound, TransactionNotFound
+from pybroker.names import COORDINATOR_ASSIGN, TxnId
+from pybroker.wire import pulsar_api_pb2 as pb
+
+
+class Coordinators:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._count = 0
+        self._turn: int | None = None
+        # Connections on which a coordinator has accepted us.
+        self._serving: dict[int, Connection] = {}
+
+    async def new_transaction(self, timeout_ms: int) -> Transaction:
+        coordinator_id = await self._next_coordinator()
+
+        async def begin() -> TxnId:
+            request = pb.CommandNewTxn(tc_id=coordinator_id, txn_ttl_millis=timeout_ms)
+            answer = await self._ask(coordinator_id, request)
+            return TxnId(answer.txnid_most_bits, answer.txnid_least_bits)
+
+        return self.attach(await self._cluster.patiently(begin, "A new transaction"))
+
+    def attach(self, txn_id: TxnId) -> Transaction:
+        return Transaction(self, txn_id, self._cluster.tasks)
+
+    async def add_partition(self, txn_id: TxnId, topic: str) -> None:
+        async def add() -> None:
+            await self._ask(
+                txn_id.most,
+                pb.CommandAddPartitionToTxn(
+                    txnid_most_bits=txn_id.most, txnid_least_bits=txn_id.least, partitions=[topic]
+                ),
+            )
+
+        await self._cluster.patiently(add, f"Adding {topic} to transaction {txn_id}")
+
+    async def add_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> None:
+        async def add() -> None:
+            await self._ask(
+                txn_id.most,
+                pb.CommandAddSubscriptionToTxn(
+                    txnid_most_bits=txn_id.most,
+                    txnid_least_bits=txn_id.least,
+                    subscription=[pb.Subscription(topic=topic, subscription=subscription)],
+                ),
+            )
+
+        await self._cluster.patiently(add, f"Adding {subscription} to transaction {txn_id}")
+
+    async def end(self, txn_id: TxnId, commit: bool) -> None:
+        """Returns when it has ended. Raises TransactionOutcomeUnknown if that stays open.
+
+        Apache Pulsar forgets finished transactions, so there "not found" after an attempt without
+        an answer says nothing.
+        """
+        unsure = False
+
+        async def end() -> None:
+            nonlocal unsure
+            before, unsure = unsure, True
+            try:
+                await self._ask(txn_id.most, self._end_request(txn_id, commit))
+            except (ConnectError, Timeout):
+                raise
+            except PulsarException:
+                unsure = before
+                raise
+
+        try:
+            await self._cluster.patiently(end, f"The end of transaction {txn_id}")
+        except (*PASSING, TransactionNotFound) as error:
+            if not unsure:
+                raise
+            raise TransactionOutcomeUnknown(txn_id) from error
+
+    def _end_request(self, txn_id: TxnId, commit: bool) -> pb.CommandEndTxn:
+        return pb.CommandEndTxn(
+            txnid_most_bits=txn_id.most,
+            txnid_least_bits=txn_id.least,
+            txn_action=pb.COMMIT if commit else pb.ABORT,
+        )
+
+    async def _next_coordinator(self) -> int:
+        if self._count == 0:
+            self._count = await self._cluster.partition_count(str(COORDINATOR_ASSIGN))
+        if self._count == 0:
+            raise TransactionCoordinatorNotFound(
+                "The broker has no transaction coordinators: enable them in its configuration "
+                "(transactionCoordinatorEnabled)"
+            )
+        if self._turn is None:
+            self._turn = self._cluster.rng.randrange(self._count)
+        self._turn = (self._turn + 1) % self._count
+        return self._turn
+
+    async def _ask(self, coordinator_id: int, request: Any) -> Any:
+        connection = await self._connection(coordinator_id)
+        try:
+            return await connection.request(request, self._cluster.timeout_s)
+        except PASSING:
+            self._serving.pop(coordinator_id, None)
+            raise
+
+    async def _connection(self, coordinator_id: int) -> Connection:
+        """To the broker that serves the coordinator, which has been told that we are coming."""
+        connection = self._serving.get(coordinator_id)
+        if connection is None or connection.closed:
+            topic = COORDINATOR_ASSIGN.partition_at(coordinator_id)
+            connection = await self._cluster.connection_for(str(topic))
+            request = pb.CommandTcClientConnectRequest(tc_id=coordinator_id)
+            await connection.request(request, self._cluster.timeout_s)
+            self._serving[coordinator_id] = connection
+        return connection

@@ -1,0 +1,168 @@
+"""Murmur3 and who owns which slot."""
+
+from collections import Counter
+
+import pytest
+from dispatch_fakes import RecordingSink
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pybroker.broker.consumer import Consumer
+from pybroker.broker.dispatch import hash_ring
+from pybroker.broker.dispatch.hash_ring import (
+    MAX_HASHED_BYTES,
+    RING_SIZE,
+    HashRing,
+    murmur3_32,
+    points_of,
+    slot_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", 0),
+        (b"\0\0\0\0", 0x2362F9DE),
+        (b"hello", 0x248BFA47),
+        (b"hello, world", 0x149BBB7F),
+        (b"The quick brown fox jumps over the lazy dog", 0x2E4FF723),
+    ],
+)
+def test_murmur3_agrees_with_its_published_vectors(data: bytes, expected: int) -> None:
+    assert murmur3_32(data) == expected
+
+
+def test_a_very_long_key_is_hashed_by_its_beginning() -> None:
+    assert slot_of(b"k" * 5_000_000) == murmur3_32(b"k" * MAX_HASHED_BYTES) % RING_SIZE
+
+
+def test_a_joining_consumer_takes_only_its_own_share() -> None:
+    ring = HashRing()
+    consumers = [Consumer(1, f"consumer-{number}", RecordingSink()) for number in range(5)]
+    for consumer in consumers[:4]:
+        ring.add(consumer)
+    before = [ring.owner(slot) for slot in range(RING_SIZE)]
+    ring.add(consumers[4])
+    after = [ring.owner(slot) for slot in range(RING_SIZE)]
+    moved = [new for old, new in zip(before, after, strict=True) if new is not old]
+    assert set(moved) == {consumers[4]}
+    assert 0.1 < len(moved) / RING_SIZE < 0.3
+    ring.remove(consumers[4])
+    assert [ring.owner(slot) for slot in range(RING_SIZE)] == before
+
+
+def test_a_consumer_that_comes_or_goes_costs_its_own_points_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    placed: list[str] = []
+
+    def points_of(seed: str) -> tuple[int, ...]:
+        placed.append(seed)
+        return (slot_of(seed.encode()),)
+
+    monkeypatch.setattr(hash_ring, "points_of", points_of)
+    ring = HashRing()
+    others = [Consumer(number, f"c{number}", RecordingSink()) for number in range(100)]
+    for consumer in [*others, *namesakes(1, 2, 3)]:
+        ring.add(consumer)
+    assert len(placed) == 103
+    ring.remove(others[50])
+    assert placed[103:] == ["c50/0"]
+
+
+def test_of_many_namesakes_on_a_connection_the_one_that_leaves_costs_the_points_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ring, twins = HashRing(), namesakes(*[1] * 100)
+    for twin in twins:
+        ring.add(twin)
+    placed: list[str] = []
+    monkeypatch.setattr(hash_ring, "points_of", lambda seed: placed.append(seed) or ())
+    ring.remove(twins[0])
+    assert placed == ["/1.99"]
+
+
+def naive_owners(consumers: list[Consumer]) -> dict[int, Consumer]:
+    """By point: it belongs to the least seed that has it."""
+    by_seed: dict[str, Consumer] = {}
+    seen: Counter[tuple[str, int]] = Counter()
+    names: set[str] = set()
+    for consumer in sorted(consumers, key=lambda one: one.rank):
+        seed = f"{consumer.name}/0"
+        if consumer.name in names:
+            seen[consumer.name, consumer.connection] += 1
+            number = seen[consumer.name, consumer.connection]
+            seed = f"{consumer.name}/{consumer.connection}.{number}"
+        names.add(consumer.name)
+        by_seed[seed] = consumer
+    found: dict[int, Consumer] = {}
+    for seed, consumer in sorted(by_seed.items()):
+        for point in points_of(seed):
+            found.setdefault(point, consumer)
+    return found
+
+
+def test_a_consumer_has_a_hundred_points_all_over_the_ring() -> None:
+    points = points_of("c/0")
+    assert len(set(points)) >= 99
+    assert min(points) < RING_SIZE // 10 < 9 * RING_SIZE // 10 < max(points) < RING_SIZE
+
+
+@given(st.lists(st.tuples(st.sampled_from(["", "a", "b"]), st.integers(0, 2)), max_size=30))
+@settings(max_examples=30, deadline=None)
+def test_the_ring_does_not_depend_on_who_was_there_before(
+    visitors: list[tuple[str, int]],
+) -> None:
+    """Who comes a second time leaves."""
+    ring, present = HashRing(), dict[tuple[str, int], Consumer]()
+    for number, visitor in enumerate(visitors):
+        if (leaving := present.pop(visitor, None)) is not None:
+            ring.remove(leaving)
+            continue
+        name, connection = visitor
+        joining = Consumer(number, name, RecordingSink(), connection=connection)
+        present[visitor] = joining
+        ring.add(joining)
+    owners = naive_owners(list(present.values()))
+    found = {end: owner for _, end, owner in ring.ranges() if end in owners}
+    assert found == owners
+
+
+def test_consumers_of_one_name_share_the_ring() -> None:
+    ring = HashRing()
+    twins = [Consumer(number, "same", RecordingSink()) for number in range(2)]
+    for twin in twins:
+        ring.add(twin)
+    owners = [ring.owner(slot) for slot in range(RING_SIZE)]
+    assert all(owners.count(twin) > RING_SIZE // 4 for twin in twins)
+
+
+def namesakes(*connections: int) -> list[Consumer]:
+    return [Consumer(1, "", RecordingSink(), connection=number) for number in connections]
+
+
+def owners(consumers: list[Consumer]) -> list[int]:
+    """The connections that have the slots."""
+    ring = HashRing()
+    for consumer in consumers:
+        ring.add(consumer)
+    return [owner.connection for slot in range(RING_SIZE) if (owner := ring.owner(slot))]
+
+
+def test_namesakes_share_alike_in_whatever_order_they_come() -> None:
+    twins = namesakes(1, 2, 3)
+    assert owners(twins) == owners(twins[::-1])
+
+
+def test_a_namesake_that_leaves_moves_its_own_share_only() -> None:
+    before, after = owners(namesakes(1, 2, 3)), owners(namesakes(1, 3))
+    moved = {old for old, new in zip(before, after, strict=True) if old != new}
+    assert moved == {2}
+
+
+def test_who_has_a_name_of_its_own_keeps_its_slots_on_another_connection() -> None:
+    consumers = [Consumer(1, name, RecordingSink(), connection=n) for n, name in enumerate("ab")]
+    back = Consumer(7, "a", RecordingSink(), connection=9)
+    before = [number or 9 for number in owners(consumers)]
+    assert owners([back, consumers[1]]) == before

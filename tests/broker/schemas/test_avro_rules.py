@@ -1,0 +1,116 @@
+"""Avro's schema resolution: what can be read under another schema, and why not."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pybroker.broker.schemas.avro import MAX_SCHEMA_BYTES, NotAvro, parse, why_unreadable
+
+
+def record(*fields: Any, name: str = "r", **more: Any) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": list(fields), **more}
+
+
+def field(name: str, kind: Any = "int", **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, **more}
+
+
+def enum(*symbols: str, **more: Any) -> dict[str, Any]:
+    return {"type": "enum", "name": "e", "symbols": list(symbols), **more}
+
+
+def why(reader: Any, writer: Any) -> str | None:
+    return why_unreadable(*(parse(json.dumps(schema).encode()) for schema in (reader, writer)))
+
+
+A, B = field("a"), field("b")
+LINKED = record(field("next", ["null", "r"]), A)
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer"),
+    [
+        (record(A), record(A, B)),
+        (record(A, field("b", default=0)), record(A)),
+        (record(field("a", "long")), record(A)),
+        (record(field("a", ["null", "int"])), record(A)),
+        (record(field("z", aliases=["a"])), record(A)),
+        (record(A, name="z", aliases=["r"]), record(A)),
+        (record(A, namespace="x"), record(A, namespace="y")),
+        (enum("x", "y"), enum("x")),
+        (enum("x", default="x"), enum("x", "y")),
+        (["string", "int"], ["int", "string"]),
+        ("int", ["int"]),
+        ({"type": "array", "items": "double"}, {"type": "array", "items": "int"}),
+        ({"type": "map", "values": record(A)}, {"type": "map", "values": record(A, B)}),
+        ({"type": "bytes", "logicalType": "decimal"}, "bytes"),
+        ("string", "bytes"),
+        (LINKED, LINKED),
+    ],
+)
+def test_what_can_be_read(reader: Any, writer: Any) -> None:
+    assert why(reader, writer) is None
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer", "said"),
+    [
+        (record(A, B), record(A), "r.b is new and has no default"),
+        (record(field("a", "string")), record(A), "r.a changed from int to string"),
+        (record(A), record(field("a", "long")), "r.a changed from long to int"),
+        (record(A), record(field("a", ["null", "int"])), "r.a changed from null to int"),
+        (record(A), record(A, name="other"), "was other, is r"),
+        (enum("x"), enum("x", "y"), "lacks y"),
+        (["null", "int"], "string", "no branch for string"),
+        ({"type": "array", "items": "int"}, {"type": "map", "values": "int"}, "from map to array"),
+        (
+            {"type": "fixed", "name": "f", "size": 4},
+            {"type": "fixed", "name": "f", "size": 8},
+            "changed its size",
+        ),
+        (record(field("next", ["null", "r"]), B), LINKED, "r.b is new"),
+    ],
+)
+def test_what_cannot_be_read(reader: Any, writer: Any, said: str) -> None:
+    assert said in str(why(reader, writer))
+
+
+def test_a_record_that_no_branch_could_read_is_not_readable_later() -> None:
+    inner = record(B, name="i")
+    reader = record(field("x", ["null", inner]), field("y", "i"))
+    writer = record(field("x", ["null", record(A, name="i")]), field("y", "i"))
+    assert why(reader, writer) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "null",
+        "5",
+        '"nobody"',
+        '{"type": "record", "name": "r"}',
+        '{"type": "record", "fields": []}',
+        '{"type": "record", "name": "r", "fields": [5]}',
+        '{"type": "record", "name": "r", "fields": [{"name": "a"}]}',
+        '{"type": "record", "name": "r", "aliases": 5, "fields": []}',
+        '{"type": "enum", "name": "e", "symbols": [[]]}',
+        '{"type": "array"}',
+        '{"type": 5}',
+        "[" * 5000,
+        '{"type":' * 900 + '"int"' + "}" * 900,
+        " " * MAX_SCHEMA_BYTES + '"int"',
+    ],
+)
+def test_what_is_no_schema_is_refused(text: str) -> None:
+    with pytest.raises(NotAvro):
+        parse(text.encode())
+
+
+def test_schemas_that_would_take_long_are_not_compared() -> None:
+    arrays: Any = "int"
+    for _ in range(10):
+        arrays = [{"type": "array", "items": arrays}, {"type": "map", "values": arrays}, "null"]
+    assert "too complicated" in str(why(arrays, arrays))
