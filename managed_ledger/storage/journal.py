@@ -180,11 +180,15 @@ class EmbeddedBackend(QueueingBackend):
         """A message that must see to it that the journal makes room."""
         if not self._room.must_wait(operation):
             return False
+        self._make_room()
+        return True
+
+    def _make_room(self) -> None:
+        """Have the journal go, if it should; nothing else need be written for that."""
         if self._journal_should_go and not self._making_room:
             self._making_room = asyncio.get_running_loop().create_future()
             self._making_room.add_done_callback(self._room_was_made)
             asyncio.get_running_loop().call_soon(self._commits.submit, Sync(self._making_room))
-        return True
 
     def _room_was_made(self, done: asyncio.Future[None]) -> None:
         done.exception()  # `_committed` sees to it
@@ -232,7 +236,9 @@ class EmbeddedBackend(QueueingBackend):
         self._see_to_the_reserve()
 
     def _see_to_the_reserve(self) -> None:
-        """Others may make room while nothing is written here, and fill the disk up once more."""
+        """Others may make room while nothing is written here, and fill the disk up once more; and
+        what was deleted may stand in a journal that nobody writes to.
+        """
         is_short = self._room.lacks_reserve or self._room.is_low
         if is_short and self._room_timer is None and self._is_open:
             loop = asyncio.get_running_loop()
@@ -240,7 +246,9 @@ class EmbeddedBackend(QueueingBackend):
 
     def _look_for_room(self) -> None:
         self._room_timer = None
-        if not self._room_is_low() and self._room.lacks_reserve:
+        if self._room_is_low():
+            self._make_room()
+        elif self._room.lacks_reserve:
             self._checkpoints.wake()  # which keeps one
         self._see_to_the_reserve()
 

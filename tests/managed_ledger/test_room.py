@@ -455,3 +455,25 @@ def test_a_journal_goes_early_when_room_is_low(run, clock):
         assert len(await read_all(ledger)) == 5
 
     run(scenario())
+
+
+def test_what_was_deleted_while_no_new_journal_could_be_made_goes_though_nobody_writes_again():
+    async def scenario():
+        disk = Disk()
+        backend = await opened(disk, LoopClock(), executor=AtOnce())
+        factory = ManagedLedgerFactory(backend, LoopClock())
+        ledger = await factory.open("log")
+        await ledger.append_one(b"x" * MB)
+        disk.free_bytes_left = 2 * MB
+        (before,) = disk.names("journal")
+        disk.fault = failing(errno.EMFILE, ("create", "journal/"))
+        await factory.delete("log")
+        assert disk.names("journal") == [before]
+        disk.fault = disk.full
+        await asyncio.sleep(5)
+        assert before not in disk.names("journal")
+        disk.free_bytes_left = PLENTY
+        await factory.close()
+        await backend.close()
+
+    run_virtually(scenario())
