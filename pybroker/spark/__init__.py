@@ -6,11 +6,11 @@ write = exactly_once(ledger, service_url=…, checkpoint=…, control_topic=…)
 transfers.writeStream.foreachBatch(write).option("checkpointLocation", …).start()
 """
 
+from pybroker.spark.datasource import PulsarDataSource, register
 from pybroker.spark.decision import BatchRefused, CursorsDisagree
 from pybroker.spark.exactly_once import Fenced, Step, exactly_once
 from pybroker.spark.marker import Marker
 from pybroker.spark.replay import InputLost
-from pybroker.spark.source import PulsarDataSource, register
 from pybroker.spark.work import Work
 
 __all__ = [

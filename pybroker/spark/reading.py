@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pybroker.client import CryptoError, Message, Timeout
+from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Span, Stretch
 from pybroker.spark.replay import InputLost
 from pybroker.spark.session import (
@@ -20,7 +21,6 @@ from pybroker.spark.session import (
     PATIENCE_S,
     PAUSE_S,
     Session,
-    connect,
     position_of,
 )
 
@@ -45,7 +45,7 @@ _QUEUE_MESSAGES: Final = 10_000
 
 
 def read_span(
-    service_url: str, topic: str, span: Span, acknowledged: Sequence[Stretch] = ()
+    endpoint: Endpoint, topic: str, span: Span, acknowledged: Sequence[Stretch] = ()
 ) -> Iterator[pa.RecordBatch]:
     """The span's messages; after a lost connection, from the last whole entry handed out."""
     after = span.after
@@ -53,7 +53,7 @@ def read_span(
     while after < span.to:
         session = None
         try:
-            session = Session(connect(service_url))
+            session = Session(endpoint.connect())
             for messages in _entries(session, topic, Span(after, span.to)):
                 yield _to_arrow(_without(acknowledged, messages))
                 after = position_of(messages[-1].message_id())

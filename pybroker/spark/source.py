@@ -1,9 +1,9 @@
 """`spark.readStream.format("pulsar")`: a streaming source that hands Arrow batches to Spark.
 
-Options: `service_url`; `topic` (its partitions are read as many tasks); `subscription`, whose
-cursor says where a new query begins, so a pipeline that lost its checkpoint goes on where its last
-committed batch ended; `max_entries_per_trigger` (an entry is a message or a producer's batch);
-`starting_position` (`earliest` or `latest`) for a subscription that is not there yet.
+`topic`: its partitions are read as many tasks. `subscription`: its cursor says where a new query
+begins, so a pipeline that lost its checkpoint goes on where its last committed batch ended; for one
+that is not there yet, `startingOffsets` says it. `maxEntriesPerTrigger`: an entry is a message or a
+producer's batch.
 
 The planner (one long-lived process per query) decides offsets; tasks read spans. Nothing here moves
 the cursor: acknowledging belongs to the transaction that publishes a batch's results. Entries that
@@ -12,51 +12,30 @@ subscription must not have been used to acknowledge parts of producers' batches.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
 
 from pybroker.client import InitialPosition, NotAllowed
 from pybroker.names import TopicName
 from pybroker.spark.acknowledged import acknowledged_behind
+from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import CursorName, Position, SourceOffset, Span, Stretch
-from pybroker.spark.reading import SCHEMA, read_span
-from pybroker.spark.session import BROKER_AWAY, PATIENCE_S, PAUSE_S, Session, connect
+from pybroker.spark.options import Chosen, required
+from pybroker.spark.reading import read_span
+from pybroker.spark.session import BROKER_AWAY, PATIENCE_S, PAUSE_S, Session
 
 _INITIAL: Final = {"earliest": InitialPosition.Earliest, "latest": InitialPosition.Latest}
 
 Result = TypeVar("Result")
-
-
-def register(spark: SparkSession) -> None:
-    """Makes the format "pulsar" known to `spark.readStream`; before the `load` of each query.
-
-    PySpark 4 lets all queries of one registration share a Java map that each changes as it starts.
-    Two that start at once can break it, and every task then fails with OptionalDataException.
-    """
-    spark.dataSource.register(PulsarDataSource)
-
-
-class PulsarDataSource(DataSource):
-    @classmethod
-    def name(cls) -> str:
-        return "pulsar"
-
-    def schema(self) -> str:
-        return SCHEMA
-
-    def streamReader(self, schema: StructType) -> "PulsarStreamReader":
-        return PulsarStreamReader(self.options)
 
 
 class SpanPartition(InputPartition):
@@ -71,12 +50,12 @@ class SpanPartition(InputPartition):
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._service_url = _required(options, "service_url")
-        self._topic = str(TopicName.parse(_required(options, "topic")))
-        self._subscription = _required(options, "subscription")
-        self._max_entries = int(options.get("max_entries_per_trigger", "0"))
-        self._initial = _initial_position(options.get("starting_position", "earliest"))
+    def __init__(self, options: Chosen) -> None:
+        self._endpoint = Endpoint.of(options)
+        self._topic = str(TopicName.parse(required(options, "topic")))
+        self._subscription: str = required(options, "subscription")
+        self._max_entries: int | None = options["maxEntriesPerTrigger"]
+        self._initial = _initial_position(options["startingOffsets"] or "earliest")
         self._session: Session | None = None
         # Under Trigger.AvailableNow: where each partition ended when the query began.
         self._targets: dict[str, Position] | None = None
@@ -172,7 +151,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while True:
             try:
                 if self._session is None:
-                    self._session = Session(connect(self._service_url))
+                    self._session = Session(self._endpoint.connect())
                 return question(self._session)
             except BROKER_AWAY:
                 if self._session is not None:
@@ -186,20 +165,13 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SpanPartition)
-        return read_span(self._service_url, partition.topic, partition.span, partition.acknowledged)
+        return read_span(self._endpoint, partition.topic, partition.span, partition.acknowledged)
 
 
-def _required(options: Mapping[str, str], name: str) -> str:
-    value = options.get(name)
-    if not value:
-        raise NotAllowed(f'The source "pulsar" needs the option {name}')
-    return value
-
-
-def _initial_position(text: str) -> InitialPosition:
-    if text not in _INITIAL:
-        raise NotAllowed(f"starting_position is {text!r}; it may be 'earliest' or 'latest'")
-    return _INITIAL[text]
+def _initial_position(place: object) -> InitialPosition:
+    if not isinstance(place, str):
+        raise NotAllowed("With a subscription startingOffsets may be 'earliest' or 'latest'")
+    return _INITIAL[place]
 
 
 def _nothing_behind(position: Position) -> Span:

@@ -25,6 +25,7 @@ from pybroker.spark.checkpoint import Checkpoint
 from pybroker.spark.decision import BatchRefused
 from pybroker.spark.exactly_once import ExactlyOnce, Options, Step
 from pybroker.spark.marker import Marker
+from pybroker.spark.options import Mode, chosen
 from pybroker.spark.replay import InputLost
 from pybroker.spark.session import Session
 from pybroker.spark.source import PulsarStreamReader
@@ -72,7 +73,7 @@ class PulsarSource:
     def __init__(self, broker: FakeBroker, topic: str, subscription: str) -> None:
         self._broker = broker
         options = {"service_url": "pulsar://fake", "topic": topic, "subscription": subscription}
-        self._reader = PulsarStreamReader(options)
+        self._reader = PulsarStreamReader(chosen(options, Mode.READ_STREAM))
         self._reader._session = Session(FakeClient(broker))  # type: ignore[arg-type]
 
     def initial(self) -> str:

@@ -6,13 +6,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pybroker.client import ConnectError, InitialPosition
 from pybroker.errors import NotAllowed
 from pybroker.spark import source
+from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Position, SourceOffset, Span
+from pybroker.spark.options import Mode, chosen
 from pybroker.spark.source import PulsarStreamReader
 
 TOPIC = "persistent://public/default/t"
 PARTITIONS = [f"{TOPIC}-partition-0", f"{TOPIC}-partition-1"]
 BEGINNING = Position(3, -1)
-OPTIONS = {"service_url": "pulsar://fake", "topic": "t", "subscription": "s"}
+OPTIONS = {"service.url": "pulsar://fake", "topic": "t", "subscription": "s"}
 
 
 class FakeSession:
@@ -50,7 +52,7 @@ class FakeSession:
 
 
 def reader_of(session, **options):
-    reader = PulsarStreamReader(OPTIONS | options)
+    reader = PulsarStreamReader(chosen(OPTIONS | options, Mode.READ_STREAM))
     reader._session = session
     return reader
 
@@ -145,7 +147,7 @@ def test_while_the_broker_is_away_the_question_waits(monkeypatch):
     away = MagicMock()
     away.partitions.side_effect = ConnectError("refused")
     monkeypatch.setattr(source, "PAUSE_S", 0)
-    monkeypatch.setattr(source, "connect", lambda url: None)
+    monkeypatch.setattr(Endpoint, "connect", lambda self: None)
     monkeypatch.setattr(source, "Session", lambda client: FakeSession([Position(3, 1)]))
     assert ends(reader_of(away).initialOffset()) == [Position(3, -1)] * 2
     away.close.assert_called_once()
@@ -155,4 +157,4 @@ def test_while_the_broker_is_away_the_question_waits(monkeypatch):
 def test_a_missing_option_is_named(missing):
     options = {name: value for name, value in OPTIONS.items() if name != missing}
     with pytest.raises(NotAllowed, match=missing):
-        PulsarStreamReader(options)
+        PulsarStreamReader(chosen(options, Mode.READ_STREAM))

@@ -14,6 +14,7 @@ from pybroker.client import (
     Outgoing,
     encode_batch,
 )
+from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Position, Span
 from pybroker.spark.reading import read_span
 from pybroker.spark.replay import InputLost
@@ -32,7 +33,7 @@ def client(pulsar_broker):
 @pytest.fixture
 def read(pulsar_broker):
     def read(after, to):
-        batches = read_span(pulsar_broker.service_url, TOPIC, Span(after, to))
+        batches = read_span(Endpoint(pulsar_broker.service_url), TOPIC, Span(after, to))
         return [row for batch in batches for row in batch.to_pylist()]
 
     return read

@@ -1,0 +1,33 @@
+"""format("pulsar"): the one class that Spark knows, and which part of ours does what.
+
+The options are of one table (pybroker.spark.options); each way of use takes those that are its own.
+"""
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from pybroker.spark.options import Mode, chosen
+from pybroker.spark.reading import SCHEMA
+from pybroker.spark.source import PulsarStreamReader
+
+
+def register(spark: SparkSession) -> None:
+    """Makes the format "pulsar" known to `spark`; before the `load` of each query.
+
+    PySpark 4 lets all queries of one registration share a Java map that each changes as it starts.
+    Two that start at once can break it, and every task then fails with OptionalDataException.
+    """
+    spark.dataSource.register(PulsarDataSource)
+
+
+class PulsarDataSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "pulsar"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return PulsarStreamReader(chosen(self.options, Mode.READ_STREAM))

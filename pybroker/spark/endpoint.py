@@ -1,0 +1,120 @@
+"""Where the cluster is and who comes: what drivers and tasks make their clients from."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from pybroker.client import (
+    Authentication,
+    AuthenticationBasic,
+    AuthenticationTLS,
+    AuthenticationToken,
+    Client,
+)
+from pybroker.errors import NotAllowed
+from pybroker.spark.options import Chosen, required
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Travels to executors; credentials are left out of what it shows of itself."""
+
+    service_url: str
+    auth_plugin: str | None = None
+    auth_params: str = field(default="", repr=False)
+    tls_trust_certs_file_path: str | None = None
+    tls_allow_insecure_connection: bool = False
+    tls_validate_hostname: bool = True
+    operation_timeout_s: float = 30.0
+
+    @classmethod
+    def of(cls, options: Chosen) -> Self:
+        """Raises NotAllowed."""
+        return cls(
+            required(options, "service.url"),
+            options["pulsar.client.authPluginClassName"],
+            options["pulsar.client.authParams"] or "",
+            options["pulsar.client.tlsTrustCertsFilePath"],
+            options["pulsar.client.tlsAllowInsecureConnection"],
+            options["pulsar.client.tlsHostnameVerificationEnable"],
+            options["pulsar.client.operationTimeoutMs"] / 1000,
+        )
+
+    def connect(self) -> Client:
+        """Raises NotAllowed for credentials that are of no known kind."""
+        certificate, key = self._tls_identity()
+        return Client(
+            self.service_url,
+            self._authentication(),
+            self.operation_timeout_s,
+            tls_trust_certs_file_path=self.tls_trust_certs_file_path,
+            tls_allow_insecure_connection=self.tls_allow_insecure_connection,
+            tls_validate_hostname=self.tls_validate_hostname,
+            tls_certificate_file_path=certificate,
+            tls_private_key_file_path=key,
+            enable_transaction=True,
+        )
+
+    def _authentication(self) -> Authentication | None:
+        if self.auth_plugin is None:
+            if self.auth_params:
+                raise NotAllowed(
+                    "pulsar.client.authParams needs pulsar.client.authPluginClassName beside it"
+                )
+            return None
+        name = self.auth_plugin.rpartition(".")[2]
+        if name not in _AUTHENTICATIONS:
+            raise NotAllowed(
+                f"pulsar.client.authPluginClassName is {self.auth_plugin}; known are "
+                f"{', '.join(_AUTHENTICATIONS)}, with or without their package"
+            )
+        return _AUTHENTICATIONS[name](self.auth_params)
+
+    def _tls_identity(self) -> tuple[str | None, str | None]:
+        if self.auth_plugin is None or not self.auth_plugin.endswith("AuthenticationTls"):
+            return None, None
+        paths = _parameters(self.auth_params)
+        return paths.get("tlsCertFile"), paths.get("tlsKeyFile")
+
+
+def _token(params: str) -> Authentication:
+    """token:…, file:/…, or {"token": …}, as the Java client takes it."""
+    if params.startswith("file:"):
+        path = "/" + params.removeprefix("file:").lstrip("/")
+
+        def current() -> str:
+            with open(path) as lines:
+                return lines.read().strip()
+
+        return AuthenticationToken(current)
+    if params.startswith("{"):
+        return AuthenticationToken(_parameters(params).get("token", ""))
+    return AuthenticationToken(params.removeprefix("token:"))
+
+
+def _basic(params: str) -> Authentication:
+    given = _parameters(params)
+    return AuthenticationBasic(given.get("userId", ""), given.get("password", ""))
+
+
+def _tls(params: str) -> Authentication:
+    return AuthenticationTLS()
+
+
+_AUTHENTICATIONS: Final[Mapping[str, Callable[[str], Authentication]]] = {
+    "AuthenticationToken": _token,
+    "AuthenticationBasic": _basic,
+    "AuthenticationTls": _tls,
+}
+
+
+def _parameters(params: str) -> Mapping[str, str]:
+    """JSON, or name:value with commas between them, as the Java client takes both."""
+    if params.lstrip().startswith("{"):
+        try:
+            return {str(name): str(value) for name, value in json.loads(params).items()}
+        except ValueError:
+            raise NotAllowed("pulsar.client.authParams begins like JSON and is none") from None
+    pairs = (part.partition(":") for part in params.split(",") if part)
+    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -1,0 +1,255 @@
+"""The options of format("pulsar"): one table for spark.read, readStream, df.write and writeStream.
+
+Names are the pulsar-spark connector's where it has one, so that a job moves over as it is; names
+that earlier versions of ours had are aliases. What is not in the table is an error that says what
+may have been meant. Spark hands options over as text and does not tell capitals from small letters.
+"""
+
+import difflib
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Flag, auto
+from typing import Any, Final
+
+from pybroker.errors import NotAllowed
+
+log = logging.getLogger("pybroker.spark")
+
+
+class Mode(Flag):
+    """The ways in which the format is used."""
+
+    READ = auto()
+    READ_STREAM = auto()
+    WRITE = auto()
+    WRITE_STREAM = auto()
+
+    READS = READ | READ_STREAM
+    WRITES = WRITE | WRITE_STREAM
+    ALL = READS | WRITES
+
+
+_MODE_NAMES: Final = {
+    Mode.READ: "spark.read",
+    Mode.READ_STREAM: "spark.readStream",
+    Mode.WRITE: "df.write",
+    Mode.WRITE_STREAM: "writeStream",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    name: str
+    modes: Mode
+    # From text to the value; raises ValueError with what is wanted instead.
+    parse: Callable[[str], Any]
+    default: Any = None
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def is_prefix(self) -> bool:
+        """It stands for all names that begin like it, which are taken and have no effect."""
+        return self.name.endswith("*")
+
+
+# --- kinds ---------------------------------------------------------------------------------------
+
+
+def text(given: str) -> str:
+    if not given.strip():
+        raise ValueError("some text")
+    return given.strip()
+
+
+def anything(given: str) -> str:
+    return given
+
+
+def boolean(given: str) -> bool:
+    if given.strip().lower() not in ("true", "false"):
+        raise ValueError("'true' or 'false'")
+    return given.strip().lower() == "true"
+
+
+def whole(given: str) -> int:
+    try:
+        number = int(given)
+    except ValueError:
+        number = 0
+    if number <= 0:
+        raise ValueError("a whole number above 0")
+    return number
+
+
+def names(given: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in given.split(",") if part.strip())
+    if not found:
+        raise ValueError("names, with commas between them")
+    return found
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    def parse(given: str) -> str:
+        chosen = given.strip().lower()
+        if chosen not in choices:
+            raise ValueError(" or ".join(map(repr, choices)))
+        return chosen
+
+    return parse
+
+
+def by_topic(given: str) -> dict[str, Any]:
+    """A JSON object whose keys are topics."""
+    try:
+        parsed = json.loads(given)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict) or not parsed:
+        raise ValueError("a JSON object with topics for its keys")
+    return parsed
+
+
+def place(given: str) -> str | dict[str, Any]:
+    """earliest, latest, or a JSON object of message ids by topic."""
+    chosen = given.strip().lower()
+    if chosen in ("earliest", "latest"):
+        return chosen
+    try:
+        return by_topic(given)
+    except ValueError as error:
+        raise ValueError(f"'earliest', 'latest' or {error}") from None
+
+
+def moment(given: str) -> int | dict[str, Any]:
+    """A time in ms since 1970, or a JSON object of such times by topic."""
+    if given.strip().isdecimal():
+        return int(given)
+    try:
+        return by_topic(given)
+    except ValueError as error:
+        raise ValueError(f"milliseconds since 1970, or {error}") from None
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+OPTIONS: Final = (
+    # The cluster.
+    Option("service.url", Mode.ALL, text, aliases=("service_url",)),
+    Option("admin.url", Mode.ALL, text, aliases=("admin_url",)),
+    Option("pulsar.client.authPluginClassName", Mode.ALL, text),
+    Option("pulsar.client.authParams", Mode.ALL, anything),
+    Option("pulsar.client.tlsTrustCertsFilePath", Mode.ALL, text),
+    Option("pulsar.client.tlsAllowInsecureConnection", Mode.ALL, boolean, False),
+    Option("pulsar.client.tlsHostnameVerificationEnable", Mode.ALL, boolean, True),
+    Option("pulsar.client.operationTimeoutMs", Mode.ALL, whole, 30_000),
+    # What is read or written.
+    Option("topic", Mode.ALL, text),
+    Option("topics", Mode.READS, names),
+    Option("topicsPattern", Mode.READS, text),
+    # Where reading begins and ends. The defaults differ by mode: see pybroker.spark.source.
+    Option("startingOffsets", Mode.READS, place, aliases=("starting_position",)),
+    Option("startingTime", Mode.READS, moment),
+    Option("endingOffsets", Mode.READ, place),
+    Option("endingTime", Mode.READ, moment),
+    Option("failOnDataLoss", Mode.READS, boolean, True),
+    # Streams.
+    Option("subscription", Mode.READ_STREAM, text),
+    Option("predefinedSubscription", Mode.READS, text),
+    Option("subscriptionPrefix", Mode.READS, text),
+    Option("maxBytesPerTrigger", Mode.READ_STREAM, whole),
+    Option("maxRowsPerTrigger", Mode.READ_STREAM, whole),
+    Option("maxEntriesPerTrigger", Mode.READ_STREAM, whole, aliases=("max_entries_per_trigger",)),
+    # Reading by tasks.
+    Option("pollTimeoutMs", Mode.READS, whole, 120_000),
+    Option("waitingForNonExistedTopic", Mode.READS, boolean, False),
+    Option("allowDifferentTopicSchemas", Mode.READS, boolean, False),
+    # Writing.
+    # Spark's own, which it hands to the sink with the others.
+    Option("checkpointLocation", Mode.WRITE_STREAM, text),
+    # How to tune the official Java client: there is none here.
+    Option("pulsar.client.*", Mode.ALL, anything),
+    Option("pulsar.admin.*", Mode.ALL, anything),
+    Option("pulsar.reader.*", Mode.READS, anything),
+    Option("pulsar.producer.*", Mode.WRITES, anything),
+)
+
+_BY_NAME: Final = {
+    name.lower(): option
+    for option in OPTIONS
+    if not option.is_prefix
+    for name in (option.name, *option.aliases)
+}
+_PREFIXES: Final = tuple(option for option in OPTIONS if option.is_prefix)
+
+Chosen = Mapping[str, Any]
+
+
+def chosen(given: Mapping[str, str], mode: Mode) -> Chosen:
+    """Every option of `mode` by its name in the table, with its default where nothing was said.
+
+    `mode` may be several together: then what is of any of them is taken. Raises NotAllowed.
+    """
+    values = {option.name: option.default for option in OPTIONS if option.modes & mode}
+    said: dict[str, str] = {}
+    for name, value in given.items():
+        option = _option(name, mode)
+        if option.is_prefix:
+            log.info("The option %s tunes the Java client and has no effect here", name)
+            continue
+        if option.name in said:
+            raise NotAllowed(
+                f"The options {said[option.name]} and {name} are two names of {option.name}: "
+                "give one of them"
+            )
+        said[option.name] = name
+        values[option.name] = _parsed(option, name, value)
+    return values
+
+
+def required(options: Chosen, name: str) -> Any:
+    """Raises NotAllowed."""
+    value = options.get(name)
+    if value is None:
+        raise NotAllowed(f'format("pulsar") needs the option {name}')
+    return value
+
+
+def _option(name: str, mode: Mode) -> Option:
+    option = _BY_NAME.get(name.lower()) or _by_prefix(name)
+    if option is None:
+        raise NotAllowed(f'format("pulsar") has no option {name}{_meant(name, mode)}')
+    if not option.modes & mode:
+        ways = [text for way, text in _MODE_NAMES.items() if way & option.modes]
+        raise NotAllowed(f"The option {name} is for {' and '.join(ways)}, not for {_named(mode)}")
+    return option
+
+
+def _by_prefix(name: str) -> Option | None:
+    return next(
+        (each for each in _PREFIXES if name.lower().startswith(each.name.rstrip("*"))), None
+    )
+
+
+def _named(mode: Mode) -> str:
+    return " or ".join(text for way, text in _MODE_NAMES.items() if way & mode)
+
+
+def _meant(name: str, mode: Mode) -> str:
+    known = {each: option.name for each, option in _BY_NAME.items() if option.modes & mode}
+    nearest = difflib.get_close_matches(name.lower(), known, n=1)
+    if nearest:
+        return f": did you mean {known[nearest[0]]}?"
+    return f"; it knows {', '.join(_known(mode))}"
+
+
+def _known(mode: Mode) -> Sequence[str]:
+    return [option.name for option in OPTIONS if option.modes & mode]
+
+
+def _parsed(option: Option, name: str, value: str) -> Any:
+    try:
+        return option.parse(value)
+    except ValueError as error:
+        raise NotAllowed(f"The option {name} is {value!r}; it takes {error}") from None

@@ -1,0 +1,94 @@
+import pytest
+
+from pybroker.errors import NotAllowed
+from pybroker.spark.endpoint import Endpoint
+from pybroker.spark.options import OPTIONS, Mode, chosen
+
+URL = {"service.url": "pulsar://somewhere:6650"}
+TOKEN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+
+
+def test_names_are_given_once():
+    names = [name.lower() for option in OPTIONS for name in (option.name, *option.aliases)]
+    assert len(names) == len(set(names))
+
+
+def test_an_unknown_option_is_refused_with_what_may_have_been_meant():
+    with pytest.raises(NotAllowed, match=r"no option startingOffset: did you mean startingOffsets"):
+        chosen(URL | {"startingOffset": "earliest"}, Mode.READ)
+
+
+def test_an_option_of_another_way_is_refused_with_its_way():
+    with pytest.raises(NotAllowed, match=r"endingOffsets is for spark\.read, not for spark\.readS"):
+        chosen(URL | {"endingOffsets": "latest"}, Mode.READ_STREAM)
+
+
+def test_capitals_do_not_matter():
+    assert chosen({"STARTINGOFFSETS": "Earliest"}, Mode.READ)["startingOffsets"] == "earliest"
+
+
+def test_names_of_earlier_versions_are_still_taken():
+    options = chosen({"service_url": "pulsar://a", "max_entries_per_trigger": "7"}, Mode.READS)
+    assert (options["service.url"], options["maxEntriesPerTrigger"]) == ("pulsar://a", 7)
+
+
+def test_two_names_of_one_option_are_refused():
+    with pytest.raises(NotAllowed, match=r"two names of service\.url"):
+        chosen(URL | {"service_url": "pulsar://b"}, Mode.READ)
+
+
+def test_options_that_tune_the_java_client_have_no_effect():
+    options = chosen(URL | {"pulsar.reader.receiverQueueSize": "100"}, Mode.READ)
+    assert options == chosen(URL, Mode.READ)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "wanted"),
+    [
+        ("maxBytesPerTrigger", "0", "a whole number above 0"),
+        ("maxBytesPerTrigger", "many", "a whole number above 0"),
+        ("failOnDataLoss", "maybe", "'true' or 'false'"),
+        ("startingOffsets", "[1]", "'earliest', 'latest' or a JSON object"),
+        ("startingTime", "yesterday", "milliseconds since 1970, or a JSON object"),
+        ("topics", " , ", "names, with commas"),
+        ("topic", " ", "some text"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_with_what_is_wanted(name, given, wanted):
+    with pytest.raises(NotAllowed, match=f"The option {name} is .*takes {wanted}"):
+        chosen(URL | {name: given}, Mode.READS)
+
+
+def test_without_a_service_url_there_is_no_endpoint():
+    with pytest.raises(NotAllowed, match=r"needs the option service\.url"):
+        Endpoint.of(chosen({}, Mode.READ))
+
+
+def token_of(params):
+    given = {"pulsar.client.authPluginClassName": TOKEN, "pulsar.client.authParams": params}
+    endpoint = Endpoint.of(chosen(URL | given, Mode.WRITE))
+    assert params not in repr(endpoint)
+    authentication = endpoint._authentication()
+    assert authentication.method == "token"
+    return authentication.data()
+
+
+def test_a_token_comes_as_the_java_client_takes_it(tmp_path):
+    assert token_of("token:abc") == b"abc"
+    assert token_of("abc") == b"abc"
+    assert token_of('{"token": "abc"}') == b"abc"
+    path = tmp_path / "token"
+    path.write_text("abc\n")
+    assert token_of(f"file://{path}") == b"abc"
+
+
+def test_credentials_of_no_known_kind_are_refused():
+    given = {"pulsar.client.authPluginClassName": "AuthenticationAthenz"}
+    with pytest.raises(NotAllowed, match="known are AuthenticationToken"):
+        Endpoint.of(chosen(URL | given, Mode.READ)).connect()
+
+
+def test_credentials_without_their_kind_are_refused():
+    endpoint = Endpoint.of(chosen(URL | {"pulsar.client.authParams": "token:abc"}, Mode.READ))
+    with pytest.raises(NotAllowed, match="authPluginClassName beside it"):
+        endpoint.connect()
