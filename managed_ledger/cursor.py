@@ -229,6 +229,12 @@ class ManagedCursor:
         if write is not None:
             await asyncio.shield(write)
 
+    async def replace_properties(self, properties: Mapping[str, str]) -> None:
+        """Durable when it returns."""
+        self.properties = dict(properties) if properties else NO_PROPERTIES
+        self._touch()
+        await self.flush()
+
     def mark_new(self) -> None:
         """It has never been written: the first flush does, acknowledgements or not."""
         self._dirty = True

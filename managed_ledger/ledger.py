@@ -31,7 +31,7 @@ from managed_ledger.position import Position
 from managed_ledger.recovery import CREATED_AT_MS
 from managed_ledger.steady_time import SteadyTime
 from managed_ledger.storage.backend import Backend, EntryRun
-from managed_ledger.trim import releasable
+from managed_ledger.trim import Retention, releasable
 
 log = logging.getLogger(__name__)
 ROLLOVER_RETRY_MS: Final = 10_000
@@ -288,14 +288,15 @@ class ManagedLedger:
         if self._appender.queued_entries:
             self._roll_when_due(self._current_since_ms + self.config.max_rollover_time_ms)
 
-    async def trim(self) -> None:
-        """Delete the ledgers that every durable cursor has consumed and retention releases.
+    async def trim(self, retention: Retention | None = None) -> None:
+        """Delete the ledgers that every durable cursor has consumed and retention releases (the
+        configured one, unless another is given).
 
         They leave the index first, so that nothing comes to depend on them meanwhile, then the
         list, then the disk.
         """
         self._check_open()
-        if not (released := self._releasable()):
+        if not (released := self._releasable(retention or self.config.retention)):
             return
         ids = [info.ledger_id for info in released]
         self._index.remove(ids)
@@ -447,12 +448,12 @@ class ManagedLedger:
         self._roll_not_before_ms = now_ms + self.config.min_rollover_time_ms
         self.touch()
 
-    def _releasable(self) -> list[LedgerInfo]:
+    def _releasable(self, retention: Retention) -> list[LedgerInfo]:
         slowest = self._cursors.slowest_durable()
         for kept_from in self.kept_from:
             needed = kept_from().before
             slowest = needed if slowest is None else min(slowest, needed)
-        return releasable(self._aged(), slowest, self.config.retention, self._time.now_ms())
+        return releasable(self._aged(), slowest, retention, self._time.now_ms())
 
     def _aged(self) -> list[LedgerInfo]:
         """The ledgers, with the times of their closing as the steady clock tells them."""

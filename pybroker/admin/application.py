@@ -15,6 +15,7 @@ from pybroker.admin.namespace_routes import NamespaceRoutes
 from pybroker.admin.schema_routes import SchemaRoutes
 from pybroker.admin.services import AdminServices
 from pybroker.admin.stats_routes import StatsRoutes
+from pybroker.admin.storage_routes import StorageRoutes
 from pybroker.admin.subscription_routes import SubscriptionRoutes
 from pybroker.admin.tenant_routes import TenantRoutes
 from pybroker.admin.topic_routes import TopicRoutes
@@ -28,6 +29,7 @@ AREAS = (
     NamespaceRoutes,
     TopicRoutes,
     StatsRoutes,
+    StorageRoutes,
     SubscriptionRoutes,
     SchemaRoutes,
     LookupRoutes,

@@ -1,4 +1,4 @@
-"""Single messages: the n-th that waits on a subscription, and the one at a position.
+"""Single messages: the n-th that waits on a subscription, or is stored; the one at a position.
 
 The body is the payload as the producer made it, decompressed; what is encrypted, and a chunk, is
 as it is stored. A batch is a sequence of [metadata size u32][SingleMessageMetadata][payload], and
@@ -9,7 +9,7 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -17,13 +17,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from managed_ledger.ledger_metadata import LedgerInfo
 from managed_ledger.position import Position
 from pybroker.admin.decompression import CannotDecompress, decompressed
-from pybroker.admin.routing import TOPIC, route, topic_of
+from pybroker.admin.finding import single
+from pybroker.admin.routing import TOPIC, number, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.topic_stats import iso_time
+from pybroker.broker.publish_time import first_published_at
 from pybroker.broker.topic import Topic
-from pybroker.errors import NotAllowed, SubscriptionNotFound, TopicNotFound
+from pybroker.errors import SubscriptionNotFound
 from pybroker.wire.message_metadata import BadEntry, parse_metadata, payload_of
 
 _NUMBER: Final = "{number:int}"
@@ -72,6 +75,8 @@ class MessageRoutes:
         return [
             route("GET", f"{subscription}/position/{_NUMBER}", self.peek),
             route("GET", f"{TOPIC}/ledger/{{ledger:int}}/entry/{_NUMBER}", self.by_id),
+            route("GET", f"{TOPIC}/examinemessage", self.examine),
+            route("GET", f"{TOPIC}/messageid/{{timestamp_ms:int}}", self.id_by_time),
         ]
 
     async def peek(self, request: Request) -> Response:
@@ -91,6 +96,34 @@ class MessageRoutes:
     async def by_id(self, request: Request) -> Response:
         topic = await self._topic(request)
         position = Position(request.path_params["ledger"], request.path_params["number"])
+        return await self._stored(topic, position)
+
+    async def examine(self, request: Request) -> Response:
+        """The n-th entry that is stored (?messagePosition, from 1), from ?initialPosition on."""
+        topic = await self._topic(request)
+        count = max(1, number(request, "messagePosition", default=1))
+        origin = request.query_params.get("initialPosition", "latest")
+        if origin not in ("earliest", "latest"):
+            raise HTTPException(412, "initialPosition is earliest or latest")
+        ledgers = topic.ledger.ledgers()
+        total = sum(info.entries for info in ledgers)
+        if not total:
+            raise HTTPException(412, f"{topic.name} holds no messages to examine")
+        index = min(count, total) - 1
+        position = _nth(ledgers, index if origin == "earliest" else total - 1 - index)
+        return await self._stored(topic, position)
+
+    async def id_by_time(self, request: Request) -> dict[str, int]:
+        """Of the first message that was published then or later; else of the next one."""
+        topic = await self._topic(request)
+        found = await first_published_at(topic.ledger, request.path_params["timestamp_ms"])
+        return {
+            "ledgerId": found.ledger_id,
+            "entryId": found.entry_id,
+            "partitionIndex": topic.name.partition,
+        }
+
+    async def _stored(self, topic: Topic, position: Position) -> Response:
         run = None
         if topic.ledger.has_entry(position):
             run = await topic.ledger.read(position, position, 1, 1)
@@ -99,13 +132,15 @@ class MessageRoutes:
         return await _answer(position, run.entries[0])
 
     async def _topic(self, request: Request) -> Topic:
-        name = topic_of(request)
-        if self._topics.tenants.partitions(name):
-            raise NotAllowed(f"{name} is partitioned: look at one of its partitions")
-        topic = await self._topics.get(name)
-        if topic is None:
-            raise TopicNotFound(f"{name} does not exist")
-        return topic
+        return await single(self._topics, topic_of(request), "look at")
+
+
+def _nth(ledgers: Sequence[LedgerInfo], index: int) -> Position:
+    for info in ledgers:
+        if index < info.entries:
+            return Position(info.ledger_id, index)
+        index -= info.entries
+    raise IndexError(index)
 
 
 async def _answer(position: Position, entry: bytes) -> Response:

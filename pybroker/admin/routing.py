@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from managed_ledger.position import Position
 from pybroker.errors import InvalidTopicName
 from pybroker.names import TopicName
 
@@ -115,6 +116,15 @@ def texts(value: Any) -> dict[str, str]:
     return value
 
 
+def message_id(body: Any) -> Position:
+    """From a message id in JSON."""
+    ids = (body.get("ledgerId"), body.get("entryId")) if isinstance(body, dict) else (None, None)
+    ledger_id, entry_id = ids
+    if type(ledger_id) is not int or type(entry_id) is not int:
+        raise HTTPException(400, 'A message id is {"ledgerId": …, "entryId": …}')
+    return Position(ledger_id, entry_id)
+
+
 def partitioned_metadata(partitions: int, properties: dict[str, str]) -> dict[str, Any]:
     """Apache Pulsar's PartitionedTopicMetadata."""
     metadata = {"partitions": partitions, "deleted": False}
@@ -123,6 +133,14 @@ def partitioned_metadata(partitions: int, properties: dict[str, str]) -> dict[st
 
 def flag(request: Request, name: str, default: bool = False) -> bool:
     return request.query_params.get(name, str(default)).lower() == "true"
+
+
+def number(request: Request, name: str, default: int) -> int:
+    """A query parameter."""
+    value = request.query_params.get(name, str(default))
+    if not value.isascii() or not value.lstrip("-").isdigit() or len(value) > 20:
+        raise HTTPException(400, f"{name} must be a number")
+    return int(value)
 
 
 def tenant_of(request: Request) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import Route
 
+from pybroker.admin.finding import each_part, existing, partitioned
 from pybroker.admin.rates import Rates
 from pybroker.admin.routing import TOPIC, flag, partitioned_metadata, route, topic_of
 from pybroker.admin.services import AdminServices
@@ -18,7 +19,7 @@ from pybroker.admin.topic_stats import (
     topic_stats,
 )
 from pybroker.broker.topic import Topic
-from pybroker.errors import PersistenceError, ServiceNotReady, TopicNotFound
+from pybroker.errors import PersistenceError, ServiceNotReady
 from pybroker.names import TopicName
 from pybroker.runtime import Pace
 
@@ -80,19 +81,14 @@ class StatsRoutes:
         return stats | {"ownerBroker": self._broker_id}
 
     async def _topic(self, name: TopicName) -> Topic:
-        topic = await self._topics.get(name)
-        if topic is None:
-            hint = "; it is partitioned: ask for partitioned-stats"
-            raise TopicNotFound(
-                f"{name} does not exist{hint if self._topics.tenants.partitions(name) else ''}"
-            )
-        return topic
+        hint = "; it is partitioned: ask for partitioned-stats"
+        return await existing(
+            self._topics, name, hint if self._topics.tenants.partitions(name) else ""
+        )
 
     async def _partitions(self, name: TopicName) -> list[Topic]:
-        count = self._topics.tenants.partitions(name)
-        if not count:
-            raise TopicNotFound(f"{name} is not a partitioned topic")
-        return [await self._topic(name.partition_at(index)) for index in range(count)]
+        partitioned(self._topics, name)
+        return [topic async for topic in each_part(self._topics, name)]
 
 
 async def _replayed(topic: Topic) -> None:

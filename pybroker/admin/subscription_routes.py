@@ -1,4 +1,4 @@
-"""Subscriptions: list, create, delete, skip, reset; on a partitioned topic, of every partition."""
+"""Subscriptions: list, create, delete, skip, expire, reset; of every partition of a topic."""
 
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -8,27 +8,46 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from managed_ledger.position import EARLIEST, LATEST, Position
-from pybroker.admin.routing import TOPIC, flag, read_json, read_object, route, topic_of
+from pybroker.admin.finding import each_part, single
+from pybroker.admin.routing import (
+    TOPIC,
+    flag,
+    message_id,
+    read_json,
+    read_object,
+    route,
+    texts,
+    topic_of,
+)
 from pybroker.admin.services import AdminServices
+from pybroker.broker.publish_time import first_published_at
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.tenants import Conflict
 from pybroker.broker.topic import Topic
-from pybroker.errors import SubscriptionNotFound, TopicNotFound
+from pybroker.broker.waiting_entries import nth_waiting
+from pybroker.errors import SubscriptionNotFound
 
-_TIME: Final = "{timestamp_ms:int}"
 _SUBSCRIPTION: Final = TOPIC + "/subscription/{subscription:segment}"
+_AGE: Final = "{age_s:int}"
 
 
 class SubscriptionRoutes:
     def __init__(self, services: AdminServices) -> None:
         self._topics = services.topics
+        self._clock = services.clock
 
     def routes(self) -> list[Route]:
         return [
             route("GET", f"{TOPIC}/subscriptions", self.list_all),
             route("PUT", _SUBSCRIPTION, self.create),
             route("DELETE", _SUBSCRIPTION, self.delete),
+            route("GET", f"{_SUBSCRIPTION}/properties", self.properties),
+            route("PUT", f"{_SUBSCRIPTION}/properties", self.set_properties),
             route("POST", f"{_SUBSCRIPTION}/skip_all", self.skip_all),
+            route("POST", f"{_SUBSCRIPTION}/skip/{{count:int}}", self.skip),
+            route("POST", f"{_SUBSCRIPTION}/expireMessages", self.expire_to_position),
+            route("POST", f"{_SUBSCRIPTION}/expireMessages/{_AGE}", self.expire_by_age),
+            route("POST", f"{TOPIC}/all_subscription/expireMessages/{_AGE}", self.expire_all),
             route("POST", f"{_SUBSCRIPTION}/resetcursor", self.reset_to_position),
             route("POST", f"{_SUBSCRIPTION}/resetcursor/{{timestamp_ms:int}}", self.reset_to_time),
         ]
@@ -42,7 +61,7 @@ class SubscriptionRoutes:
         name = request.path_params["subscription"]
         body = await read_json(request, "latest")
         first = _position(body)
-        properties = _properties(body)
+        properties = texts(body.get("properties") if isinstance(body, dict) else None)
         topics = [topic async for topic in self._each_topic(request)]
         if any(name in topic.subscriptions for topic in topics):
             raise Conflict(f"Subscription {name} of {topic_of(request)} already exists")
@@ -51,7 +70,7 @@ class SubscriptionRoutes:
             await topic.subscription(name, start, properties, create=True)
 
     async def delete(self, request: Request) -> None:
-        found = [subscription async for subscription in self._each(request)]
+        found = [subscription async for _, subscription in self._each(request)]
         if any(s.consumers for s in found) and not flag(request, "force"):
             raise HTTPException(
                 412,
@@ -62,61 +81,82 @@ class SubscriptionRoutes:
                 await topic.delete_subscription(found[0].name)
 
     async def skip_all(self, request: Request) -> None:
-        async for subscription in self._each(request):
+        async for _, subscription in self._each(request):
             await subscription.skip_all()
+
+    async def skip(self, request: Request) -> None:
+        """The first so many entries that wait; all, if there are fewer."""
+        await single(self._topics, topic_of(request), "skip entries of")
+        async for topic, subscription in self._each(request):
+            if count := request.path_params["count"]:
+                last = nth_waiting(topic.ledger, subscription.cursor, topic.hidden, count)
+                await subscription.skip_to(last or topic.max_read_position)
+
+    async def properties(self, request: Request) -> dict[str, str]:
+        async for _, subscription in self._each(request):
+            return dict(subscription.cursor.properties)
+        raise AssertionError("_each finds one or raises")
+
+    async def set_properties(self, request: Request) -> None:
+        properties = texts(await read_json(request))
+        async for _, subscription in self._each(request):
+            await subscription.cursor.replace_properties(properties)
+
+    async def expire_to_position(self, request: Request) -> None:
+        """All up to {ledgerId, entryId}; with isExcluded, all before it."""
+        await single(self._topics, topic_of(request), "expire the messages of")
+        body = await read_object(request)
+        position = _position(body)
+        async for _, subscription in self._each(request):
+            await subscription.skip_to(position.before if body.get("isExcluded") else position)
+
+    async def expire_by_age(self, request: Request) -> None:
+        """All that were published that many seconds ago, or before."""
+        async for topic, subscription in self._each(request):
+            await subscription.skip_to(await self._last_older(topic, request))
+
+    async def expire_all(self, request: Request) -> None:
+        async for topic in self._each_topic(request):
+            last = await self._last_older(topic, request)
+            for subscription in list(topic.subscriptions.values()):
+                await subscription.skip_to(last)
+
+    async def _last_older(self, topic: Topic, request: Request) -> Position:
+        younger_ms = self._clock.now_ms() - request.path_params["age_s"] * 1000 + 1
+        return topic.ledger.previous_position(await first_published_at(topic.ledger, younger_ms))
 
     async def reset_to_position(self, request: Request) -> None:
         """{ledgerId, entryId[, isExcluded]}: the next message; with isExcluded the one before."""
         body = await read_object(request)
         position = _position(body)
-        async for subscription in self._each(request):
+        async for _, subscription in self._each(request):
             excluded = body.get("isExcluded") and position not in (EARLIEST, LATEST)
             await subscription.seek(position.after if excluded else position)
 
     async def reset_to_time(self, request: Request) -> None:
-        async for subscription in self._each(request):
+        async for _, subscription in self._each(request):
             await subscription.seek_to_time(request.path_params["timestamp_ms"])
 
-    async def _each_topic(self, request: Request) -> AsyncIterator[Topic]:
-        """The topic, or the partitions of a partitioned one. Raises TopicNotFound."""
-        name = topic_of(request)
-        count = self._topics.tenants.partitions(name)
-        for part in [name.partition_at(index) for index in range(count)] or [name]:
-            topic = await self._topics.get(part)
-            if topic is None:
-                raise TopicNotFound(f"{part} does not exist")
-            yield topic
+    def _each_topic(self, request: Request) -> AsyncIterator[Topic]:
+        return each_part(self._topics, topic_of(request))
 
-    async def _each(self, request: Request) -> AsyncIterator[Subscription]:
+    async def _each(self, request: Request) -> AsyncIterator[tuple[Topic, Subscription]]:
         """Raises SubscriptionNotFound if no partition has it."""
         name = request.path_params["subscription"]
         found = False
         async for topic in self._each_topic(request):
             if name in topic.subscriptions:
                 found = True
-                yield topic.subscriptions[name]
+                yield topic, topic.subscriptions[name]
         if not found:
             raise SubscriptionNotFound(f"{topic_of(request)} has no subscription {name}")
-
-
-def _properties(body: Any) -> dict[str, str]:
-    found = body.get("properties") if isinstance(body, dict) else None
-    if found is not None and not (
-        isinstance(found, dict) and all(isinstance(value, str) for value in found.values())
-    ):
-        raise HTTPException(400, "properties must be an object whose values are text")
-    return found or {}
 
 
 def _position(body: Any) -> Position:
     """From a message id in JSON, or "earliest", or "latest"."""
     if body in ("latest", "earliest"):
         return LATEST if body == "latest" else EARLIEST
-    ids = (body.get("ledgerId"), body.get("entryId")) if isinstance(body, dict) else (None, None)
-    ledger_id, entry_id = ids
-    if type(ledger_id) is not int or type(entry_id) is not int:
-        raise HTTPException(400, 'A message id is {"ledgerId": …, "entryId": …}')
-    return Position(ledger_id, entry_id)
+    return message_id(body)
 
 
 def _mark_delete_before(first: Position, topic: Topic) -> Position | None:

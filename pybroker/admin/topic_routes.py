@@ -6,6 +6,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
 
+from managed_ledger.position import Position
+from pybroker.admin.finding import each_part, existing, names_of_parts, partitioned, single
 from pybroker.admin.routing import (
     TOPIC,
     TOPICS,
@@ -19,8 +21,6 @@ from pybroker.admin.routing import (
 )
 from pybroker.admin.services import AdminServices
 from pybroker.broker.topic import Topic
-from pybroker.errors import TopicNotFound
-from pybroker.names import TopicName
 
 
 class TopicRoutes:
@@ -40,6 +40,8 @@ class TopicRoutes:
             route("DELETE", f"{TOPIC}/partitions", self.delete_partitioned),
             route("PUT", f"{TOPIC}/unload", self.unload),
             route("POST", f"{TOPIC}/terminate", self.terminate),
+            route("POST", f"{TOPIC}/terminate/partitions", self.terminate_partitions),
+            route("POST", f"{TOPIC}/createMissedPartitions", self.create_missed_partitions),
             route("GET", f"{TOPIC}/lastMessageId", self.last_message_id),
         ]
 
@@ -63,13 +65,20 @@ class TopicRoutes:
         await self._topics.delete(topic_of(request), flag(request, "force"))
 
     async def unload(self, request: Request) -> None:
-        for name in self._topics_of(topic_of(request)):
+        for name in names_of_parts(self._topics, topic_of(request)):
             await self._topics.unload(name)
 
     async def terminate(self, request: Request) -> dict[str, int]:
-        topic = await self._topic(request)
-        position = await topic.terminate()
-        return {"ledgerId": position.ledger_id, "entryId": position.entry_id}
+        topic = await single(self._topics, topic_of(request), "terminate")
+        return _message_id(await topic.terminate())
+
+    async def terminate_partitions(self, request: Request) -> dict[str, dict[str, int]]:
+        """The last message's id, by the number of the partition."""
+        partitioned(self._topics, topic_of(request))
+        return {
+            str(topic.name.partition): _message_id(await topic.terminate())
+            async for topic in each_part(self._topics, topic_of(request))
+        }
 
     async def last_message_id(self, request: Request) -> dict[str, int]:
         topic = await self._topic(request)
@@ -97,22 +106,19 @@ class TopicRoutes:
         count, _ = _partitioned(await read_json(request))
         await self._topics.update_partitions(topic_of(request), count)
 
+    async def create_missed_partitions(self, request: Request) -> None:
+        """None is ever missing: a partition is made when it is first asked for."""
+        partitioned(self._topics, topic_of(request))
+
     async def delete_partitioned(self, request: Request) -> None:
         await self._topics.delete_partitioned(topic_of(request), flag(request, "force"))
 
-    def _topics_of(self, name: TopicName) -> list[TopicName]:
-        """The topic itself, or the partitions of a partitioned one. Raises TopicNotFound."""
-        count = self._tenants.partitions(name)
-        if not count and not self._topics.exists(name):
-            raise TopicNotFound(f"{name} does not exist")
-        return [name.partition_at(index) for index in range(count)] or [name]
-
     async def _topic(self, request: Request) -> Topic:
-        name = topic_of(request)
-        topic = await self._topics.get(name)
-        if topic is None:
-            raise TopicNotFound(f"{name} does not exist")
-        return topic
+        return await existing(self._topics, topic_of(request))
+
+
+def _message_id(position: Position) -> dict[str, int]:
+    return {"ledgerId": position.ledger_id, "entryId": position.entry_id}
 
 
 def _partitioned(body: Any) -> tuple[int, dict[str, str]]:

@@ -153,7 +153,7 @@ async def subscription_stats(
         **{field: _total(consumers, field) for field in _OUT_FIELDS},
         "msgBacklog": backlog,
         "msgBacklogNoDelayed": backlog,
-        "backlogSize": _size_of(backlog, topic) if wanted.backlog_size else -1,
+        "backlogSize": size_of(backlog, topic) if wanted.backlog_size else -1,
         "earliestMsgPublishTimeInBacklog": (
             await _earliest_publish_time(subscription) if wanted.earliest_time else 0
         ),
@@ -362,7 +362,7 @@ def _transactions(topic: Topic, now_ms: int) -> Stats:
     return stats
 
 
-def _size_of(entries: int, topic: Topic) -> int:
+def size_of(entries: int, topic: Topic) -> int:
     """Of that many average entries: which ones they are is not worth looking up."""
     ledger = topic.ledger
     all_entries = sum(info.entries for info in ledger.ledgers())

@@ -6,11 +6,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
 
+from pybroker.admin.finding import existing
 from pybroker.admin.routing import read_json, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
-from pybroker.errors import SubscriptionNotFound, TopicNotFound, TransactionNotFound
+from pybroker.errors import SubscriptionNotFound, TransactionNotFound
 from pybroker.names import COORDINATOR_ASSIGN, TxnId
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.transaction.metadata_store import TransactionMetadata
@@ -164,11 +165,7 @@ class TransactionRoutes:
         return subscription
 
     async def _topic(self, request: Request) -> Topic:
-        name = topic_of(request)
-        topic = await self._topics.get(name)
-        if topic is None:
-            raise TopicNotFound(f"{name} does not exist")
-        return topic
+        return await existing(self._topics, topic_of(request))
 
 
 def _txn_id(request: Request) -> TxnId:

@@ -125,6 +125,16 @@ class UnackedEntries:
                 taken.setdefault(position[0], []).append(position[1])
         return taken
 
+    def up_to(self, position: tuple[int, int]) -> list[tuple[int, int]]:
+        """Those at or before `position`."""
+        return [
+            (ledger_id, entry_id)
+            for ledger_id, entries in self._ledgers.items()
+            if ledger_id <= position[0]
+            for entry_id in entries
+            if (ledger_id, entry_id) <= position
+        ]
+
     def take_all(self) -> EntryIds:
         """Forget everything; returns it in log order."""
         taken = {ledger_id: sorted(entries) for ledger_id, entries in sorted(self._ledgers.items())}

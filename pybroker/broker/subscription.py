@@ -395,18 +395,22 @@ class Subscription:
         """The next message is the first published at `timestamp_ms` or later."""
         await self.seek(await first_published_at(self._topic.ledger, timestamp_ms))
 
-    async def skip_all(self) -> None:
-        """Acknowledge the whole backlog; messages of open transactions are still to come.
-
-        Raises ServiceNotReady.
+    async def skip_to(self, position: Position) -> None:
+        """Acknowledge everything up to `position`, whoever holds it; messages of open transactions
+        are still to come. Raises ServiceNotReady.
         """
         self._check_open()
         self._damage = None
-        self.cursor.mark_delete(self._topic.max_read_position)
-        self._redelivery_counts.clear()
-        if self._dispatcher is not None:
-            self._dispatcher.rewind()
+        self.cursor.mark_delete(min(position, self._topic.max_read_position))
+        mark = self.cursor.mark_delete_position
+        for consumer in self.consumers:
+            if self._dispatcher is not None:
+                self._dispatcher.release(consumer, consumer.unacked.up_to(mark))
+        self.notify()
         await self.cursor.flush()
+
+    async def skip_all(self) -> None:
+        await self.skip_to(self._topic.max_read_position)
 
     # -- life
 

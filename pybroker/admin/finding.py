@@ -1,0 +1,45 @@
+"""The topics that a route is about."""
+
+from collections.abc import AsyncIterator
+
+from pybroker.broker.topic import Topic
+from pybroker.broker.topics import Topics
+from pybroker.errors import NotAllowed, TopicNotFound
+from pybroker.names import TopicName
+
+
+async def existing(topics: Topics, name: TopicName, hint: str = "") -> Topic:
+    """Loaded if need be. Raises TopicNotFound."""
+    topic = await topics.get(name)
+    if topic is None:
+        raise TopicNotFound(f"{name} does not exist{hint}")
+    return topic
+
+
+async def single(topics: Topics, name: TopicName, what: str) -> Topic:
+    """A topic that has no partitions. Raises NotAllowed where it has."""
+    if topics.tenants.partitions(name):
+        raise NotAllowed(f"{name} is partitioned: {what} one of its partitions")
+    return await existing(topics, name)
+
+
+def partitioned(topics: Topics, name: TopicName) -> int:
+    """How many partitions it has. Raises TopicNotFound if it is none with partitions."""
+    if not (count := topics.tenants.partitions(name)):
+        raise TopicNotFound(f"{name} is not a partitioned topic")
+    return count
+
+
+def names_of_parts(topics: Topics, name: TopicName) -> list[TopicName]:
+    """The topic itself, or the partitions of a partitioned one. Raises TopicNotFound."""
+    count = topics.tenants.partitions(name)
+    if not count and not topics.exists(name):
+        raise TopicNotFound(f"{name} does not exist")
+    return [name.partition_at(index) for index in range(count)] or [name]
+
+
+async def each_part(topics: Topics, name: TopicName) -> AsyncIterator[Topic]:
+    """The same, loaded one after the other."""
+    count = topics.tenants.partitions(name)
+    for part in [name.partition_at(index) for index in range(count)] or [name]:
+        yield await existing(topics, part)

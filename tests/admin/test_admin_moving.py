@@ -1,0 +1,245 @@
+"""Subscriptions that an operator moves on, and topics that an operator empties."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from pybroker.client import Client, Consumer, ConsumerType, InitialPosition, Timeout
+from pybroker.testing import RunningBroker
+
+P = "/admin/v2/persistent"
+
+
+@pytest.fixture
+def client(admin_broker: RunningBroker) -> Iterator[Client]:
+    client = Client(admin_broker.service_url, enable_transaction=True)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def audited(admin: httpx.Client, client: Client, topic: str) -> str:
+    """Five messages wait on subscription audit, in entries 0 to 4."""
+    admin.put(f"{P}/{topic}/subscription/audit", json="earliest")
+    publish(client, topic, 5)
+    return topic
+
+
+def publish(client: Client, topic: str, count: int) -> None:
+    producer = client.create_producer(f"persistent://{topic}")
+    for number in range(count):
+        producer.send(b"%d" % number)
+    producer.close()
+
+
+def subscription_stats(admin: httpx.Client, topic: str) -> Any:
+    return admin.get(f"{P}/{topic}/stats").json()["subscriptions"]["audit"]
+
+
+def backlog(admin: httpx.Client, topic: str) -> Any:
+    return subscription_stats(admin, topic)["msgBacklog"]
+
+
+def ledger_of(admin: httpx.Client, topic: str) -> Any:
+    return admin.get(f"{P}/{topic}/internalStats").json()["ledgers"][-1]["ledgerId"]
+
+
+def receive_all(consumer: Consumer) -> list[bytes]:
+    received = []
+    try:
+        while True:
+            received.append(consumer.receive(timeout_millis=300).data())
+    except Timeout:
+        return received
+
+
+def test_so_many_entries_are_skipped_and_those_acknowledged_do_not_count(
+    admin: httpx.Client, client: Client, audited: str
+) -> None:
+    consumer = client.subscribe(f"persistent://{audited}", "audit")
+    consumer.receive(timeout_millis=5000)
+    consumer.acknowledge(consumer.receive(timeout_millis=5000))  # entry 1
+    consumer.close()
+    assert admin.post(f"{P}/{audited}/subscription/audit/skip/2").status_code == 204
+    consumer = client.subscribe(f"persistent://{audited}", "audit")
+    assert receive_all(consumer) == [b"3", b"4"]
+
+
+def test_what_is_skipped_is_no_longer_owed_by_who_holds_it(
+    admin: httpx.Client, client: Client, audited: str
+) -> None:
+    consumer = client.subscribe(f"persistent://{audited}", "audit", ConsumerType.Shared)
+    assert len(receive_all(consumer)) == 5
+    admin.post(f"{P}/{audited}/subscription/audit/skip/3")
+    assert subscription_stats(admin, audited)["unackedMessages"] == 2
+    consumer.redeliver_unacknowledged_messages()
+    assert receive_all(consumer) == [b"3", b"4"]
+
+
+def test_skipping_more_than_there_is_skips_everything_and_nothing_skips_nothing(
+    admin: httpx.Client, audited: str
+) -> None:
+    path = f"{P}/{audited}/subscription/audit/skip"
+    assert admin.post(f"{path}/0").status_code == 204
+    assert backlog(admin, audited) == 5
+    assert admin.post(f"{path}/99").status_code == 204
+    assert backlog(admin, audited) == 0
+
+
+def test_messages_of_an_open_transaction_are_not_skipped(
+    admin: httpx.Client, client: Client, audited: str
+) -> None:
+    txn = client.new_transaction()
+    client.create_producer(f"persistent://{audited}").send(b"later", txn=txn)
+    admin.post(f"{P}/{audited}/subscription/audit/skip/99")
+    admin.post(f"{P}/{audited}/subscription/audit/expireMessages/0")
+    admin.delete(f"{P}/{audited}/truncate")
+    txn.commit()
+    consumer = client.subscribe(f"persistent://{audited}", "audit")
+    assert receive_all(consumer) == [b"later"]
+
+
+def test_skipping_on_a_partitioned_topic_is_refused(admin: httpx.Client, namespace: str) -> None:
+    admin.put(f"{P}/{namespace}/wide/partitions", json=2)
+    admin.put(f"{P}/{namespace}/wide/subscription/audit")
+    answer = admin.post(f"{P}/{namespace}/wide/subscription/audit/skip/1")
+    assert (answer.status_code, "partitioned" in answer.text) == (405, True)
+
+
+def test_messages_expire_up_to_a_position_or_before_it(admin: httpx.Client, audited: str) -> None:
+    path = f"{P}/{audited}/subscription/audit/expireMessages"
+    second = {"ledgerId": ledger_of(admin, audited), "entryId": 1}
+    assert admin.post(path, json=second | {"isExcluded": True}).status_code == 204
+    assert backlog(admin, audited) == 4
+    assert admin.post(path, json=second).status_code == 204
+    assert backlog(admin, audited) == 3
+    assert admin.post(path, json={"ledgerId": "x"}).status_code == 400
+
+
+def test_messages_expire_by_age_on_one_subscription_or_on_all(
+    admin: httpx.Client, audited: str
+) -> None:
+    admin.put(f"{P}/{audited}/subscription/other", json="earliest")
+    path = f"{P}/{audited}/subscription/audit/expireMessages"
+    assert admin.post(f"{path}/3600").status_code == 204
+    assert backlog(admin, audited) == 5
+    assert admin.post(f"{path}/0").status_code == 204
+    stats = admin.get(f"{P}/{audited}/stats").json()["subscriptions"]
+    assert (stats["audit"]["msgBacklog"], stats["other"]["msgBacklog"]) == (0, 5)
+    assert admin.post(f"{P}/{audited}/all_subscription/expireMessages/0").status_code == 204
+    assert admin.get(f"{P}/{audited}/stats").json()["subscriptions"]["other"]["msgBacklog"] == 0
+
+
+def test_a_missing_subscription_does_not_expire(admin: httpx.Client, topic: str) -> None:
+    path = f"{P}/{topic}/subscription/none"
+    assert admin.post(f"{path}/expireMessages/0").status_code == 404
+    assert admin.post(f"{path}/skip/1").status_code == 404
+    assert admin.get(f"{path}/properties").status_code == 404
+
+
+def test_properties_of_a_subscription_are_replaced_and_outlive_an_unload(
+    admin: httpx.Client, audited: str
+) -> None:
+    path = f"{P}/{audited}/subscription/audit/properties"
+    assert admin.get(path).json() == {}
+    assert admin.put(path, json={"team": "billing"}).status_code == 204
+    assert admin.put(path, json={"owner": "ann"}).status_code == 204
+    admin.put(f"{P}/{audited}/unload")
+    assert admin.get(path).json() == {"owner": "ann"}
+    assert admin.put(path, json={"owner": 1}).status_code == 400
+
+
+def test_truncating_deletes_what_is_stored_whatever_retention_says(
+    admin: httpx.Client, client: Client, audited: str
+) -> None:
+    assert admin.delete(f"{P}/{audited}/truncate").status_code == 204
+    assert backlog(admin, audited) == 0
+    assert admin.get(f"{P}/{audited}/internalStats").json()["numberOfEntries"] == 0
+    publish(client, audited, 1)
+    consumer = client.subscribe(f"persistent://{audited}", "audit")
+    assert receive_all(consumer) == [b"0"]
+
+
+def test_trimming_leaves_what_waits(admin: httpx.Client, audited: str) -> None:
+    assert admin.post(f"{P}/{audited}/trim").status_code == 204
+    assert backlog(admin, audited) == 5
+
+
+def test_a_backlog_is_sized_from_a_message_id_on(admin: httpx.Client, audited: str) -> None:
+    first = {"ledgerId": ledger_of(admin, audited), "entryId": 0}
+    whole = admin.put(f"{P}/{audited}/backlogSize", json=first).json()
+    assert whole == admin.get(f"{P}/{audited}/stats").json()["storageSize"]
+    last = admin.put(f"{P}/{audited}/backlogSize", json=first | {"entryId": 4}).json()
+    assert last == whole // 5
+
+
+def test_messages_are_examined_from_either_end(admin: httpx.Client, audited: str) -> None:
+    def examined(**query: str | int) -> bytes:
+        answer = admin.get(f"{P}/{audited}/examinemessage", params=query)
+        assert answer.status_code == 200
+        return answer.content
+
+    assert examined() == b"4"
+    assert examined(initialPosition="latest", messagePosition=2) == b"3"
+    assert examined(initialPosition="earliest", messagePosition=2) == b"1"
+    assert examined(initialPosition="earliest", messagePosition=99) == b"4"
+
+
+def test_an_impossible_examination_is_refused(admin: httpx.Client, topic: str) -> None:
+    path = f"{P}/{topic}/examinemessage"
+    assert admin.get(path).status_code == 412  # nothing is there
+    assert admin.get(path, params={"messagePosition": "x"}).status_code == 400
+    assert admin.get(path, params={"initialPosition": "middle"}).status_code == 412
+
+
+def test_a_message_is_found_by_time(admin: httpx.Client, audited: str) -> None:
+    found = admin.get(f"{P}/{audited}/messageid/0").json()
+    assert found == {"ledgerId": ledger_of(admin, audited), "entryId": 0, "partitionIndex": -1}
+    assert admin.get(f"{P}/{audited}/messageid/99999999999999").json()["entryId"] == 5
+
+
+def test_internal_info_lists_ledgers_and_cursors(
+    admin: httpx.Client, audited: str, namespace: str
+) -> None:
+    info = admin.get(f"{P}/{audited}/internal-info").json()
+    assert sum(ledger["entries"] for ledger in info["ledgers"]) == 5
+    assert info["cursors"]["audit"]["markDelete"]["entryId"] == -1
+    admin.put(f"{P}/{namespace}/wide/partitions", json=2)
+    parts = admin.get(f"{P}/{namespace}/wide/internal-info").json()["partitions"]
+    assert [name[-11:] for name in sorted(parts)] == ["partition-0", "partition-1"]
+
+
+def test_every_partition_is_terminated_and_none_is_missing(
+    admin: httpx.Client, namespace: str, topic: str
+) -> None:
+    path = f"{P}/{namespace}/wide"
+    admin.put(f"{path}/partitions", json=2)
+    assert admin.post(f"{path}/createMissedPartitions").status_code == 204
+    assert admin.post(f"{path}/terminate").status_code == 405
+    ended = admin.post(f"{path}/terminate/partitions").json()
+    assert sorted(ended) == ["0", "1"]
+    assert admin.post(f"{P}/{topic}/terminate/partitions").status_code == 404
+    assert admin.post(f"{P}/{topic}/createMissedPartitions").status_code == 404
+
+
+def test_nothing_is_offloaded(admin: httpx.Client, topic: str) -> None:
+    assert admin.get(f"{P}/{topic}/offload").json()["status"] == "NOT_RUN"
+    answer = admin.put(f"{P}/{topic}/offload", json={"ledgerId": 0, "entryId": 0})
+    assert (answer.status_code, "no offloader" in answer.text) == (412, True)
+
+
+@pytest.mark.parametrize("kind", list(ConsumerType), ids=str)
+def test_consumers_of_every_type_go_on_behind_what_was_skipped(
+    admin: httpx.Client, client: Client, topic: str, kind: ConsumerType
+) -> None:
+    consumer = client.subscribe(
+        f"persistent://{topic}", "audit", kind, initial_position=InitialPosition.Earliest
+    )
+    publish(client, topic, 3)
+    assert len(receive_all(consumer)) == 3
+    admin.post(f"{P}/{topic}/subscription/audit/skip/3")
+    publish(client, topic, 2)
+    assert receive_all(consumer) == [b"0", b"1"]
+    assert backlog(admin, topic) == 2
