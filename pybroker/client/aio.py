@@ -203,9 +203,16 @@ class Client:
 
     # --- transactions -----------------------------------------------------------------------
 
-    async def new_transaction(self, timeout_ms: int = 60_000) -> Transaction:
-        """The broker aborts it if it has not ended `timeout_ms` from now."""
-        return await self._transactions().new_transaction(timeout_ms)
+    async def new_transaction(
+        self, timeout_ms: int = 60_000, beside: TxnId | None = None
+    ) -> Transaction:
+        """The broker aborts it if it has not ended `timeout_ms` from now. `beside`: of the same
+        coordinator as that one, so that they may commit together."""
+        return await self._transactions().new_transaction(timeout_ms, beside)
+
+    async def commits_together(self) -> bool:
+        """Whether the broker commits several transactions by one decision; Apache Pulsar cannot."""
+        return await self._transactions().commits_together()
 
     def attach_transaction(self, txn_id: TxnId) -> Transaction:
         """Another process's transaction, to publish and acknowledge in, and to end.

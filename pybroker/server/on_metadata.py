@@ -44,6 +44,7 @@ def connect(session: "Session", command: pb.CommandConnect) -> None:
         feature_flags=pb.FeatureFlags(
             supports_partial_producer=True,
             supports_get_partitioned_metadata_without_auto_creation=True,
+            supports_committing_together=True,
         ),
     )
     session.send_command(pb.BaseCommand(type=_TYPE.CONNECTED, connected=answer))

@@ -1,7 +1,7 @@
 """The transaction commands of PIP-31, each answered in the response message of its own."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pybroker.broker.txn_participants import (
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _TYPE = pb.BaseCommand
 _MAX_ADDED: Final = 1000  # participants, by one command; clients add one
+MAX_TOGETHER: Final = 1000
 
 # Which response answers which command: its type and its field in BaseCommand.
 _RESPONSES: Final[dict[type, tuple[Any, str]]] = {
@@ -166,8 +167,25 @@ def _check_count(added: int) -> None:
 
 def end_txn(session: "Session", command: pb.CommandEndTxn) -> Awaitable[TxnId]:
     txn_id, action, principal = _txn_id(command), _action(command), session.principal
+    if command.together_with:
+        return _commit_together(session, txn_id, action, command.together_with)
     return _on_coordinator(
         session, txn_id.most, lambda coordinator: coordinator.end(txn_id, action, principal)
+    )
+
+
+def _commit_together(
+    session: "Session", txn_id: TxnId, action: TxnAction, others: Sequence[int]
+) -> Awaitable[TxnId]:
+    if action is not TxnAction.COMMIT:
+        raise NotAllowed("Transactions commit together; abort each of them by itself")
+    if len(others) > MAX_TOGETHER:
+        raise NotAllowed(f"{len(others)} transactions are too many: commit up to {MAX_TOGETHER}")
+    least_bits, principal = list(others), session.principal
+    return _on_coordinator(
+        session,
+        txn_id.most,
+        lambda coordinator: coordinator.commit_together(txn_id, least_bits, principal),
     )
 
 

@@ -17,7 +17,7 @@ it fails whoever waits, and `Coordinators` opens a new one from the log.
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -25,7 +25,7 @@ from typing import Any, Final
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.names import TxnId
-from pybroker.runtime import Clock, Tasks
+from pybroker.runtime import Clock, Pace, Tasks
 from pybroker.transaction.metadata_store import (
     ChangeStatus,
     CoordinatorLimits,
@@ -40,6 +40,7 @@ from pybroker.transaction.transaction_log import TransactionLog
 from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnAction, TxnStatus
 
 _FULL_WAIT_S: Final = 0.1
+_DRIVEN_A_TURN: Final = 50  # of those that commit together
 
 log = logging.getLogger(__name__)
 
@@ -179,10 +180,57 @@ class TransactionCoordinator:
             return self._refused(local_id, refusal)
         if decision is not None:
             self._start_end(local_id, action, decision)
+        return self._following(local_id)
+
+    def commit_together(
+        self, txn_id: TxnId, others: Sequence[int], principal: str | None
+    ) -> asyncio.Future[TxnId]:
+        """Commit `txn_id` and others of this coordinator by one decision: all of them, or none.
+
+        The others are followed first: who sees a part of `txn_id` finds theirs. (A recovery ends
+        them side by side.) Idempotent. Raises, or fails with, what `end` does, and InvalidTxnStatus
+        where some have committed before and others have not.
+        """
+        self._check_open()
+        local_ids = list(dict.fromkeys([*others, txn_id.least]))
+        self._store.forget_old_outcomes(self._served_ms())
+        try:
+            decisions = self._store.decide_commit_together(
+                local_ids, principal, self._clock.now_ms()
+            )
+        except InvalidTxnStatus as refusal:
+            running = next(filter(self._is_undecided, local_ids), txn_id.least)
+            return self._refused(running, refusal)
+        if decisions:
+            self._start_commit_together(local_ids, decisions)
+        return self._all_followed(local_ids, txn_id)
+
+    def _all_followed(self, local_ids: Sequence[int], txn_id: TxnId) -> asyncio.Future[TxnId]:
+        all_followed: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
+        left = len(local_ids)
+
+        def one_followed(followed: asyncio.Future[TxnId]) -> None:
+            nonlocal left
+            left -= 1
+            if (error := followed.exception()) is not None:
+                fail(all_followed, error)
+            elif not left and not all_followed.done():
+                all_followed.set_result(txn_id)
+
+        for local_id in local_ids:
+            self._following(local_id).add_done_callback(one_followed)
+        return all_followed
+
+    def _is_undecided(self, local_id: int) -> bool:
+        running = self._ends.get(local_id)
+        return running is not None and not running.decided
+
+    def _following(self, local_id: int) -> asyncio.Future[TxnId]:
+        """Done when all participants have followed the end that runs, or ran."""
         followed: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
         running = self._ends.get(local_id)
         if running is None:
-            followed.set_result(txn_id)
+            followed.set_result(TxnId(self.coordinator_id, local_id))
         else:
             running.followed.append(followed)
         return followed
@@ -235,7 +283,38 @@ class TransactionCoordinator:
         self._ends[local_id] = _Ending()
         self._log_then(decision, partial(self._end_decided, local_id, action))
 
-    def _end_decided(self, local_id: int, action: TxnAction, error: Exception | None) -> None:
+    def _start_commit_together(
+        self, local_ids: Sequence[int], decisions: Sequence[ChangeStatus]
+    ) -> None:
+        for local_id in local_ids:
+            self._timeouts.remove(local_id)
+            self._ends[local_id] = _Ending()
+        self._log.append_together(decisions, partial(self._group_decided, local_ids))
+        for decision in decisions:
+            self._store.apply(decision)
+        self._snapshot_if_due()
+
+    def _group_decided(self, local_ids: Sequence[int], error: Exception | None) -> None:
+        if error is None:
+            self._tasks.start(self._drive(local_ids), f"the commit of {len(local_ids)} together")
+
+    async def _drive(self, local_ids: Sequence[int]) -> None:
+        """Some in a turn; the last one when all others have been followed."""
+        *others, leader = local_ids
+        if others:
+            self._all_followed(others, TxnId(self.coordinator_id, leader)).add_done_callback(
+                lambda all_followed: self._end_decided(
+                    leader, TxnAction.COMMIT, all_followed.exception()
+                )
+            )
+        else:
+            self._end_decided(leader, TxnAction.COMMIT, None)
+        pace = Pace(_DRIVEN_A_TURN)
+        for local_id in others:
+            self._end_decided(local_id, TxnAction.COMMIT, None)
+            await pace.step()
+
+    def _end_decided(self, local_id: int, action: TxnAction, error: BaseException | None) -> None:
         if error is not None or self._closed:
             # The log failed and whoever waits was told. Recovery goes on from what is durable.
             log.info("Transaction (%s,%s) is not ended here", self.coordinator_id, local_id)
@@ -387,7 +466,7 @@ class TransactionCoordinator:
         )
 
 
-def fail(waiting: asyncio.Future[Any], error: Exception) -> None:
+def fail(waiting: asyncio.Future[Any], error: BaseException) -> None:
     if not waiting.done():
         waiting.set_exception(error)
         waiting.exception()  # retrieved: nobody may be waiting

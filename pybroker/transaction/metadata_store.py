@@ -9,7 +9,7 @@ Live transactions are kept whole. Of an ended one only the outcome stays, for th
 that an END is idempotent and a participant that asks gets the truth.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -180,6 +180,24 @@ class TransactionMetadataStore:
                 f"{wanted.name}"
             )
         return ChangeStatus(local_id, wanted, now_ms)
+
+    def decide_commit_together(
+        self, local_ids: Sequence[int], principal: str | None, now_ms: int
+    ) -> list[ChangeStatus]:
+        """Empty: that very end is under way, or was done. Raises as `decide_end`, and also where
+        some have committed and others have not: it is all of them or none.
+        """
+        decisions = [
+            self.decide_end(local_id, TxnAction.COMMIT, principal, now_ms) for local_id in local_ids
+        ]
+        made = [decision for decision in decisions if decision is not None]
+        if 0 < len(made) < len(decisions):
+            committed = local_ids[decisions.index(None)]
+            raise InvalidTxnStatus(
+                f"Transaction {self._name(committed)} has committed and "
+                f"{self._name(made[0].local_id)} is OPEN: they cannot commit together any more"
+            )
+        return made
 
     def decide_ended(self, local_id: int, action: TxnAction, now_ms: int) -> ChangeStatus:
         """Every participant has ended `local_id`."""

@@ -98,6 +98,13 @@ class SnapshotLog(Generic[R]):
         elif count >= _RECORDS_PER_ENTRY:
             self._write_gathered()
 
+    def append_together(self, records: Sequence[R], done: Done) -> None:
+        """As `append`, in one entry: durable together or not at all."""
+        self._write_gathered()
+        self.records_since_snapshot += len(records)
+        self._gathered, self._gathered_done = list(records), [done]
+        self._write_gathered()
+
     def _write_gathered(self) -> None:
         if self._gathered:
             entry, done = self._encode(self._gathered), self._gathered_done

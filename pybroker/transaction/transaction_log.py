@@ -148,6 +148,10 @@ class TransactionLog:
         """Queue it, now; `done` is told when it is durable, or why it is not."""
         self._log.append(record, done)
 
+    def append_together(self, records: Sequence[Record], done: Done) -> None:
+        """As `append`, in one entry: durable together or not at all."""
+        self._log.append_together(records, done)
+
     @property
     def records_since_snapshot(self) -> int:
         return self._log.records_since_snapshot

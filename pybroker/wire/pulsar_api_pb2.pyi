@@ -407,7 +407,7 @@ class CommandConnect(_message.Message):
     def __init__(self, client_version: _Optional[str] = ..., auth_method: _Optional[_Union[AuthMethod, str]] = ..., auth_method_name: _Optional[str] = ..., auth_data: _Optional[bytes] = ..., protocol_version: _Optional[int] = ..., proxy_to_broker_url: _Optional[str] = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., feature_flags: _Optional[_Union[FeatureFlags, _Mapping]] = ..., proxy_version: _Optional[str] = ...) -> None: ...
 
 class FeatureFlags(_message.Message):
-    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery")
+    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "supports_committing_together")
     SUPPORTS_AUTH_REFRESH_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_BROKER_ENTRY_METADATA_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_PARTIAL_PRODUCER_FIELD_NUMBER: _ClassVar[int]
@@ -417,6 +417,7 @@ class FeatureFlags(_message.Message):
     SUPPORTS_TOPIC_WATCHER_RECONCILE_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_SCALABLE_TOPICS_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_TC_METADATA_DISCOVERY_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTS_COMMITTING_TOGETHER_FIELD_NUMBER: _ClassVar[int]
     supports_auth_refresh: bool
     supports_broker_entry_metadata: bool
     supports_partial_producer: bool
@@ -426,7 +427,8 @@ class FeatureFlags(_message.Message):
     supports_topic_watcher_reconcile: bool
     supports_scalable_topics: bool
     supports_tc_metadata_discovery: bool
-    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., supports_scalable_topics: bool = ..., supports_tc_metadata_discovery: bool = ...) -> None: ...
+    supports_committing_together: bool
+    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., supports_scalable_topics: bool = ..., supports_tc_metadata_discovery: bool = ..., supports_committing_together: bool = ...) -> None: ...
 
 class CommandConnected(_message.Message):
     __slots__ = ("server_version", "protocol_version", "max_message_size", "feature_flags")
@@ -731,18 +733,20 @@ class CommandAddSubscriptionToTxnResponse(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class CommandEndTxn(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "txn_action", "scalable")
+    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "txn_action", "scalable", "together_with")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXN_ACTION_FIELD_NUMBER: _ClassVar[int]
     SCALABLE_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_WITH_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     txn_action: TxnAction
     scalable: bool
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., scalable: bool = ...) -> None: ...
+    together_with: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., scalable: bool = ..., together_with: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CommandEndTxnResponse(_message.Message):
     __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")

@@ -72,9 +72,15 @@ class Client:
         """The partitions' names; the topic's own name if it has none."""
         return self._thread.call(self._core.get_topic_partitions(topic))
 
-    def new_transaction(self, timeout_ms: int = 60_000) -> Transaction:
-        """The broker aborts it if it has not ended `timeout_ms` from now."""
-        return Transaction(self._thread, self._thread.call(self._core.new_transaction(timeout_ms)))
+    def new_transaction(self, timeout_ms: int = 60_000, beside: TxnId | None = None) -> Transaction:
+        """The broker aborts it if it has not ended `timeout_ms` from now. `beside`: of the same
+        coordinator as that one, so that they may commit together."""
+        core = self._thread.call(self._core.new_transaction(timeout_ms, beside))
+        return Transaction(self._thread, core)
+
+    def commits_together(self) -> bool:
+        """Whether the broker commits several transactions by one decision; Apache Pulsar cannot."""
+        return self._thread.call(self._core.commits_together())
 
     def attach_transaction(self, txn_id: TxnId) -> Transaction:
         """Another process's transaction: see pybroker.client.aio."""

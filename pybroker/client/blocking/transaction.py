@@ -1,5 +1,6 @@
 """A transaction for threads."""
 
+from collections.abc import Sequence
 from types import TracebackType
 
 from pybroker.client.blocking.loop_thread import LoopThread
@@ -24,13 +25,16 @@ class Transaction:
     def state(self) -> TxnState:
         return self.core.state
 
-    def commit(self) -> None:
+    def commit(self, together_with: Sequence[TxnId] = ()) -> None:
         """Durable and visible when this returns.
+
+        `together_with`: others, begun beside it, that commit by the same decision: all or none.
+        What their own processes sent must have been answered. Differs: not with Apache Pulsar.
 
         Raises TransactionAborted if an operation had failed, TransactionOutcomeUnknown if the
         broker did not answer in time, InvalidTxnStatus if the transaction was aborted meanwhile.
         """
-        self._thread.call(self.core.commit())
+        self._thread.call(self.core.commit(together_with))
 
     def abort(self) -> None:
         """Nothing of the transaction becomes visible; its acknowledgements are taken back."""

@@ -81,6 +81,8 @@ class Connection(asyncio.Protocol):
         self.address = address
         self.closed = False
         self.max_message_bytes = DEFAULT_MAX_MESSAGE_BYTES
+        # Whether this broker commits several transactions by one decision.
+        self.commits_together = False
         self.producers: dict[int, ProducerEnd] = {}
         self.consumers: dict[int, ConsumerEnd] = {}
         self._authentication = authentication
@@ -110,6 +112,7 @@ class Connection(asyncio.Protocol):
             body.proxy_to_broker_url = proxy_to
         self.post(body)
         connected = await self._connected
+        self.commits_together = connected.feature_flags.supports_committing_together
         if connected.max_message_size > 0:
             self.max_message_bytes = connected.max_message_size
         if self.closed:

@@ -8,6 +8,7 @@ moves, is recovering or cannot be reached, up to the operation timeout; all of t
 Source: PIP-31, "Transaction Coordinator".
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from pybroker.client.connection.cluster import Cluster
@@ -20,7 +21,7 @@ from pybroker.client.errors import (
     TransactionOutcomeUnknown,
 )
 from pybroker.client.transactions.transaction import Transaction
-from pybroker.errors import TransactionCoordinatorNotFound, TransactionNotFound
+from pybroker.errors import NotAllowed, TransactionCoordinatorNotFound, TransactionNotFound
 from pybroker.names import COORDINATOR_ASSIGN, TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -33,8 +34,8 @@ class Coordinators:
         # Connections on which a coordinator has accepted us.
         self._serving: dict[int, Connection] = {}
 
-    async def new_transaction(self, timeout_ms: int) -> Transaction:
-        coordinator_id = await self._next_coordinator()
+    async def new_transaction(self, timeout_ms: int, beside: TxnId | None = None) -> Transaction:
+        coordinator_id = await self._next_coordinator() if beside is None else beside.most
 
         async def begin() -> TxnId:
             request = pb.CommandNewTxn(tc_id=coordinator_id, txn_ttl_millis=timeout_ms)
@@ -70,7 +71,16 @@ class Coordinators:
 
         await self._cluster.patiently(add, f"Adding {subscription} to transaction {txn_id}")
 
-    async def end(self, txn_id: TxnId, commit: bool) -> None:
+    async def commits_together(self) -> bool:
+        """Whether the broker commits several transactions by one decision."""
+
+        async def ask() -> bool:
+            connection = await self._connection(await self._next_coordinator())
+            return connection.commits_together
+
+        return await self._cluster.patiently(ask, "What the broker can do")
+
+    async def end(self, txn_id: TxnId, commit: bool, together_with: Sequence[TxnId] = ()) -> None:
         """Returns when it has ended. Raises TransactionOutcomeUnknown if that stays open.
 
         Apache Pulsar forgets finished transactions, so there "not found" after an attempt without
@@ -82,7 +92,8 @@ class Coordinators:
             nonlocal unsure
             before, unsure = unsure, True
             try:
-                await self._ask(txn_id.most, self._end_request(txn_id, commit))
+                await self._require_together(txn_id, together_with)
+                await self._ask(txn_id.most, self._end_request(txn_id, commit, together_with))
             except (ConnectError, Timeout):
                 raise
             except PulsarException:
@@ -96,11 +107,25 @@ class Coordinators:
                 raise
             raise TransactionOutcomeUnknown(txn_id) from error
 
-    def _end_request(self, txn_id: TxnId, commit: bool) -> pb.CommandEndTxn:
+    async def _require_together(self, txn_id: TxnId, others: Sequence[TxnId]) -> None:
+        """A broker that does not know the field would commit the first of them alone."""
+        if not others:
+            return
+        if any(other.most != txn_id.most for other in others):
+            raise NotAllowed(
+                f"Only transactions of one coordinator commit together: begin them beside {txn_id}"
+            )
+        if not (await self._connection(txn_id.most)).commits_together:
+            raise NotAllowed("This broker cannot commit several transactions by one decision")
+
+    def _end_request(
+        self, txn_id: TxnId, commit: bool, together_with: Sequence[TxnId]
+    ) -> pb.CommandEndTxn:
         return pb.CommandEndTxn(
             txnid_most_bits=txn_id.most,
             txnid_least_bits=txn_id.least,
             txn_action=pb.COMMIT if commit else pb.ABORT,
+            together_with=[other.least for other in together_with],
         )
 
     async def _next_coordinator(self) -> int:

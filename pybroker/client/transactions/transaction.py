@@ -7,7 +7,7 @@ transaction is never committed in part.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from types import TracebackType
 from typing import Final, Protocol
@@ -57,7 +57,9 @@ class CoordinatorApi(Protocol):
 
     async def add_partition(self, txn_id: TxnId, topic: str) -> None: ...
     async def add_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> None: ...
-    async def end(self, txn_id: TxnId, commit: bool) -> None: ...
+    async def end(
+        self, txn_id: TxnId, commit: bool, together_with: Sequence[TxnId] = ()
+    ) -> None: ...
 
 
 Joined = Callable[[Exception | None], None]
@@ -102,8 +104,11 @@ class Transaction:
 
     # --- ending -----------------------------------------------------------------------------
 
-    async def commit(self) -> None:
+    async def commit(self, together_with: Sequence[TxnId] = ()) -> None:
         """Durable and visible when this returns.
+
+        `together_with`: others, begun beside it, that commit by the same decision: all or none.
+        What their own processes sent must have been answered. Differs: not with Apache Pulsar.
 
         Raises TransactionAborted if an operation had failed, TransactionOutcomeUnknown if the
         broker did not answer in time, InvalidTxnStatus if the transaction was aborted meanwhile.
@@ -111,7 +116,7 @@ class Transaction:
         self._move(TxnState.COMMITTING)
         await self._settle_operations()
         if self._failure is None:
-            await self._end(commit=True)
+            await self._end(commit=True, together_with=together_with)
             return
         self._move(TxnState.ABORTING)
         await self._end(commit=False)
@@ -167,9 +172,9 @@ class Transaction:
         for publisher in self._publishers:
             publisher.flush_batch()
 
-    async def _end(self, commit: bool) -> None:
+    async def _end(self, commit: bool, together_with: Sequence[TxnId] = ()) -> None:
         try:
-            await self._coordinator.end(self.txn_id, commit)
+            await self._coordinator.end(self.txn_id, commit, together_with)
         except InvalidTxnStatus:
             # It ended the other way: its timeout, another client, an administrator.
             self.state = TxnState.ABORTED if commit else TxnState.COMMITTED

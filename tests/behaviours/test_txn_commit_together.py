@@ -1,0 +1,114 @@
+"""Several transactions that commit by one decision: all of them become visible, or none."""
+
+from typing import Any
+
+import pytest
+from raw_client import RawClient
+from scenario import assert_nothing_more, drain, subscribe
+
+from pybroker import errors
+from pybroker.client import Client, InvalidTxnStatus, NotAllowed, Transaction
+from pybroker.names import TxnId
+from pybroker.server.on_transaction import MAX_TOGETHER
+from pybroker.transaction.txn_status import TxnStatus
+from pybroker.wire import pulsar_api_pb2 as pb
+
+
+def three(client: Client, topic: str) -> list[Transaction]:
+    """Each with a message of its own."""
+    first = client.new_transaction()
+    txns = [first, *(client.new_transaction(beside=first.txn_id) for _ in range(2))]
+    producer = client.create_producer(topic)
+    for number, txn in enumerate(txns):
+        producer.send(b"%d" % number, txn=txn)
+    return txns
+
+
+def ids(txns: list[Transaction]) -> list[TxnId]:
+    return [txn.txn_id for txn in txns]
+
+
+def test_the_broker_says_that_it_can(client: Client) -> None:
+    assert client.commits_together()
+
+
+def test_all_of_them_become_visible(client: Client, topic: str) -> None:
+    consumer = subscribe(client, topic)
+    leader, *others = three(client, topic)
+    leader.commit(together_with=ids(others))
+    assert drain(consumer, 3) == [b"0", b"1", b"2"]
+
+
+def test_one_that_was_aborted_keeps_all_from_committing(client: Client, topic: str) -> None:
+    consumer = subscribe(client, topic)
+    leader, aborted, other = three(client, topic)
+    aborted.abort()
+    with pytest.raises(InvalidTxnStatus, match="ABORTED"):
+        leader.commit(together_with=ids([aborted, other]))
+    client.attach_transaction(leader.txn_id).abort()
+    other.abort()
+    client.create_producer(topic).send(b"plain")
+    assert drain(consumer, 1) == [b"plain"]
+    assert_nothing_more(consumer)
+
+
+def test_one_that_has_committed_before_keeps_the_rest_from_it(client: Client, topic: str) -> None:
+    leader, hasty, other = three(client, topic)
+    hasty.commit()
+    with pytest.raises(InvalidTxnStatus, match="cannot commit together any more"):
+        leader.commit(together_with=ids([hasty, other]))
+    client.attach_transaction(leader.txn_id).abort()
+    other.abort()
+
+
+def test_the_same_commit_twice_succeeds_twice(client: Client, topic: str) -> None:
+    leader, *others = three(client, topic)
+    leader.commit(together_with=ids(others))
+    client.attach_transaction(leader.txn_id).commit(together_with=ids(others))
+    client.attach_transaction(others[0].txn_id).commit()
+
+
+def test_each_is_committed_after_it(client: Client, shared_broker: Any, topic: str) -> None:
+    leader, *others = three(client, topic)
+    leader.commit(together_with=ids([*others, leader, others[0]]))
+
+    async def statuses(running: Any) -> set[TxnStatus | None]:
+        return {running.coordinators.status(txn_id) for txn_id in ids([leader, *others])}
+
+    assert shared_broker.call(statuses) == {TxnStatus.COMMITTED}
+
+
+def test_those_of_another_coordinator_are_refused(client: Client) -> None:
+    leader = client.new_transaction()
+    stranger = TxnId(leader.txn_id.most + 1, 0)
+    with pytest.raises(NotAllowed, match="of one coordinator"):
+        leader.commit(together_with=[stranger])
+
+
+def end_together(raw: RawClient, txn_id: TxnId, others: list[int], action: Any) -> Any:
+    body = pb.CommandEndTxn(
+        txnid_most_bits=txn_id.most,
+        txnid_least_bits=txn_id.least,
+        txn_action=action,
+        together_with=others,
+    )
+    raw.start_request(pb.BaseCommand.END_TXN, "endTxn", body)
+    return raw.receive(pb.BaseCommand.END_TXN_RESPONSE)
+
+
+def test_they_do_not_abort_together(raw: RawClient) -> None:
+    txn_id, other = raw.new_txn(), raw.new_txn()
+    assert end_together(raw, txn_id, [other.least], pb.ABORT).error == errors.NotAllowed.code
+
+
+def test_too_many_are_refused(raw: RawClient) -> None:
+    many = list(range(MAX_TOGETHER + 1))
+    answer = end_together(raw, raw.new_txn(), many, pb.COMMIT)
+    assert answer.error == errors.NotAllowed.code
+
+
+def test_an_unknown_one_is_not_found_and_nothing_commits(raw: RawClient) -> None:
+    txn_id = raw.new_txn()
+    answer = end_together(raw, txn_id, [2**40], pb.COMMIT)
+    assert answer.error == errors.TransactionNotFound.code
+    assert not raw.end(txn_id, commit=False).HasField("error")

@@ -1,0 +1,104 @@
+"""Transactions that commit by one decision, whatever crashes around it."""
+
+import asyncio
+
+import pytest
+from txn_world import ABORT, COMMIT, COPIES, ORDERS, World, in_world, soon
+
+from pybroker.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
+from pybroker.names import TxnId
+
+TOGETHER = 120
+
+
+async def group(world: World, count: int = 3) -> list[TxnId]:
+    """Each with a message of its own; the leader's is in a topic of its own."""
+    members = [await world.begin_on(ORDERS) for _ in range(count - 1)]
+    leader = await world.begin_on(COPIES)
+    for number, txn_id in enumerate(members):
+        await world.send(txn_id, str(number), topic=ORDERS)
+    await world.send(leader, "marker", topic=COPIES)
+    return [leader, *members]
+
+
+async def commit(world: World, txn_ids: list[TxnId]) -> None:
+    leader, *others = txn_ids
+    coordinator = await world.coordinators.get(leader.most)
+    await coordinator.commit_together(leader, [other.least for other in others], None)
+
+
+async def visible(world: World) -> list[list[str]]:
+    return [await world.read(ORDERS), await world.read(COPIES)]
+
+
+@in_world
+async def test_all_become_visible(world: World) -> None:
+    await commit(world, await group(world, TOGETHER))
+    assert await visible(world) == [[str(n) for n in range(TOGETHER - 1)], ["marker"]]
+
+
+@in_world
+async def test_a_crash_before_the_decision_is_durable_leaves_all_open(world: World) -> None:
+    txn_ids = await group(world)
+    world.storage.holding = True
+    running = asyncio.ensure_future(commit(world, txn_ids))
+    await soon()
+    crashed = await world.crashed()
+    for txn_id in txn_ids:
+        await crashed.end(txn_id, ABORT)
+    assert await visible(crashed) == [[], []]
+    world.storage.release()
+    await running
+
+
+@in_world
+async def test_a_crash_behind_the_decision_commits_all(world: World) -> None:
+    async def hang(participant: str) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    txn_ids = await group(world)
+    world.before_end = hang
+    running = asyncio.ensure_future(commit(world, txn_ids))
+    await soon()
+    crashed = await world.crashed()
+    running.cancel()
+    await commit(crashed, txn_ids)
+    assert await visible(crashed) == [["0", "1"], ["marker"]]
+
+
+@in_world
+async def test_the_leader_is_followed_last(world: World) -> None:
+    told = []
+
+    async def note(participant: str) -> None:
+        told.append(participant)
+        await asyncio.sleep(1)
+
+    txn_ids = await group(world)
+    world.before_end = note
+    await commit(world, txn_ids)
+    assert [COPIES in participant for participant in told] == [False, False, True]
+
+
+@in_world
+async def test_a_refusal_waits_until_the_decision_is_durable(world: World) -> None:
+    txn_ids = await group(world)
+    world.storage.holding = True
+    abort = asyncio.ensure_future(world.end(txn_ids[1], ABORT))
+    await soon()
+    together = asyncio.ensure_future(commit(world, txn_ids))
+    await soon()
+    assert not together.done()
+    world.storage.release()
+    with pytest.raises(InvalidTxnStatus):
+        await together
+    await abort
+    await world.end(txn_ids[0], COMMIT)
+
+
+@in_world
+async def test_whoever_waits_hears_that_the_coordinator_failed(world: World) -> None:
+    txn_ids = await group(world)
+    world.storage.full = True
+    with pytest.raises(TransactionCoordinatorNotFound):
+        await commit(world, txn_ids)
