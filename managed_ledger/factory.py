@@ -26,6 +26,7 @@ from managed_ledger.ledger_metadata import (
 )
 from managed_ledger.list_record import ListRecord
 from managed_ledger.recovery import recover_list
+from managed_ledger.shared_task import shared_task
 from managed_ledger.storage.backend import Backend
 
 log = logging.getLogger(__name__)
@@ -143,7 +144,7 @@ class ManagedLedgerFactory:
             name, self._backend, self._clock, config, index, record, cursors, self
         )
         self._ledgers[name] = ledger
-        if ledger.has_closed_ledgers:
+        if ledger.has_old_ledgers:
             ledger.touch()
         return ledger
 
@@ -169,7 +170,7 @@ class ManagedLedgerFactory:
         if not self._dirty:
             self.housekeeper.visit_in(self._cursor_flush_interval_s, self._write_cursors)
         self._dirty[ledger] = None
-        if ledger.has_closed_ledgers:  # they may be consumed now
+        if ledger.has_old_ledgers:  # they may be consumed now
             ledger.touch()
 
     def _write_cursors(self) -> None:
@@ -202,7 +203,7 @@ class ManagedLedgerFactory:
             return
         ledger.settle_down()
         ledger.roll_over_when_old()
-        if ledger.has_closed_ledgers:
+        if ledger.has_old_ledgers:
             self._start(self._trim(ledger))
         else:
             self._visit_again(ledger)
@@ -229,5 +230,5 @@ class ManagedLedgerFactory:
 
 def own(tasks: "dict[str, asyncio.Task[T]]", name: str, work: Coroutine[Any, Any, T]) -> None:
     """Run `work` as the task of that name until it ends; who waits for it shields it."""
-    task = tasks[name] = asyncio.get_running_loop().create_task(work)
+    task = tasks[name] = shared_task(work)
     task.add_done_callback(lambda _: tasks.pop(name, None))

@@ -29,6 +29,7 @@ from managed_ledger.ledger_metadata import LedgerInfo
 from managed_ledger.list_record import ListRecord
 from managed_ledger.position import Position
 from managed_ledger.recovery import CREATED_AT_MS
+from managed_ledger.shared_task import shared_task
 from managed_ledger.steady_time import SteadyTime
 from managed_ledger.storage.backend import Backend, EntryRun
 from managed_ledger.trim import Retention, releasable
@@ -293,11 +294,16 @@ class ManagedLedger:
         configured one, unless another is given).
 
         They leave the index first, so that nothing comes to depend on them meanwhile, then the
-        list, then the disk.
+        list, then the disk, with those that an earlier trim could not delete.
         """
         self._check_open()
-        if not (released := self._releasable(retention or self.config.retention)):
-            return
+        if released := self._releasable(retention or self.config.retention):
+            await self._let_go(released)
+        ids = self._record.queued.deleting
+        await asyncio.gather(*map(self._backend.delete_ledger, ids))
+        self._forget_deleting(ids)
+
+    async def _let_go(self, released: list[LedgerInfo]) -> None:
         ids = [info.ledger_id for info in released]
         self._index.remove(ids)
         self._cursors.skip_removed()
@@ -309,8 +315,6 @@ class ManagedLedger:
         for ledger_id in ids:
             for trimmed in self.on_trimmed:
                 trimmed(ledger_id)
-        await asyncio.gather(*map(self._backend.delete_ledger, ids))
-        self._forget_deleting(ids)
 
     # being kept in order
 
@@ -322,9 +326,9 @@ class ManagedLedger:
         self._keeper.became_dirty(self)
 
     @property
-    def has_closed_ledgers(self) -> bool:
-        """Beside the one that is being written."""
-        return self._index.has_closed
+    def has_old_ledgers(self) -> bool:
+        """Beside the one that is being written: closed, or let go and not deleted yet."""
+        return self._index.has_closed or bool(self._record.queued.deleting)
 
     def touch(self) -> None:
         """Something happened, after which it may have to be rolled over or trimmed."""
@@ -360,8 +364,7 @@ class ManagedLedger:
         Raises what keeps the cursors from being written; it is closed then all the same.
         """
         if self._closing is None:
-            closing = self._close(f"{self.name} is closed; open it again")
-            self._closing = asyncio.get_running_loop().create_task(closing)
+            self._closing = shared_task(self._close(f"{self.name} is closed; open it again"))
         elif self._closing.done():
             return  # an earlier caller was told how it went
         await asyncio.shield(self._closing)

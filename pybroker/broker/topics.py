@@ -13,6 +13,7 @@ from typing import Any, Final
 from managed_ledger.deletion import all_done
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.shared_task import shared_task
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.deletions import Deletions, Doomed
 from pybroker.broker.inactive_topics import InactiveTopics
@@ -314,7 +315,7 @@ class Topics:
 
     async def _change(self, name: TopicName, work: Coroutine[Any, Any, None]) -> None:
         """Do what nobody who wants the topic may overtake."""
-        task = self._changing[name] = asyncio.ensure_future(work)
+        task = self._changing[name] = shared_task(work)
         task.add_done_callback(lambda _: self._changing.pop(name))
         await asyncio.shield(task)
 

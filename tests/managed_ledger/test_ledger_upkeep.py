@@ -4,11 +4,12 @@ import asyncio
 import errno
 
 import pytest
+from at_once import AtOnce
 from faulty_disk import FaultyDisk, failing
 from virtual_loop import LoopClock, run_virtually
 
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.errors import LedgerClosed, LedgerNotFound, StorageFull
+from managed_ledger.errors import LedgerClosed, LedgerNotFound, NoDescriptors, StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ROLLOVER_RETRY_MS
 from managed_ledger.position import EARLIEST, LATEST, Position
@@ -395,3 +396,30 @@ def test_when_it_is_closed_every_append_has_been_answered(start, run):
             assert [first and first.entry_id for first in answered] == [0, 1, 2]
 
     run(scenario())
+
+
+def test_a_ledger_that_was_let_go_and_could_not_be_deleted_goes_with_the_next_visit():
+    async def scenario():
+        disk, clock = FaultyDisk(), LoopClock()
+        backend = EmbeddedBackend(disk, clock, executor=AtOnce())
+        await backend.open()
+        config = ManagedLedgerConfig(max_entries_per_ledger=2, min_rollover_time_ms=0)
+        factory = ManagedLedgerFactory(backend, clock, config)
+        ledger = await factory.open("log")
+        await filled(ledger, 4)
+        await rolled(ledger)
+        backend.delete_ledger, delete = refused, backend.delete_ledger
+        await asyncio.sleep(15)
+        assert len(ledger.ledgers()) == 1, "the others are not counted any more"
+        assert len(backend.ledger_ids()) == 3
+        backend.delete_ledger = delete
+        await asyncio.sleep(15)
+        assert len(backend.ledger_ids()) == 1
+        assert not ledger.has_old_ledgers
+        await factory.close()
+        await backend.close()
+
+    async def refused(ledger_id: int) -> None:
+        raise NoDescriptors("no file descriptor left")
+
+    run_virtually(scenario())
