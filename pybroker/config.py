@@ -26,6 +26,8 @@ class BrokerConfig:
     max_unacked_messages_per_consumer: int = 50_000
     max_unacked_messages_per_subscription: int = 200_000
     # topics
+    enable_persistent_topics: bool = True
+    enable_non_persistent_topics: bool = True
     allow_auto_topic_creation: bool = True
     allow_auto_topic_creation_type: str = "non-partitioned"
     default_num_partitions: int = 1

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 
+from pybroker.broker.served import ServedTopic, persistent
 from pybroker.broker.topic import Topic
 from pybroker.broker.topics import Topics
 from pybroker.errors import NotAllowed, TopicNotFound
@@ -9,8 +10,13 @@ from pybroker.names import TopicName
 
 
 async def existing(topics: Topics, name: TopicName, hint: str = "") -> Topic:
-    """Loaded if need be. Raises TopicNotFound."""
-    topic = await topics.get(name)
+    """Loaded if need be. Raises TopicNotFound; NotAllowed for one that is not persistent."""
+    return persistent(await served(topics, name, hint))
+
+
+async def served(topics: Topics, name: TopicName, hint: str = "") -> ServedTopic:
+    """As `existing`, be it persistent or not."""
+    topic = await topics.served(name)
     if topic is None:
         raise TopicNotFound(f"{name} does not exist{hint}")
     return topic
@@ -39,7 +45,13 @@ def names_of_parts(topics: Topics, name: TopicName) -> list[TopicName]:
 
 
 async def each_part(topics: Topics, name: TopicName) -> AsyncIterator[Topic]:
-    """The same, loaded one after the other."""
+    """The same, loaded one after the other. Raises NotAllowed for what is not persistent."""
+    async for topic in each_served(topics, name):
+        yield persistent(topic)
+
+
+async def each_served(topics: Topics, name: TopicName) -> AsyncIterator[ServedTopic]:
+    """As `each_part`, be they persistent or not."""
     count = topics.tenants.partitions(name)
     for part in [name.partition_at(index) for index in range(count)] or [name]:
-        yield await existing(topics, part)
+        yield await served(topics, part)

@@ -8,10 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from pybroker.admin.nonpersistent_stats import nonpersistent_stats
 from pybroker.admin.rates import Rates
 from pybroker.admin.routing import route
 from pybroker.admin.services import AdminServices
 from pybroker.admin.topic_stats import PARTS_A_TURN, Stats, Wanted, topic_stats
+from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
 from pybroker.metrics import CONTENT_TYPE, Exposition, Kind
 from pybroker.runtime import Pace
@@ -77,6 +79,12 @@ class MetricsRoutes:
             for name, value_of in _BROKER_SUMS.items():
                 sums[name] += value_of(stats)
             await pace.step(1 + len(stats["subscriptions"]))
+        for kept_nothing in services.topics.loaded_nonpersistent():
+            stats = await nonpersistent_stats(kept_nothing, self._rates, pace, _WANTED)
+            add_served(exposition, kept_nothing, stats)
+            for name, value_of in _BROKER_SUMS.items():
+                sums[name] += value_of(stats)
+            await pace.step(1 + len(stats["subscriptions"]))
         for name, total in sums.items():
             exposition.add(name, "gauge", total)
         for coordinator in services.coordinators.served():
@@ -94,6 +102,14 @@ async def _paced(exposition: Exposition, pace: Pace) -> AsyncIterator[str]:
 def add_topic(exposition: Exposition, topic: Topic, stats: Stats) -> None:
     namespace, name_of_topic = topic.name.namespace_name, str(topic.name)
     labels = exposition.labels(namespace=namespace, topic=name_of_topic)
+    add_served(exposition, topic, stats)
+    blocked = topic.ledger.count_between(topic.max_read_position, topic.ledger.last_confirmed)
+    exposition.add("pybroker_txn_blocked_entries", "gauge", blocked, labels)
+
+
+def add_served(exposition: Exposition, topic: ServedTopic, stats: Stats) -> None:
+    namespace, name_of_topic = topic.name.namespace_name, str(topic.name)
+    labels = exposition.labels(namespace=namespace, topic=name_of_topic)
     for name, kind, field in _TOPIC_METRICS:
         exposition.add(name, kind, stats[field], labels)
     subscriptions = stats["subscriptions"]
@@ -101,8 +117,6 @@ def add_topic(exposition: Exposition, topic: Topic, stats: Stats) -> None:
     exposition.add("pulsar_producers_count", "gauge", len(stats["publishers"]), labels)
     exposition.add("pulsar_consumers_count", "gauge", consumer_count(stats), labels)
     exposition.add("pulsar_msg_backlog", "gauge", backlog(stats), labels)
-    blocked = topic.ledger.count_between(topic.max_read_position, topic.ledger.last_confirmed)
-    exposition.add("pybroker_txn_blocked_entries", "gauge", blocked, labels)
     for subscription, fields in subscriptions.items():
         labels = exposition.labels(
             namespace=namespace, topic=name_of_topic, subscription=subscription

@@ -73,14 +73,20 @@ class NamespaceRoutes:
             )
         for partitioned in self._tenants.partitioned_topics(namespace):
             await self._topics.delete_partitioned(partitioned, force=True)
-        for name in (await self._topics.lists.get(namespace)).names:
+        for name in list((await self._topics.lists.get(namespace)).names):
             await self._topics.delete(TopicName.parse(name), force=True)
         await self._tenants.delete_namespace(namespace)
 
     async def topics(self, request: Request) -> Sequence[str]:
-        if request.query_params.get("mode", "").upper() == "NON_PERSISTENT":
-            return []
-        return (await self._topics.lists.get(namespace_of(request))).names
+        """Persistent ones unless ?mode=NON_PERSISTENT or ALL."""
+        found = await self._topics.lists.get(namespace_of(request))
+        match request.query_params.get("mode", "").upper():
+            case "NON_PERSISTENT":
+                return found.nonpersistent.names
+            case "ALL":
+                return found.names
+            case _:
+                return found.persistent.names
 
     async def permissions(self, request: Request) -> dict[str, list[str]]:
         self._tenants.check_namespace(namespace_of(request))
@@ -143,6 +149,6 @@ class NamespaceRoutes:
         return self._tenants.policies(namespace_of(request)).get(name)
 
     async def _unload_topics(self, namespace: str) -> None:
-        for topic in self._topics.loaded():
-            if topic.name.namespace_name == namespace:
-                await self._topics.unload(topic.name)
+        for name in self._topics.loaded_names():
+            if name.namespace_name == namespace:
+                await self._topics.unload(name)

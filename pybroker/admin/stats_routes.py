@@ -6,7 +6,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import Route
 
-from pybroker.admin.finding import each_part, existing, partitioned
+from pybroker.admin.finding import each_served, partitioned, served
+from pybroker.admin.nonpersistent_stats import nonpersistent_stats
 from pybroker.admin.rates import Rates
 from pybroker.admin.routing import TOPIC, flag, partitioned_metadata, route, topic_of
 from pybroker.admin.services import AdminServices
@@ -16,8 +17,11 @@ from pybroker.admin.topic_stats import (
     Wanted,
     internal_stats,
     merged_stats,
+    no_internal_stats,
     topic_stats,
 )
+from pybroker.broker.nonpersistent.topic import NonPersistentTopic
+from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
 from pybroker.errors import PersistenceError, ServiceNotReady
 from pybroker.names import TopicName
@@ -44,9 +48,7 @@ class StatsRoutes:
         return await self._stats(topic, Pace(PARTS_A_TURN), _wanted(request))
 
     async def internal(self, request: Request) -> dict[str, Any]:
-        topic = await self._topic(topic_of(request))
-        await _replayed(topic)
-        return internal_stats(topic)
+        return await _internal(await self._topic(topic_of(request)))
 
     async def partitioned(self, request: Request) -> dict[str, Any]:
         """The partitions' sums; their own stats too unless ?perPartition=false."""
@@ -66,8 +68,7 @@ class StatsRoutes:
         pace = Pace(PARTS_A_TURN)
         by_partition: dict[str, Stats] = {}
         for topic in await self._partitions(name):
-            await _replayed(topic)
-            by_partition[str(topic.name)] = internal_stats(topic)
+            by_partition[str(topic.name)] = await _internal(topic)
             await pace.step()
         return {"metadata": self._metadata(name), "partitions": by_partition}
 
@@ -75,20 +76,30 @@ class StatsRoutes:
         tenants = self._topics.tenants
         return partitioned_metadata(tenants.partitions(name), tenants.partitioned_properties(name))
 
-    async def _stats(self, topic: Topic, pace: Pace, wanted: Wanted) -> Stats:
-        await _replayed(topic)
-        stats = await topic_stats(topic, self._rates, self._clock.now_ms(), pace, wanted)
+    async def _stats(self, topic: ServedTopic, pace: Pace, wanted: Wanted) -> Stats:
+        if isinstance(topic, NonPersistentTopic):
+            stats = await nonpersistent_stats(topic, self._rates, pace, wanted)
+        else:
+            await _replayed(topic)
+            stats = await topic_stats(topic, self._rates, self._clock.now_ms(), pace, wanted)
         return stats | {"ownerBroker": self._broker_id}
 
-    async def _topic(self, name: TopicName) -> Topic:
+    async def _topic(self, name: TopicName) -> ServedTopic:
         hint = "; it is partitioned: ask for partitioned-stats"
-        return await existing(
+        return await served(
             self._topics, name, hint if self._topics.tenants.partitions(name) else ""
         )
 
-    async def _partitions(self, name: TopicName) -> list[Topic]:
+    async def _partitions(self, name: TopicName) -> list[ServedTopic]:
         partitioned(self._topics, name)
-        return [topic async for topic in each_part(self._topics, name)]
+        return [topic async for topic in each_served(self._topics, name)]
+
+
+async def _internal(topic: ServedTopic) -> Stats:
+    if isinstance(topic, NonPersistentTopic):
+        return no_internal_stats()
+    await _replayed(topic)
+    return internal_stats(topic)
 
 
 async def _replayed(topic: Topic) -> None:

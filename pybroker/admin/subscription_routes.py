@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from managed_ledger.position import EARLIEST, LATEST, Position
-from pybroker.admin.finding import each_part, single
+from pybroker.admin.finding import each_part, each_served, single
 from pybroker.admin.routing import (
     TOPIC,
     flag,
@@ -20,7 +20,9 @@ from pybroker.admin.routing import (
     topic_of,
 )
 from pybroker.admin.services import AdminServices
+from pybroker.broker.nonpersistent.topic import NonPersistentTopic
 from pybroker.broker.publish_time import first_published_at
+from pybroker.broker.served import ServedTopic
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.tenants import Conflict
 from pybroker.broker.topic import Topic
@@ -53,7 +55,7 @@ class SubscriptionRoutes:
         ]
 
     async def list_all(self, request: Request) -> list[str]:
-        names = [n async for topic in self._each_topic(request) for n in topic.subscriptions]
+        names = [n async for topic in self._each_served(request) for n in topic.subscriptions]
         return sorted(set(names))
 
     async def create(self, request: Request) -> None:
@@ -62,7 +64,7 @@ class SubscriptionRoutes:
         body = await read_json(request, "latest")
         first = _position(body)
         properties = texts(body.get("properties") if isinstance(body, dict) else None)
-        topics = [topic async for topic in self._each_topic(request)]
+        topics = [topic async for topic in self._each_served(request)]
         if any(name in topic.subscriptions for topic in topics):
             raise Conflict(f"Subscription {name} of {topic_of(request)} already exists")
         for topic in topics:
@@ -70,15 +72,18 @@ class SubscriptionRoutes:
             await topic.subscription(name, start, properties, create=True)
 
     async def delete(self, request: Request) -> None:
-        found = [subscription async for _, subscription in self._each(request)]
-        if any(s.consumers for s in found) and not flag(request, "force"):
+        name = request.path_params["subscription"]
+        topics = [t async for t in self._each_served(request) if name in t.subscriptions]
+        _check_found(bool(topics), request)
+        if any(topic.subscriptions[name].consumers for topic in topics) and not flag(
+            request, "force"
+        ):
             raise HTTPException(
                 412,
-                f"Subscription {found[0].name} has connected consumers; close them or use force",
+                f"Subscription {name} has connected consumers; close them or use force",
             )
-        async for topic in self._each_topic(request):
-            if found[0].name in topic.subscriptions:
-                await topic.delete_subscription(found[0].name)
+        for topic in topics:
+            await topic.delete_subscription(name)
 
     async def skip_all(self, request: Request) -> None:
         async for _, subscription in self._each(request):
@@ -137,6 +142,9 @@ class SubscriptionRoutes:
         async for _, subscription in self._each(request):
             await subscription.seek_to_time(request.path_params["timestamp_ms"])
 
+    def _each_served(self, request: Request) -> AsyncIterator[ServedTopic]:
+        return each_served(self._topics, topic_of(request))
+
     def _each_topic(self, request: Request) -> AsyncIterator[Topic]:
         return each_part(self._topics, topic_of(request))
 
@@ -148,8 +156,13 @@ class SubscriptionRoutes:
             if name in topic.subscriptions:
                 found = True
                 yield topic, topic.subscriptions[name]
-        if not found:
-            raise SubscriptionNotFound(f"{topic_of(request)} has no subscription {name}")
+        _check_found(found, request)
+
+
+def _check_found(found: bool, request: Request) -> None:
+    if not found:
+        name = request.path_params["subscription"]
+        raise SubscriptionNotFound(f"{topic_of(request)} has no subscription {name}")
 
 
 def _position(body: Any) -> Position:
@@ -159,7 +172,7 @@ def _position(body: Any) -> Position:
     return message_id(body)
 
 
-def _mark_delete_before(first: Position, topic: Topic) -> Position | None:
-    if first >= LATEST:
+def _mark_delete_before(first: Position, topic: ServedTopic) -> Position | None:
+    if first >= LATEST or isinstance(topic, NonPersistentTopic):
         return None
     return EARLIEST if first <= EARLIEST else topic.ledger.previous_position(first)

@@ -12,22 +12,24 @@ from typing import Any, Final
 from pybroker.admin.rates import Rates
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.producers import Producer
+from pybroker.broker.served import ServedTopic
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
+from pybroker.names import TopicName
 from pybroker.runtime import Pace
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
 Stats = dict[str, Any]
 PARTS_A_TURN: Final = 50  # topics, subscriptions, consumers, producers
 
-_TYPE_NAMES: Final = {
+TYPE_NAMES: Final = {
     SubscriptionType.EXCLUSIVE: "Exclusive",
     SubscriptionType.SHARED: "Shared",
     SubscriptionType.FAILOVER: "Failover",
     SubscriptionType.KEY_SHARED: "Key_Shared",
 }
 # What a subscription has of its consumers, and a topic of its subscriptions.
-_OUT_FIELDS: Final = (
+OUT_FIELDS: Final = (
     "msgRateOut",
     "msgThroughputOut",
     "msgOutCounter",
@@ -36,7 +38,7 @@ _OUT_FIELDS: Final = (
 )
 _DRAINING: Final = ("drainingHashesCount", "drainingHashesUnackedMessages")
 # What this broker has none of: quotas, offloading, compaction, expiry, filters, delays, throttling.
-_TOPIC_WITHOUT: Final = {
+TOPIC_WITHOUT: Final = {
     "systemTopicBytesInCounter": 0,
     "bytesOutInternalCounter": 0,
     "backlogQuotaLimitSize": -1,
@@ -56,7 +58,7 @@ _TOPIC_WITHOUT: Final = {
     "replication": {},
 }
 _LIMITS: Final = ("BySubscriptionLimit", "ByTopicLimit", "ByBrokerLimit")
-_SUBSCRIPTION_WITHOUT: Final = {
+SUBSCRIPTION_WITHOUT: Final = {
     "msgDelayed": 0,
     "msgRateExpired": 0.0,
     "msgExpired": 0,
@@ -107,14 +109,14 @@ async def topic_stats(
     }
     publishers: list[Stats] = []
     for producer in topic.producers.all() if wanted.publishers else ():
-        publishers.append(producer_stats(producer, topic, rates))
+        publishers.append(producer_stats(producer, topic.name, rates))
         await pace.step()
     await pace.step()
     times = [s["earliestMsgPublishTimeInBacklog"] for s in subscriptions.values()]
     return {
-        **_TOPIC_WITHOUT,
-        **_traffic_in((str(topic.name),), topic, rates),
-        **{field: _total(subscriptions.values(), field) for field in _OUT_FIELDS},
+        **TOPIC_WITHOUT,
+        **traffic_in((str(topic.name),), topic, rates),
+        **{field: total(subscriptions.values(), field) for field in OUT_FIELDS},
         "storageSize": topic.ledger.total_size_bytes,
         "backlogSize": max((s["backlogSize"] for s in subscriptions.values()), default=0),
         "earliestMsgPublishTimeInBacklogs": reduce(_earlier, times, 0),
@@ -122,7 +124,7 @@ async def topic_stats(
         "committedTxnCount": topic.committed,
         "abortedTxnCount": topic.aborted,
         "waitingPublishers": topic.producers.waiting,
-        "nonContiguousDeletedMessagesRanges": _total(
+        "nonContiguousDeletedMessagesRanges": total(
             subscriptions.values(), "nonContiguousDeletedMessagesRanges"
         ),
         "topicCreationTimeStamp": topic.ledger.created_at_ms,
@@ -149,8 +151,8 @@ async def subscription_stats(
     backlog, active = subscription.backlog, subscription.active_consumer
     times = subscription.times
     return {
-        **_SUBSCRIPTION_WITHOUT,
-        **{field: _total(consumers, field) for field in _OUT_FIELDS},
+        **SUBSCRIPTION_WITHOUT,
+        **{field: total(consumers, field) for field in OUT_FIELDS},
         "msgBacklog": backlog,
         "msgBacklogNoDelayed": backlog,
         "backlogSize": size_of(backlog, topic) if wanted.backlog_size else -1,
@@ -161,7 +163,7 @@ async def subscription_stats(
         "blockedSubscriptionOnUnackedMsgs": any(
             c["blockedConsumerOnUnackedMsgs"] for c in consumers
         ),
-        "type": "None" if kind is None else _TYPE_NAMES[kind],
+        "type": "None" if kind is None else TYPE_NAMES[kind],
         "activeConsumerName": active.name if active else "",
         "consumers": consumers if wanted.consumers else [],
         "isDurable": cursor.durable,
@@ -192,16 +194,24 @@ def _hashes(subscription: Subscription) -> dict[Consumer, Stats]:
     dispatcher = subscription.key_shared
     if dispatcher is None:
         return {}
-    ranges, draining = dispatcher.hash_ranges(), dispatcher.draining()
+    ranges, draining = hash_ranges(dispatcher.hash_ranges()), dispatcher.draining()
     return {
         consumer: {
             "drainingHashesCount": len(draining.get(consumer, ())),
             "drainingHashesUnackedMessages": sum(draining.get(consumer, ())),
-            "keyHashRanges": [f"[{start}, {end}]" for start, end in ranges.get(consumer, ())],
-            "keyHashRangeArrays": [[start, end] for start, end in ranges.get(consumer, ())],
+            **ranges.get(consumer, {"keyHashRanges": [], "keyHashRangeArrays": []}),
         }
         for consumer in subscription.consumers
     }
+
+
+def hash_ranges(owned: Iterable[tuple[int, int, Consumer]]) -> dict[Consumer, Stats]:
+    found: dict[Consumer, Stats] = {}
+    for start, end, owner in owned:
+        of_owner = found.setdefault(owner, {"keyHashRanges": [], "keyHashRangeArrays": []})
+        of_owner["keyHashRanges"].append(f"[{start}, {end}]")
+        of_owner["keyHashRangeArrays"].append([start, end])
+    return found
 
 
 async def _earliest_publish_time(subscription: Subscription) -> int:
@@ -247,8 +257,8 @@ def consumer_stats(consumer: Consumer, subscription: tuple[str, str], rates: Rat
     }
 
 
-def producer_stats(producer: Producer, topic: Topic, rates: Rates) -> Stats:
-    traffic = _traffic_in((str(topic.name), producer.name), producer, rates)
+def producer_stats(producer: Producer, topic: TopicName, rates: Rates) -> Stats:
+    traffic = traffic_in((str(topic), producer.name), producer, rates)
     return {
         "msgRateIn": traffic["msgRateIn"],
         "msgThroughputIn": traffic["msgThroughputIn"],
@@ -285,6 +295,21 @@ def internal_stats(topic: Topic) -> Stats:
         "cursors": {
             name: _cursor(subscription, topic) for name, subscription in topic.subscriptions.items()
         },
+        "schemaLedgers": [],
+        "compactedLedger": _NO_LEDGER,
+    }
+
+
+def no_internal_stats() -> Stats:
+    """Of a topic that has no log."""
+    return {
+        "numberOfEntries": 0,
+        "totalSize": 0,
+        "currentLedgerEntries": 0,
+        "currentLedgerSize": 0,
+        "lastConfirmedEntry": None,
+        "ledgers": [],
+        "cursors": {},
         "schemaLedgers": [],
         "compactedLedger": _NO_LEDGER,
     }
@@ -336,7 +361,7 @@ def _cursor(subscription: Subscription, topic: Topic) -> Stats:
     }
 
 
-def _traffic_in(counter: tuple[str, ...], source: Topic | Producer, rates: Rates) -> Stats:
+def traffic_in(counter: tuple[str, ...], source: ServedTopic | Producer, rates: Rates) -> Stats:
     messages, size_bytes = source.messages_in, source.bytes_in
     return {
         "msgRateIn": rates.of((*counter, "messages in"), messages),
@@ -369,5 +394,5 @@ def size_of(entries: int, topic: Topic) -> int:
     return ledger.total_size_bytes * entries // all_entries if all_entries else 0
 
 
-def _total(parts: Iterable[Stats], field: str) -> Any:
+def total(parts: Iterable[Stats], field: str) -> Any:
     return sum(part[field] for part in parts)

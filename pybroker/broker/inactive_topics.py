@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from managed_ledger.housekeeper import VISITS_A_TURN, Housekeeper
-from pybroker.broker.topic import Topic
+from pybroker.broker.served import ServedTopic
 from pybroker.config import BrokerConfig
 from pybroker.names import SYSTEM_NAMESPACE
 from pybroker.runtime import Tasks
@@ -35,7 +35,7 @@ class InactiveTopics:
         self,
         config: BrokerConfig,
         housekeeper: Housekeeper,
-        delete: Callable[[Topic], Coroutine[Any, Any, None]],
+        delete: Callable[[ServedTopic], Coroutine[Any, Any, None]],
     ) -> None:
         self._enabled = config.broker_delete_inactive_topics_enabled
         self._caught_up_mode = config.broker_delete_inactive_topics_mode == CAUGHT_UP
@@ -45,14 +45,15 @@ class InactiveTopics:
         )
         self._housekeeper = housekeeper
         self._delete = delete
-        self._watched: set[Topic] = set()  # those that have a turn to come
-        self._turns: dict[int, deque[Topic]] = {}  # by the second in which they are visited
+        self._watched: set[ServedTopic] = set()  # those that have a turn to come
+        self._turns: dict[int, deque[ServedTopic]] = {}  # by the second in which they are visited
         self._on_deserted = self._watch  # one for all of them
         self._tasks = Tasks("deletion of inactive topics")
 
-    def loaded(self, topic: Topic) -> None:
+    def loaded(self, topic: ServedTopic) -> None:
         """From now on it is watched."""
         if self._enabled and topic.name.namespace_name != SYSTEM_NAMESPACE:
+            self._housekeeper.start()  # no ledger has been opened yet, perhaps
             topic.on_deserted = self._on_deserted
             topic.deserted()
 
@@ -61,11 +62,11 @@ class InactiveTopics:
         self._watched.clear()
         await self._tasks.close()
 
-    def _watch(self, topic: Topic) -> None:
+    def _watch(self, topic: ServedTopic) -> None:
         if topic not in self._watched and (self._caught_up_mode or not self._is_kept(topic)):
             self._visit_in(topic, self._needed_s(topic))
 
-    def _visit_in(self, topic: Topic, delay_s: float) -> None:
+    def _visit_in(self, topic: ServedTopic, delay_s: float) -> None:
         now_s = asyncio.get_running_loop().time()
         second = math.ceil((now_s + delay_s) / _TOGETHER_S)
         if second not in self._turns:
@@ -89,7 +90,7 @@ class InactiveTopics:
             else:
                 del self._turns[second]
 
-    def _visited(self, topic: Topic) -> None:
+    def _visited(self, topic: ServedTopic) -> None:
         self._watched.discard(topic)
         if topic.closed:
             return
@@ -103,19 +104,19 @@ class InactiveTopics:
             self._visit_in(topic, needed_s - idle_s)
         elif topic.busy:
             self._visit_in(topic, self._frequency_s)
-        elif topic.ledger.config.retention.time_ms >= 0:
+        elif topic.retention_ms >= 0:
             log.info("%s is deleted: nobody used it for %d seconds", topic.name, idle_s)
             self._tasks.start(self._delete_still_inactive(topic), f"deletion of {topic.name}")
 
-    async def _delete_still_inactive(self, topic: Topic) -> None:
+    async def _delete_still_inactive(self, topic: ServedTopic) -> None:
         if not (topic.closed or topic.busy or self._is_kept(topic)):
             await self._delete(topic)
 
-    def _is_kept(self, topic: Topic) -> bool:
+    def _is_kept(self, topic: ServedTopic) -> bool:
         if self._caught_up_mode:
             return topic.in_use or any(s.backlog for s in topic.subscriptions.values())
         return len(topic.producers) > 0 or bool(topic.subscriptions)
 
-    def _needed_s(self, topic: Topic) -> float:
+    def _needed_s(self, topic: ServedTopic) -> float:
         """How long it has to be inactive."""
-        return max(self._inactive_s, topic.ledger.config.retention.time_ms / 1000)
+        return max(self._inactive_s, topic.retention_ms / 1000)

@@ -22,11 +22,12 @@ from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.broker.dispatch.redelivery import NO_REDELIVERIES, RedeliveryCounts
 from pybroker.broker.dispatch.shared import SharedDispatcher, UnackedLimits
 from pybroker.broker.dispatch.single import SingleActiveDispatcher
+from pybroker.broker.joining import check_joinable, check_sole_consumer
 from pybroker.broker.last_times import LastTimes
 from pybroker.broker.publish_time import first_published_at
 from pybroker.broker.transactional_acks import TransactionalAcks, TransactionalTopic
 from pybroker.broker.waiting_entries import nth_waiting
-from pybroker.errors import ConsumerBusy, NotAllowed, PersistenceError, ServiceNotReady
+from pybroker.errors import NotAllowed, PersistenceError, ServiceNotReady
 from pybroker.names import TxnId
 from pybroker.transaction.pending_ack import PendingAck, PendingAcks
 from pybroker.transaction.txn_status import TxnAction
@@ -138,14 +139,7 @@ class Subscription:
         self._check_open()
         if self._damage is not None:
             raise PersistenceError(f"{self}: {self._damage}")
-        if not self.consumers:
-            return
-        if kind is not self.kind:
-            raise ConsumerBusy(
-                f"{self} has consumers of another type, not {kind.name}: use theirs, or close them"
-            )
-        if kind is SubscriptionType.EXCLUSIVE:
-            raise ConsumerBusy(f"{self} is Exclusive and already has a consumer: close it first")
+        check_joinable(self, kind)
 
     def _found_damage(self, damage: DamagedEntries) -> None:
         """Nobody gets further than this before the subscription is moved."""
@@ -416,8 +410,7 @@ class Subscription:
 
     def check_unsubscribe(self, consumer: Consumer, force: bool) -> None:
         """Raises ConsumerBusy while others consume, unless forced."""
-        if not force and any(other is not consumer for other in self.consumers):
-            raise ConsumerBusy(f"{self} has other consumers: close them, or unsubscribe with force")
+        check_sole_consumer(self, consumer, force)
 
     async def close(self, reason: str = "the topic is unloaded") -> None:
         """Disconnect everybody and make acknowledgements durable."""
@@ -464,6 +457,10 @@ class Subscription:
         if position is None or run is None:
             return None
         return position, run.entries[0]
+
+    @property
+    def mark_delete_position(self) -> Position:
+        return self.cursor.mark_delete_position
 
     @property
     def read_position(self) -> Position:

@@ -316,6 +316,10 @@ class Topic:
             count = run.message_counts[0] if run is not None else 0
         return count
 
+    def known_message_count(self, position: Position) -> int | None:
+        """As `message_count`; None if that has to be looked up."""
+        return self.ledger.message_count(position)
+
     # -- subscriptions
 
     async def subscription(
@@ -389,6 +393,11 @@ class Topic:
         consumers = (c for s in self.subscriptions.values() for c in s.consumers)
         used = len(self.producers) > 0 or self.ledger.total_size_bytes > 0
         return not used and all(consumer.takes_any_schema for consumer in consumers)
+
+    @property
+    def retention_ms(self) -> int:
+        """How long what is acknowledged stays; -1 for ever."""
+        return self.ledger.config.retention.time_ms
 
     @property
     def closed(self) -> bool:

@@ -1,7 +1,8 @@
 """The topics of each namespace: names that a client can use, sorted, and their hash.
 
 A list is found out when somebody first asks, a few names at a time, and kept; it changes only when
-the metadata store says that a topic has come or gone. So being asked again and again costs nothing.
+the metadata store says that a topic has come or gone, or one that is not persistent says so itself.
+So being asked again and again costs nothing.
 """
 
 import asyncio
@@ -26,12 +27,25 @@ class TopicList:
     """Never changed: each change makes another one."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """`names` are full and sorted."""
+        """`names` are full and sorted: those that are not persistent come first."""
         self.names = names
 
     @cached_property
     def hash(self) -> str:
-        return f"{crc32c(','.join(self.names).encode()):08x}"
+        """As Apache Pulsar's clients compute it: the CRC's bytes, the lowest first."""
+        return crc32c(",".join(self.names).encode()).to_bytes(4, "little").hex()
+
+    @cached_property
+    def persistent(self) -> "TopicList":
+        return TopicList(self.names[self._persistent_from :]) if self._persistent_from else self
+
+    @cached_property
+    def nonpersistent(self) -> "TopicList":
+        return TopicList(self.names[: self._persistent_from])
+
+    @property
+    def _persistent_from(self) -> int:
+        return bisect_left(self.names, "persistent://")
 
     def has(self, name: str) -> bool:
         at = bisect_left(self.names, name)
@@ -53,6 +67,7 @@ class TopicLists:
         self._tenants = tenants
         self._metadata = metadata
         self._known: dict[str, TopicList] = {}
+        self._nonpersistent: dict[str, dict[TopicName, None]] = {}  # by namespace
         self._finding: dict[str, asyncio.Task[TopicList]] = {}
         metadata.watch(LEDGERS_PREFIX, self._ledger_changed)
         metadata.watch(PARTITIONED_PREFIX, self._partitions_changed)
@@ -86,6 +101,7 @@ class TopicLists:
             if name is not None and self._factory.exists(ledger):
                 found.add(str(name))
             await pace.step()
+        found.update(map(str, self._nonpersistent.get(namespace, ())))
         return TopicList(sorted(found))
 
     def _found(self, namespace: str, done: asyncio.Task[TopicList]) -> None:
@@ -95,16 +111,31 @@ class TopicLists:
             if not done.cancelled() and done.exception() is None:
                 self._known[namespace] = done.result()
 
+    def nonpersistent_came(self, name: TopicName) -> None:
+        self._nonpersistent.setdefault(name.namespace_name, {})[name] = None
+        self._changed(name)
+
+    def nonpersistent_went(self, name: TopicName) -> None:
+        there = self._nonpersistent.get(name.namespace_name, {})
+        there.pop(name, None)
+        if not there:
+            self._nonpersistent.pop(name.namespace_name, None)
+        self._changed(name)
+
     def _ledger_changed(self, key: str) -> None:
         name = _topic(key.removeprefix(LEDGERS_PREFIX))
-        if name is None:
-            return
+        if name is not None:
+            self._changed(name)
+
+    def _changed(self, name: TopicName) -> None:
         self._finding.pop(name.namespace_name, None)
         known = self._known.get(name.namespace_name)
         if known is not None and self._exists(name) is not known.has(str(name)):
             self._known[name.namespace_name] = known.with_or_without(str(name))
 
     def _exists(self, name: TopicName) -> bool:
+        if name in self._nonpersistent.get(name.namespace_name, ()):
+            return True
         if self._factory.exists(name.ledger_name):
             return True
         return 0 <= name.partition < self._tenants.partitions(name.partitioned_name)

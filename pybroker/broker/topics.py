@@ -1,7 +1,8 @@
 """All topics of this broker: found by name, loaded at first use, listed, created, deleted.
 
-Concurrent requests for one topic share one load. A topic exists when its managed ledger does; a
-partition of a partitioned topic exists with it and comes into being at first use.
+Concurrent requests for one topic share one load. A topic exists when its managed ledger does, one
+that is not persistent while it is loaded; a partition of a partitioned topic exists with it and
+comes into being at first use.
 """
 
 import asyncio
@@ -17,7 +18,9 @@ from managed_ledger.shared_task import shared_task
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.deletions import Deletions, Doomed
 from pybroker.broker.inactive_topics import InactiveTopics
+from pybroker.broker.nonpersistent.topic import NonPersistentTopic
 from pybroker.broker.schemas.registry import Schemas
+from pybroker.broker.served import ServedTopic, persistent
 from pybroker.broker.tenants import Conflict, Tenants
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_lists import TopicLists
@@ -52,20 +55,27 @@ class Topics:
         self._clock = clock
         self._config = config
         self._inactive = InactiveTopics(config, factory.housekeeper, self._delete_inactive)
-        self._loaded: dict[TopicName, Topic] = {}
-        self._loading: dict[TopicName, asyncio.Future[Topic]] = {}
+        self._loaded: dict[TopicName, ServedTopic] = {}
+        self._loading: dict[TopicName, asyncio.Future[ServedTopic]] = {}
         # Being unloaded, or made partitioned; who wants one of them waits, and looks again.
         self._changing: dict[TopicName, asyncio.Task[None]] = {}
 
     def loaded(self) -> list[Topic]:
-        """Topics in memory, for stats and shutdown."""
-        return list(self._loaded.values())
+        """Persistent topics in memory."""
+        return [topic for topic in self._loaded.values() if isinstance(topic, Topic)]
+
+    def loaded_names(self) -> list[TopicName]:
+        return list(self._loaded)
+
+    def loaded_nonpersistent(self) -> list[NonPersistentTopic]:
+        return [t for t in self._loaded.values() if isinstance(t, NonPersistentTopic)]
 
     def serving(self, name: TopicName) -> Topic | None:
-        """The topic if it is loaded and not on its way out."""
+        """The topic if it is loaded, persistent and not on its way out."""
         if name in self._changing or self.deletions.concerns(name):
             return None
-        return self._loaded.get(name)
+        topic = self._loaded.get(name)
+        return topic if isinstance(topic, Topic) else None
 
     # -- find and load
 
@@ -78,6 +88,11 @@ class Topics:
         return 0 <= name.partition < self.tenants.partitions(name.partitioned_name)
 
     async def get(self, name: TopicName | str, create: bool = False) -> Topic | None:
+        """As `served`, for what only a topic with a log can do: raises NotAllowed for another."""
+        topic = await self.served(name, create)
+        return None if topic is None else persistent(topic)
+
+    async def served(self, name: TopicName | str, create: bool = False) -> ServedTopic | None:
         """The topic, loaded. None if it does not exist and `create` is false.
 
         Raises NotAllowed for what cannot be a topic, NotFound for a missing namespace.
@@ -116,20 +131,22 @@ class Topics:
         """What fails is forgotten, so that the next use tries again."""
         loading = self._loading[name] = asyncio.ensure_future(self._load(name))
 
-        def ended(loading: asyncio.Future[Topic]) -> None:
+        def ended(loading: asyncio.Future[ServedTopic]) -> None:
             del self._loading[name]
             if not loading.cancelled() and loading.exception() is None:
                 self._loaded[name] = loading.result()
                 self._inactive.loaded(loading.result())
+                if not name.persistent:
+                    self.lists.nonpersistent_came(name)
 
         loading.add_done_callback(ended)
 
-    async def require(self, name: TopicName) -> Topic:
+    async def require(self, name: TopicName) -> ServedTopic:
         """The topic as a client asked for it: created if that is allowed.
 
         Raises TopicNotFound.
         """
-        topic = await self.get(name, create=self._auto_creation(name))
+        topic = await self.served(name, create=self._auto_creation(name))
         if topic is None:
             raise TopicNotFound(f"{name} does not exist and may not be created by its use")
         return topic
@@ -140,8 +157,10 @@ class Topics:
         return bool(allowed) or name.namespace_name == SYSTEM_NAMESPACE
 
     def _check_creatable(self, name: TopicName) -> None:
-        if not name.persistent:
-            raise NotAllowed(f"{name}: non-persistent topics are not served yet; use persistent://")
+        config = self._config
+        domain = config.enable_persistent_topics, config.enable_non_persistent_topics
+        if not domain[0 if name.persistent else 1]:
+            raise NotAllowed(f"Broker is unable to load {name.domain} topic")
         self.tenants.check_namespace(name.namespace_name)
         partitions = self.tenants.partitions(name.partitioned_name)
         if name.partition >= partitions:  # -1 is no partition
@@ -152,7 +171,9 @@ class Topics:
         if name.partition < 0 and self.tenants.partitions(name):
             raise NotAllowed(f"{name} is partitioned; use its partitions")
 
-    async def _load(self, name: TopicName) -> Topic:
+    async def _load(self, name: TopicName) -> ServedTopic:
+        if not name.persistent:
+            return NonPersistentTopic(name, self._clock)
         deduplicated = self.tenants.policies(name.namespace_name).get(
             "deduplicationEnabled", self._config.broker_deduplication_enabled
         )
@@ -191,11 +212,11 @@ class Topics:
         await self.create_partitioned(name, partitions)
         return int(partitions)
 
-    async def create(self, name: TopicName) -> Topic:
+    async def create(self, name: TopicName) -> ServedTopic:
         """Raises Conflict if it exists."""
         await self._settled(name)
         self._check_free(name)
-        topic = await self.get(name, create=True)
+        topic = await self.served(name, create=True)
         assert topic is not None
         return topic
 
@@ -258,7 +279,7 @@ class Topics:
             )
         await self.deletions.delete(doomed, partial(self._vacate, names))
 
-    async def _delete_inactive(self, topic: Topic) -> None:
+    async def _delete_inactive(self, topic: ServedTopic) -> None:
         """It is inactive at this moment."""
         name = topic.name
         if name in self._changing or self.deletions.concerns(name):
@@ -287,10 +308,14 @@ class Topics:
                 await asyncio.wait([changing])
         await self._loads_of(names)
         for topic in self._loaded_of(names):
-            self._loaded.pop(topic.name)
+            self._forget(topic.name)
             await topic.discard()
 
-    def _loaded_of(self, names: Collection[TopicName]) -> list[Topic]:
+    def _forget(self, name: TopicName) -> None:
+        if self._loaded.pop(name, None) is not None and not name.persistent:
+            self.lists.nonpersistent_went(name)
+
+    def _loaded_of(self, names: Collection[TopicName]) -> list[ServedTopic]:
         return [self._loaded[name] for name in names if name in self._loaded]
 
     async def _loads_of(self, names: Collection[TopicName]) -> None:
@@ -311,7 +336,7 @@ class Topics:
         try:
             await topic.close("unloaded by the administrator")
         finally:
-            self._loaded.pop(name, None)
+            self._forget(name)
 
     async def _change(self, name: TopicName, work: Coroutine[Any, Any, None]) -> None:
         """Do what nobody who wants the topic may overtake."""
@@ -326,7 +351,7 @@ class Topics:
         working: list[asyncio.Future[Any]] = [*self._loading.values(), *self._changing.values()]
         if working:
             await asyncio.wait(working)
-        topics = self.loaded()
+        topics = list(self._loaded.values())
         for at in range(0, len(topics), _CLOSED_AT_ONCE):
             some = topics[at : at + _CLOSED_AT_ONCE]
             await all_done(topic.close("the broker shuts down") for topic in some)

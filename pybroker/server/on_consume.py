@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscriptionType
 from pybroker.broker.schemas.compatibility import AUTO_CONSUME
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.topic import Topic
+from pybroker.broker.served import ServedSubscription, ServedTopic
 from pybroker.errors import (
     ConsumerNotFound,
     NamingError,
@@ -48,7 +47,10 @@ async def subscribe(session: "Session", command: pb.CommandSubscribe) -> None:
         raise NamingError("A subscription needs a name; the one given is empty")
     topics = session.services.topics
     name = TopicName.parse(command.topic)
-    topic = await topics.require(name) if command.force_topic_creation else await topics.get(name)
+    if command.force_topic_creation:
+        topic: ServedTopic | None = await topics.require(name)
+    else:
+        topic = await topics.served(name)
     if topic is None:
         raise TopicNotFound(f"{name} does not exist and this subscription may not create it")
     if command.HasField("schema"):
@@ -72,9 +74,10 @@ async def subscribe(session: "Session", command: pb.CommandSubscribe) -> None:
 
 
 async def _subscription(
-    session: "Session", topic: Topic, command: pb.CommandSubscribe
-) -> Subscription:
+    session: "Session", topic: ServedTopic, command: pb.CommandSubscribe
+) -> ServedSubscription:
     start = _start_position(command)
+    subscription: ServedSubscription
     if not command.durable:
         subscription = await topic.reader_subscription(command.subscription, start)
     else:
@@ -170,7 +173,7 @@ def ack(session: "Session", command: pb.CommandAck) -> Rest | None:
         return None
     if command.ack_type == pb.CommandAck.Cumulative and len(command.message_id) != 1:
         raise NotAllowed("A cumulative acknowledgement names exactly one message")
-    mark = slot.subscription.cursor.mark_delete_position
+    mark = slot.subscription.mark_delete_position
     done = _acknowledge(slot, command, 0)
     _note_acknowledged(session, slot, mark)
     if done < len(command.message_id):
@@ -184,7 +187,7 @@ def _note_acknowledged(session: "Session", slot: "ConsumerSlot", mark: Position)
     """`mark` is the mark-delete position before."""
     now_ms = session.services.clock.now_ms()
     slot.consumer.times.acknowledged_ms = slot.subscription.times.acknowledged_ms = now_ms
-    if slot.subscription.cursor.mark_delete_position != mark:
+    if slot.subscription.mark_delete_position != mark:
         slot.subscription.times.mark_delete_moved_ms = now_ms
 
 
@@ -201,7 +204,7 @@ def _acknowledge(slot: "ConsumerSlot", command: pb.CommandAck, start: int) -> in
         if not message_id.ack_set:
             whole.append((message_id.ledgerId, message_id.entryId))
         else:
-            batch_size = slot.topic.ledger.message_count(position_of(message_id))
+            batch_size = slot.topic.known_message_count(position_of(message_id))
             if batch_size is None or bits_left <= 0:
                 break
             _acknowledge_part(slot, command, message_id, batch_size)
@@ -270,7 +273,7 @@ def _hold(slot: "ConsumerSlot", command: pb.CommandAck, acks: list[PendingAck]) 
     return slot.subscription.acknowledge_in_transaction(slot.consumer, txn_id, acks, cumulative)
 
 
-async def _pending_ack(topic: Topic, message_id: pb.MessageIdData) -> PendingAck:
+async def _pending_ack(topic: ServedTopic, message_id: pb.MessageIdData) -> PendingAck:
     position = position_of(message_id)
     if not message_id.ack_set:
         return PendingAck(position)
@@ -367,7 +370,7 @@ async def get_last_message_id(session: "Session", command: pb.CommandGetLastMess
     position, batch_index = await slot.topic.last_message_id()
     if position.entry_id < 0:
         position = EARLIEST  # (-1, -1): clients compare it with what they have read
-    marked = slot.subscription.cursor.mark_delete_position
+    marked = slot.subscription.mark_delete_position
     answer = pb.CommandGetLastMessageIdResponse(
         request_id=command.request_id,
         last_message_id=_message_id(slot.topic, position, batch_index),
@@ -380,7 +383,7 @@ async def get_last_message_id(session: "Session", command: pb.CommandGetLastMess
     )
 
 
-def _message_id(topic: Topic, position: Position, batch_index: int) -> pb.MessageIdData:
+def _message_id(topic: ServedTopic, position: Position, batch_index: int) -> pb.MessageIdData:
     return pb.MessageIdData(
         ledgerId=position.ledger_id & 0xFFFF_FFFF_FFFF_FFFF,
         entryId=position.entry_id & 0xFFFF_FFFF_FFFF_FFFF,

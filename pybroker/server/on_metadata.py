@@ -129,8 +129,6 @@ def topics_of_namespace(session: "Session", command: pb.CommandGetTopicsOfNamesp
         found = session.services.topics.lists.known(command.namespace)
     except NotFound:
         found = NO_TOPICS
-    if command.mode == pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
-        found = NO_TOPICS
     if found is None:
         return _topics_once_found(session, command)
     _write_topics(session, command, found)
@@ -145,11 +143,21 @@ async def _topics_once_found(session: "Session", command: pb.CommandGetTopicsOfN
 def _write_topics(
     session: "Session", command: pb.CommandGetTopicsOfNamespace, found: TopicList
 ) -> None:
+    found = _of_mode(found, command.mode)
     if command.topics_hash == found.hash:
         answer = commands.encode_topics([], found.hash, changed=False)
+    elif not found.names:  # perhaps of a namespace that nobody has
+        answer = commands.encode_topics([], found.hash, changed=True)
     else:
-        answer = session.services.encoded_topics(command.namespace, found)
+        answer = session.services.encoded_topics(command.namespace, command.mode, found)
     session.write(commands.topics_of_namespace(command.request_id, answer))
+
+
+def _of_mode(found: TopicList, mode: int) -> TopicList:
+    if mode == pb.CommandGetTopicsOfNamespace.ALL:
+        return found
+    wants_persistent = mode == pb.CommandGetTopicsOfNamespace.PERSISTENT
+    return found.persistent if wants_persistent else found.nonpersistent
 
 
 async def unsupported(session: "Session", command: Any) -> None:

@@ -14,7 +14,7 @@ from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, R
 from pybroker.broker.producers import AccessMode, Granted, Producer, ProducerState
 from pybroker.broker.schemas.compatibility import StoredSchema
 from pybroker.broker.schemas.registry import version_bytes
-from pybroker.broker.topic import Topic
+from pybroker.broker.served import ServedTopic
 from pybroker.errors import (
     ChecksumError,
     PersistenceError,
@@ -79,7 +79,7 @@ def _new_producer(session: "Session", command: pb.CommandProducer) -> Producer:
 def _granter(
     session: "Session",
     command: pb.CommandProducer,
-    topic: Topic,
+    topic: ServedTopic,
     new: Producer,
     schema_version: int | None,
 ) -> Granted:
@@ -104,7 +104,7 @@ def _granter(
 def _answer(
     session: "Session",
     command: pb.CommandProducer,
-    topic: Topic,
+    topic: ServedTopic,
     producer: Producer,
     schema_version: int | None,
 ) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from pybroker.broker.subscription import Subscription
+from pybroker.broker.served import ServedSubscription
 
 HIGH_BYTES: Final = 1024 * 1024
 # No brake holds what other connections cause to be told to one; this ends it if it does not read.
@@ -147,10 +147,10 @@ class Waking:
 
     def __init__(self, may_go_on: Callable[[], bool]) -> None:
         self._may_go_on = may_go_on
-        self._asleep: dict[Subscription, None] = {}
+        self._asleep: dict[ServedSubscription, None] = {}
         self._waking = False
 
-    def wake(self, subscriptions: Iterable[Subscription]) -> None:
+    def wake(self, subscriptions: Iterable[ServedSubscription]) -> None:
         self._asleep.update(dict.fromkeys(subscriptions))
         if not self._waking:
             self._wake_some()

@@ -36,16 +36,16 @@ class Services:
     connection_numbers: Iterator[int] = field(default_factory=itertools.count)
     name_numbers: Iterator[int] = field(default_factory=itertools.count)
     held_runs: HeldRoom = field(default_factory=HeldRoom)
-    _encoded_topics: dict[str, tuple[TopicList, bytes]] = field(default_factory=dict)
+    _encoded_topics: dict[tuple[str, int], tuple[TopicList, bytes]] = field(default_factory=dict)
     # What sockets are read into; a fresh buffer for each read would be mapped and unmapped.
     receive_buffer: memoryview = field(default_factory=_receive_buffer)
 
-    def encoded_topics(self, namespace: str, topics: TopicList) -> bytes:
+    def encoded_topics(self, namespace: str, mode: int, topics: TopicList) -> bytes:
         """The answer to GET_TOPICS_OF_NAMESPACE, encoded once for each list."""
-        known = self._encoded_topics.get(namespace)
+        known = self._encoded_topics.get((namespace, mode))
         if known is None or known[0] is not topics:
             encoded = commands.encode_topics(topics.names, topics.hash, changed=True)
-            known = self._encoded_topics[namespace] = topics, encoded
+            known = self._encoded_topics[namespace, mode] = topics, encoded
         return known[1]
 
     def new_producer_name(self) -> str:

@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.producers import Producer
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.topic import Topic
+from pybroker.broker.served import ServedSubscription, ServedTopic
 from pybroker.errors import PulsarError
 from pybroker.server import on_produce
 from pybroker.server.handlers import HANDLERS, Handler
@@ -51,7 +50,7 @@ class ProducerSlot:
 
     __slots__ = ("behind", "held", "producer", "topic")
 
-    def __init__(self, topic: Topic, producer: Producer) -> None:
+    def __init__(self, topic: ServedTopic, producer: Producer) -> None:
         self.topic = topic
         self.producer = producer
         # Answers that wait for the last published run to be answered; None if it is.
@@ -68,7 +67,9 @@ class ProducerSlot:
 class ConsumerSlot:
     __slots__ = ("consumer", "frames", "subscription", "topic")
 
-    def __init__(self, topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
+    def __init__(
+        self, topic: ServedTopic, subscription: ServedSubscription, consumer: Consumer
+    ) -> None:
         self.topic = topic
         self.subscription = subscription
         self.consumer = consumer
@@ -192,10 +193,12 @@ class Session(asyncio.BufferedProtocol):
         host = self.services.config.advertised(host)
         return f"pulsar://[{host}]:{port}" if ":" in host else f"pulsar://{host}:{port}"
 
-    def add_producer(self, topic: Topic, producer: Producer) -> None:
+    def add_producer(self, topic: ServedTopic, producer: Producer) -> None:
         self.producers[producer.producer_id] = ProducerSlot(topic, producer)
 
-    def add_consumer(self, topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
+    def add_consumer(
+        self, topic: ServedTopic, subscription: ServedSubscription, consumer: Consumer
+    ) -> None:
         self.consumers[consumer.consumer_id] = ConsumerSlot(topic, subscription, consumer)
 
     # -- writing

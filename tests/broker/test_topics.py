@@ -112,7 +112,6 @@ def test_auto_creation_follows_the_namespace_then_the_broker() -> None:
     ("name", "error"),
     [
         ("persistent://nobody/there/t", NotFound),
-        ("non-persistent://public/default/t", NotAllowed),
         ("persistent://public/default/parted", NotAllowed),
         ("persistent://public/default/parted-partition-3", TopicNotFound),
         ("persistent://public/default/orders-partition-0", TopicNotFound),

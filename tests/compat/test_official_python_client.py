@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -405,3 +406,38 @@ class TestRestart:
             broker.restart()
             assert contents_of(receive_all(earliest(client, "kept"), COUNT - 30)) == sent[30:]
             client.close()
+
+
+class TestTopicsThatKeepNothing:
+    @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+    def test_who_is_there_gets_what_is_published(
+        self, client: pulsar.Client, topic: str, kind: Any
+    ):
+        fleeting = topic.replace("persistent://", "non-persistent://")
+        consumer = client.subscribe(fleeting, "s", consumer_type=kind)
+        sent = publish(client, fleeting, batched=False)
+        received = contents_of(receive_all(consumer))
+        assert sorted(received, key=int) == sent
+        assert_nothing_more(consumer)
+
+    def test_partitions_and_readers(self, broker: Any, client: pulsar.Client, topic: str):
+        fleeting = topic.replace("persistent://", "non-persistent://")
+        name = TopicName.parse(fleeting)
+        broker.call(lambda running: running.topics.create_partitioned(name, 3))
+        consumer = client.subscribe(fleeting, "s")
+        reader = client.create_reader(f"{fleeting}-partition-0", pulsar.MessageId.earliest)
+        assert not reader.has_message_available()
+        sent = publish(client, fleeting, batched=True)
+        assert sorted(contents_of(receive_all(consumer)), key=int) == sent
+        assert reader.read_next(SOON_MS).data() in sent
+
+    def test_a_pattern_finds_them(self, client: pulsar.Client, topic: str):
+        fleeting = topic.replace("persistent://", "non-persistent://") + "-p"
+        producer = client.create_producer(fleeting)
+        consumer = client.subscribe(
+            re.compile(f"{fleeting}.*"),
+            "s",
+            regex_subscription_mode=pulsar.RegexSubscriptionMode.NonPersistentOnly,
+        )
+        producer.send(b"m")
+        assert consumer.receive(SOON_MS).data() == b"m"

@@ -160,7 +160,8 @@ def test_nothing_is_created_by_its_use_where_that_is_off(topic: str) -> None:
 
 
 def names_hash(names: list[str]) -> str:
-    return f"{crc32c(','.join(names).encode()):08x}"
+    """As Java's clients print it: byte by byte, the lowest first."""
+    return crc32c(",".join(names).encode()).to_bytes(4, "little").hex()
 
 
 def test_topics_are_listed_in_order_with_their_hash(

@@ -188,3 +188,13 @@ class StickyRanges:
 
 def split_by(policy: KeySharedPolicy) -> HashRing | StickyRanges:
     return StickyRanges() if policy.mode is KeySharedMode.STICKY else HashRing()
+
+
+def check_same_mode(consumer: Consumer, policy: KeySharedPolicy) -> None:
+    """Raises ConsumerAssignError for a consumer that wants the ring split another way."""
+    mode = (consumer.key_shared or KeySharedPolicy()).mode
+    if mode is not policy.mode:
+        raise ConsumerAssignError(
+            f"Consumer {consumer.name} is {mode.name}, the consumers that are here are "
+            f"{policy.mode.name}: use the same Key_Shared policy"
+        )

@@ -21,11 +21,10 @@ from pybroker.broker.dispatch.delivery import (
     EntryIds,
 )
 from pybroker.broker.dispatch.entry_reader import EntryReader
-from pybroker.broker.dispatch.hash_ring import slot_of, split_by
+from pybroker.broker.dispatch.hash_ring import check_same_mode, slot_of, split_by
 from pybroker.broker.dispatch.redelivery import RedeliveryCounts
 from pybroker.broker.dispatch.shared import SharedDispatcher, Source, UnackedLimits
 from pybroker.broker.dispatch.slots import SlotsInFlight, WaitingEntries
-from pybroker.errors import ConsumerAssignError
 from pybroker.wire.message_metadata import BadEntry, parse_metadata, sticky_key
 
 MAX_WAITING_PER_CONSUMER: Final = 2000
@@ -63,11 +62,8 @@ class KeySharedDispatcher(SharedDispatcher):
     def policy(self) -> KeySharedPolicy:
         return self._policy
 
-    def hash_ranges(self) -> dict[Consumer, list[tuple[int, int]]]:
-        found: defaultdict[Consumer, list[tuple[int, int]]] = defaultdict(list)
-        for start, end, owner in self._ring.ranges():
-            found[owner].append((start, end))
-        return found
+    def hash_ranges(self) -> Iterable[tuple[int, int, Consumer]]:
+        return self._ring.ranges()
 
     def draining(self) -> dict[Consumer, list[int]]:
         """For each slot that has another owner by now: how many entries its consumer holds."""
@@ -81,12 +77,7 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def add(self, consumer: Consumer) -> None:
         """Raises ConsumerAssignError."""
-        policy = consumer.key_shared or KeySharedPolicy()
-        if policy.mode is not self._policy.mode:
-            raise ConsumerAssignError(
-                f"Consumer {consumer.name} is {policy.mode.name}, the consumers that are here are "
-                f"{self._policy.mode.name}: use the same Key_Shared policy"
-            )
+        check_same_mode(consumer, self._policy)
         self._ring.add(consumer)
         super().add(consumer)
         self._route_waiting_again()

@@ -1,8 +1,6 @@
-"""Exclusive and Failover: one active consumer gets everything, in order.
+"""Exclusive and Failover: one active consumer (election) gets everything, in order.
 
-The active one is the first by priority level, then by name; partition n of a partitioned topic
-takes the n-th of the best level instead, so that partitions spread over the consumers. When another
-one becomes active, reading starts again behind the mark-delete position.
+When another one becomes active, reading starts again behind the mark-delete position.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,6 +9,7 @@ from typing import Final
 from managed_ledger.position import Position
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.dispatch.delivery import ROUND_BYTES, ROUND_STEPS, Delivery, by_ledger
+from pybroker.broker.dispatch.election import Election
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.redelivery import RedeliveryQueue
 
@@ -18,48 +17,23 @@ from pybroker.broker.dispatch.redelivery import RedeliveryQueue
 class SingleActiveDispatcher:
     def __init__(self, reader: EntryReader, failover: bool, partition: int) -> None:
         """`partition` is -1 for a topic that is not a partition."""
-        self.active: Consumer | None = None
         self._reader = reader
-        self._failover = failover
-        self._partition = max(0, partition)
-        self._consumers: list[Consumer] = []
+        self._election = Election(failover, partition)
         self._aborted = RedeliveryQueue(reader)
+
+    @property
+    def active(self) -> Consumer | None:
+        return self._election.active
 
     # -- consumers
 
     def add(self, consumer: Consumer) -> None:
-        self._consumers.append(consumer)
-        if not self._elect():
-            self._tell(consumer)
+        if self._election.add(consumer):
+            self.rewind()
 
     def remove(self, consumer: Consumer) -> None:
-        self._consumers.remove(consumer)
-        self._elect()
-
-    def _elect(self) -> bool:
-        """Choose the active consumer; True if it is another one than before."""
-        chosen = self._first_by_rank()
-        if chosen is self.active:
-            return False
-        self.active = chosen
-        self.rewind()
-        for consumer in self._consumers:
-            self._tell(consumer)
-        return True
-
-    def _first_by_rank(self) -> Consumer | None:
-        if not self._consumers:
-            return None
-        best = min(consumer.priority_level for consumer in self._consumers)
-        ranked = sorted(
-            (consumer for consumer in self._consumers if consumer.priority_level == best),
-            key=lambda consumer: consumer.rank,
-        )
-        return ranked[self._partition % len(ranked)]
-
-    def _tell(self, consumer: Consumer) -> None:
-        if self._failover:
-            consumer.sink.active_consumer_changed(consumer, consumer is self.active)
+        if self._election.remove(consumer):
+            self.rewind()
 
     # -- delivering
 

@@ -1,0 +1,39 @@
+"""Who may join the consumers of a subscription, and who may end it for all of them."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from pybroker.broker.consumer import Consumer, SubscriptionType
+from pybroker.errors import ConsumerBusy
+
+
+class Joined(Protocol):
+    """A subscription; `str` names it."""
+
+    @property
+    def kind(self) -> SubscriptionType | None: ...
+    @property
+    def consumers(self) -> Sequence[Consumer]: ...
+
+
+def check_joinable(subscription: Joined, kind: SubscriptionType) -> None:
+    """Raises ConsumerBusy."""
+    if not subscription.consumers:
+        return
+    if kind is not subscription.kind:
+        raise ConsumerBusy(
+            f"{subscription} has consumers of another type, not {kind.name}: use theirs, or close "
+            "them"
+        )
+    if kind is SubscriptionType.EXCLUSIVE:
+        raise ConsumerBusy(
+            f"{subscription} is Exclusive and already has a consumer: close it first"
+        )
+
+
+def check_sole_consumer(subscription: Joined, consumer: Consumer, force: bool) -> None:
+    """Raises ConsumerBusy while others consume, unless forced."""
+    if not force and any(other is not consumer for other in subscription.consumers):
+        raise ConsumerBusy(
+            f"{subscription} has other consumers: close them, or unsubscribe with force"
+        )

@@ -1,0 +1,1 @@
+"""Topics that keep nothing: what nobody takes at once is dropped."""

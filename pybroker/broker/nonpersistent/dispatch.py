@@ -1,0 +1,121 @@
+"""Who gets a run of messages that nobody keeps: `offer` gives what can be taken at once.
+
+The rest is dropped, as Apache Pulsar does: a consumer without permits, or whose connection does not
+take more, misses messages, and holds up nobody.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+from pybroker.broker.consumer import Consumer, KeySharedPolicy, SubscriptionType
+from pybroker.broker.dispatch.delivery import Delivery
+from pybroker.broker.dispatch.election import Election
+from pybroker.broker.dispatch.hash_ring import check_same_mode, split_by
+from pybroker.broker.dispatch.key_shared import slot_of_entry
+
+
+def _give(consumer: Consumer, delivery: Delivery) -> int:
+    """As many entries, from the first on, as the consumer takes now; returns their number."""
+    if consumer.permits <= 0 or not consumer.sink.writable or not delivery.entries:
+        return 0
+    taken = delivery.part(0, delivery.affordable(consumer.permits))
+    consumer.deliver(taken)
+    return len(taken.entries)
+
+
+class SingleActive:
+    """Exclusive and Failover."""
+
+    def __init__(self, failover: bool, partition: int) -> None:
+        self._election = Election(failover, partition)
+
+    @property
+    def active(self) -> Consumer | None:
+        return self._election.active
+
+    def add(self, consumer: Consumer) -> None:
+        self._election.add(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        self._election.remove(consumer)
+
+    def offer(self, delivery: Delivery) -> int:
+        """How many messages nobody took."""
+        given = 0 if self.active is None else _give(self.active, delivery)
+        return sum(delivery.message_counts[given:])
+
+
+class Shared:
+    """In turn, to those of the best priority level that can take something."""
+
+    def __init__(self) -> None:
+        self._levels: dict[int, deque[Consumer]] = {}
+
+    def add(self, consumer: Consumer) -> None:
+        self._levels.setdefault(consumer.priority_level, deque()).append(consumer)
+        self._levels = dict(sorted(self._levels.items()))
+
+    def remove(self, consumer: Consumer) -> None:
+        level = self._levels[consumer.priority_level]
+        level.remove(consumer)
+        if not level:
+            del self._levels[consumer.priority_level]
+
+    def offer(self, delivery: Delivery) -> int:
+        """How many messages nobody took."""
+        start = 0
+        while start < len(delivery.entries) and (ready := self._ready()):
+            share = -(-(len(delivery.entries) - start) // len(ready))
+            for consumer in ready:
+                start += _give(consumer, delivery.part(start, start + share))
+        return sum(delivery.message_counts[start:])
+
+    def _ready(self) -> list[Consumer]:
+        """Whose turn it is comes first; from then on it is the next one's."""
+        for level in self._levels.values():
+            ready = [each for each in level if each.permits > 0 and each.sink.writable]
+            if ready:
+                level.rotate(-1)
+                return ready
+        return []
+
+
+class KeyShared:
+    """To the owner of each message's key, or nobody."""
+
+    def __init__(self, policy: KeySharedPolicy | None) -> None:
+        self.policy = policy or KeySharedPolicy()
+        self._ring = split_by(self.policy)
+
+    def add(self, consumer: Consumer) -> None:
+        """Raises ConsumerAssignError."""
+        check_same_mode(consumer, self.policy)
+        self._ring.add(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        self._ring.remove(consumer)
+
+    def offer(self, delivery: Delivery) -> int:
+        """How many messages nobody took."""
+        owned: dict[Consumer, list[int]] = {}
+        for index, entry in enumerate(delivery.entries):
+            owner = self._ring.owner(slot_of_entry(entry))
+            if owner is not None:
+                owned.setdefault(owner, []).append(index)
+        taken = sum(self._give_own(owner, delivery.pick(at)) for owner, at in owned.items())
+        return sum(delivery.message_counts) - taken
+
+    def _give_own(self, owner: Consumer, delivery: Delivery) -> int:
+        return sum(delivery.message_counts[: _give(owner, delivery)])
+
+    def ranges(self) -> Iterable[tuple[int, int, Consumer]]:
+        return self._ring.ranges()
+
+
+Dispatcher = SingleActive | Shared | KeyShared
+
+
+def dispatcher_of(kind: SubscriptionType, first: Consumer, partition: int) -> Dispatcher:
+    if kind.single_active:
+        return SingleActive(kind is SubscriptionType.FAILOVER, partition)
+    return Shared() if kind is SubscriptionType.SHARED else KeyShared(first.key_shared)

@@ -1,0 +1,164 @@
+"""A subscription of a topic that keeps nothing: its consumers, and no cursor.
+
+Acknowledgements, redelivery and seeks are accepted and change nothing, as in Apache Pulsar: there
+is nothing behind and nothing to come again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Final, Protocol
+
+from managed_ledger.position import EARLIEST, Position
+from pybroker.broker.consumer import Consumer, SubscriptionType
+from pybroker.broker.dispatch.delivery import Delivery
+from pybroker.broker.joining import check_joinable, check_sole_consumer
+from pybroker.broker.last_times import LastTimes
+from pybroker.broker.nonpersistent.dispatch import Dispatcher, SingleActive, dispatcher_of
+from pybroker.errors import ServiceNotReady, TransactionConflict
+from pybroker.names import TopicName, TxnId
+from pybroker.transaction.pending_ack import PendingAck
+
+
+class Subscribed(Protocol):
+    """What a subscription needs of its topic."""
+
+    @property
+    def name(self) -> TopicName: ...
+    def end_of_reader(self, subscription: "NonPersistentSubscription") -> None: ...
+
+
+class NonPersistentSubscription:
+    __slots__ = (
+        "_closed",
+        "_dispatcher",
+        "_topic",
+        "consumers",
+        "dropped",
+        "durable",
+        "kind",
+        "name",
+        "properties",
+        "times",
+    )
+
+    backlog: Final = 0
+    redelivers_by_id: Final = False
+    mark_delete_position: Final = EARLIEST
+
+    def __init__(
+        self, topic: Subscribed, name: str, durable: bool, properties: dict[str, str]
+    ) -> None:
+        """One that is not `durable` goes with its last consumer."""
+        self.name = name
+        self.durable = durable
+        self.properties = properties
+        self.kind: SubscriptionType | None = None  # of the last consumers
+        self.consumers: list[Consumer] = []
+        self.times = LastTimes()
+        self.dropped = 0  # messages
+        self._topic = topic
+        self._dispatcher: Dispatcher | None = None
+        self._closed: str | None = None
+
+    def __str__(self) -> str:
+        return f"Subscription {self.name} of {self._topic.name}"
+
+    # -- consumers
+
+    async def add_consumer(self, consumer: Consumer, kind: SubscriptionType) -> None:
+        """Raises ConsumerBusy, ConsumerAssignError, ServiceNotReady."""
+        if self._closed is not None:
+            raise ServiceNotReady(f"{self} is being unloaded: {self._closed}")
+        check_joinable(self, kind)
+        dispatcher = self._dispatcher or dispatcher_of(kind, consumer, self._topic.name.partition)
+        dispatcher.add(consumer)
+        self.kind = kind
+        self._dispatcher = dispatcher
+        self.consumers.append(consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Idempotent."""
+        if consumer not in self.consumers:
+            return
+        self._remove(consumer)
+        if not self.durable and not self.consumers and self._closed is None:
+            self._closed = "its last consumer has gone"
+            self._topic.end_of_reader(self)
+
+    def _remove(self, consumer: Consumer) -> None:
+        assert self._dispatcher is not None
+        self.consumers.remove(consumer)
+        self._dispatcher.remove(consumer)
+        if not self.consumers:
+            self._dispatcher = None
+
+    def check_unsubscribe(self, consumer: Consumer, force: bool) -> None:
+        """Raises ConsumerBusy while others consume, unless forced."""
+        check_sole_consumer(self, consumer, force)
+
+    def close(self, reason: str) -> None:
+        """Disconnect everybody; nobody comes any more."""
+        self._closed = reason
+        for consumer in list(self.consumers):
+            self._remove(consumer)
+            consumer.sink.close_consumer(consumer, reason)
+
+    # -- messages
+
+    def offer(self, delivery: Delivery) -> None:
+        if self._dispatcher is not None:
+            self.dropped += self._dispatcher.offer(delivery)
+        elif self.kind is not None:  # before the first consumer nothing counts as dropped
+            self.dropped += sum(delivery.message_counts)
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        consumer.add_permits(permits)
+
+    def notify(self) -> None:
+        """There is nothing that could be sent now."""
+
+    # -- what has no effect where nothing is kept
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
+        pass
+
+    def acknowledge(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
+        pass
+
+    def acknowledge_indexes(
+        self, consumer: Consumer, position: Position, still_unacked: int, batch_size: int
+    ) -> None:
+        pass
+
+    def acknowledge_cumulative(
+        self,
+        consumer: Consumer,
+        position: Position,
+        still_unacked: int | None = None,
+        batch_size: int = 0,
+    ) -> None:
+        pass
+
+    def acknowledge_in_transaction(
+        self, consumer: Consumer, txn_id: TxnId, acks: Sequence[PendingAck], cumulative: bool
+    ) -> Awaitable[None]:
+        raise TransactionConflict(
+            "Transaction acknowledge only support the `PersistentSubscription`."
+        )
+
+    async def seek(self, position: Position) -> None:
+        await asyncio.sleep(0)
+
+    async def seek_to_time(self, timestamp_ms: int) -> None:
+        await asyncio.sleep(0)
+
+    # -- what the admin API tells
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        dispatcher = self._dispatcher
+        return dispatcher.active if isinstance(dispatcher, SingleActive) else None
+
+    @property
+    def dispatcher(self) -> Dispatcher | None:
+        return self._dispatcher

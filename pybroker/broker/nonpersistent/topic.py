@@ -1,0 +1,273 @@
+"""A topic that keeps nothing: a message goes to whoever takes it now, and is then forgotten.
+
+    publish → each subscription (dispatch) → receipt
+
+A run of messages is offered to one subscription after the other, in turns of the loop where there
+are many; its producer's bytes stay in the publish budget until then, so memory is bounded as it is
+for messages on their way to the disk. Nothing is written: topic and subscriptions are gone with the
+process, and come again at their next use.
+
+Differs: messages are numbered (ledger 0, entries from 0); Apache Pulsar calls all of them 0:0.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from managed_ledger.position import Position
+from pybroker.broker.deduplication import Taken
+from pybroker.broker.dispatch.delivery import ROUND_BYTES, Delivery
+from pybroker.broker.nonpersistent.subscription import NonPersistentSubscription
+from pybroker.broker.producers import Granted, Producer, Producers, ProducerState
+from pybroker.broker.topic import Published, PublishRun
+from pybroker.errors import (
+    NotAllowed,
+    ProducerFenced,
+    PulsarError,
+    ServiceNotReady,
+    SubscriptionNotFound,
+)
+from pybroker.names import TopicName, check_subscription_name
+from pybroker.runtime import Clock, Tasks
+
+_OFFER_BYTES: Final = 4096  # what offering a run to one subscription costs beside its bytes
+_LEDGER: Final = 0
+_ENTRIES: Final = 1 << 34  # then they are numbered from 0 again
+
+
+class _Offer:
+    """A run on its way to the subscriptions that were there when it came."""
+
+    __slots__ = ("delivery", "done", "waiting")
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        waiting: list[NonPersistentSubscription],
+        done: Callable[[], None],
+    ) -> None:
+        self.delivery = delivery
+        self.waiting = waiting
+        self.done = done
+
+
+class NonPersistentTopic:
+    __slots__ = (
+        "_closed",
+        "_next_entry",
+        "_offers",
+        "bytes_in",
+        "chunked",
+        "clock",
+        "created_at_ms",
+        "deserted_at_s",
+        "messages_in",
+        "name",
+        "on_deserted",
+        "producers",
+        "published_at_ms",
+        "subscriptions",
+        "tasks",
+    )
+
+    deduplication: Final = None
+    terminated: Final = False
+    retention_ms: Final = 0
+
+    def __init__(self, name: TopicName, clock: Clock) -> None:
+        self.name = name
+        self.clock = clock
+        self.created_at_ms = clock.now_ms()
+        self.tasks = Tasks(name)
+        self.subscriptions: dict[str, NonPersistentSubscription] = {}
+        self.messages_in = self.bytes_in = 0
+        self.published_at_ms = 0
+        self.chunked = False
+        self.producers = Producers(name, None, _forget_epoch)
+        self.producers.on_deserted = self.deserted
+        self.on_deserted: Callable[[NonPersistentTopic], None] = _nobody_watches
+        self.deserted_at_s = 0.0
+        self._closed: str | None = None
+        self._next_entry = 0
+        self._offers: deque[_Offer] = deque()
+
+    # -- publish
+
+    def publish(
+        self,
+        producer: Producer,
+        run: PublishRun,
+        published: Published,
+        taken: Taken | None = None,
+    ) -> None:
+        """`published` is called once everybody has been offered the run."""
+        refusal = self._refusal(producer, run)
+        if refusal is not None:
+            published(None, refusal)
+            return
+        self.messages_in += len(run.entries)
+        self.published_at_ms = self.clock.now_ms()
+        first = self._next_entry
+        self._next_entry = (first + len(run.entries)) % _ENTRIES
+        ids = range(first, first + len(run.entries))
+        delivery = Delivery(_LEDGER, ids, run.entries, run.message_counts)
+        self._offers.append(
+            _Offer(
+                delivery,
+                list(self.subscriptions.values()),
+                lambda: published(Position(_LEDGER, first), None),
+            )
+        )
+        if len(self._offers) == 1:
+            self._offer_some()
+
+    def _refusal(self, producer: Producer, run: PublishRun) -> PulsarError | None:
+        if run.txn_id is not None:
+            return NotAllowed("PublishTxnMessage is not supported by non-persistent topic")
+        if producer.state is not ProducerState.WRITING:
+            return ProducerFenced(
+                f"Producer {producer.name} on {self.name} {producer.state.value}; it cannot publish"
+            )
+        return None if self._closed is None else self._unloading()
+
+    def _offer_some(self) -> None:
+        """As much as a turn of the loop may do."""
+        bytes_left = ROUND_BYTES
+        while self._offers:
+            offer = self._offers[0]
+            size_bytes = sum(map(len, offer.delivery.entries)) + _OFFER_BYTES
+            while offer.waiting:
+                if bytes_left <= 0:
+                    asyncio.get_running_loop().call_soon(self._offer_some)
+                    return
+                offer.waiting.pop().offer(offer.delivery)
+                bytes_left -= size_bytes
+            self._offers.popleft()
+            offer.done()
+
+    async def add_producer(self, producer: Producer, granted: Granted) -> bool:
+        """As Topic.add_producer."""
+        self.check_open()
+        return await self.producers.add(producer, granted)
+
+    # -- what other topics read from their log
+
+    async def last_message_id(self) -> tuple[Position, int]:
+        """There is nothing to read."""
+        return Position(_LEDGER, -1), -1
+
+    async def message_count(self, position: Position) -> int:
+        return 0
+
+    def known_message_count(self, position: Position) -> int | None:
+        return 0
+
+    # -- subscriptions
+
+    async def subscription(
+        self, name: str, start: Position | None, properties: dict[str, str], create: bool
+    ) -> NonPersistentSubscription:
+        """Where it begins does not matter. Raises SubscriptionNotFound, NotAllowed."""
+        existing = self._existing(name, durable=True)
+        if existing is not None:
+            return existing
+        check_subscription_name(name)
+        if not create:
+            raise SubscriptionNotFound(
+                f"Subscription {name} of {self.name} does not exist and may not be created"
+            )
+        return self._subscribe(name, durable=True, properties=properties)
+
+    async def reader_subscription(
+        self, name: str, start: Position | None
+    ) -> NonPersistentSubscription:
+        """It goes with its last consumer."""
+        return self._existing(name, durable=False) or self._subscribe(name, False, {})
+
+    def _subscribe(
+        self, name: str, durable: bool, properties: dict[str, str]
+    ) -> NonPersistentSubscription:
+        subscription = NonPersistentSubscription(self, name, durable, properties)
+        self.subscriptions[name] = subscription
+        return subscription
+
+    def _existing(self, name: str, durable: bool) -> NonPersistentSubscription | None:
+        self.check_open()
+        existing = self.subscriptions.get(name)
+        if existing is not None and existing.durable is not durable:
+            kind = "a durable subscription" if existing.durable else "a reader"
+            raise NotAllowed(f"{name} of {self.name} is {kind} already; choose another name")
+        return existing
+
+    def end_of_reader(self, subscription: NonPersistentSubscription) -> None:
+        if self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+            self.deserted()
+
+    async def delete_subscription(self, name: str) -> None:
+        """Disconnects its consumers. Raises SubscriptionNotFound."""
+        subscription = self.subscriptions.pop(name, None)
+        if subscription is None:
+            raise SubscriptionNotFound(f"Subscription {name} of {self.name} does not exist")
+        subscription.close("the subscription was deleted")
+        self.deserted()
+
+    # -- life
+
+    @property
+    def idle(self) -> bool:
+        """As Topic.idle."""
+        consumers = (c for s in self.subscriptions.values() for c in s.consumers)
+        return not len(self.producers) and all(c.takes_any_schema for c in consumers)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed is not None
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._offers)
+
+    @property
+    def in_use(self) -> bool:
+        return len(self.producers) > 0 or any(s.consumers for s in self.subscriptions.values())
+
+    def check_open(self) -> None:
+        """Raises ServiceNotReady once it is on its way out."""
+        if self._closed is not None:
+            raise self._unloading()
+
+    def _unloading(self) -> ServiceNotReady:
+        return ServiceNotReady(f"{self.name} is being unloaded: {self._closed}")
+
+    def deserted(self) -> None:
+        self.deserted_at_s = asyncio.get_running_loop().time()
+        if self._closed is None:
+            self.on_deserted(self)
+
+    def retire(self, reason: str) -> None:
+        """Nobody uses it, and from now on nobody can: who comes is told to try again."""
+        self._closed = reason
+        self.producers.disconnect_all(self._unloading())
+
+    async def close(self, reason: str = "closed") -> None:
+        """Disconnect everybody. What was accepted counts as published."""
+        self.retire(reason)
+        for subscription in self.subscriptions.values():
+            subscription.close(reason)
+        for offer in self._offers:
+            offer.waiting.clear()
+        self._offer_some()
+        await self.tasks.close()
+
+    async def discard(self) -> None:
+        await self.close("deleted")
+
+
+async def _forget_epoch(epoch: int) -> None:
+    """Exclusive access is a matter of this process's life."""
+
+
+def _nobody_watches(topic: NonPersistentTopic) -> None:
+    pass

@@ -1,0 +1,17 @@
+"""What clients produce to and consume from, be it kept or not."""
+
+from pybroker.broker.nonpersistent.subscription import NonPersistentSubscription
+from pybroker.broker.nonpersistent.topic import NonPersistentTopic
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic import Topic
+from pybroker.errors import NotAllowed
+
+ServedTopic = Topic | NonPersistentTopic
+ServedSubscription = Subscription | NonPersistentSubscription
+
+
+def persistent(topic: ServedTopic) -> Topic:
+    """For what only a topic with a log can do. Raises NotAllowed for another."""
+    if isinstance(topic, NonPersistentTopic):
+        raise NotAllowed(f"{topic.name} is not persistent: it keeps nothing to do this with")
+    return topic
