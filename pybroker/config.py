@@ -42,6 +42,10 @@ class BrokerConfig:
     broker_deduplication_max_number_of_producers: int = 10_000
     broker_deduplication_entries_interval: int = 1000
     broker_deduplication_snapshot_interval_seconds: int = 120
+    delayed_delivery_enabled: bool = True
+    delayed_delivery_tick_time_millis: int = 1000
+    is_delayed_delivery_deliver_at_time_strict: bool = False
+    delayed_delivery_max_delay_in_millis: int = 0  # 0: no limit
     # managed ledgers
     managed_ledger_max_entries_per_ledger: int = 50_000
     managed_ledger_max_size_per_ledger_mbytes: int = 2048

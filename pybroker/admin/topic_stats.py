@@ -37,7 +37,7 @@ OUT_FIELDS: Final = (
     "msgRateRedeliver",
 )
 _DRAINING: Final = ("drainingHashesCount", "drainingHashesUnackedMessages")
-# What this broker has none of: quotas, offloading, compaction, expiry, filters, delays, throttling.
+# What this broker has none of: quotas, offloading, compaction, expiry, filters, throttling.
 TOPIC_WITHOUT: Final = {
     "systemTopicBytesInCounter": 0,
     "bytesOutInternalCounter": 0,
@@ -154,7 +154,8 @@ async def subscription_stats(
         **SUBSCRIPTION_WITHOUT,
         **{field: total(consumers, field) for field in OUT_FIELDS},
         "msgBacklog": backlog,
-        "msgBacklogNoDelayed": backlog,
+        "msgDelayed": subscription.delayed_messages,
+        "msgBacklogNoDelayed": backlog - subscription.delayed_messages,
         "backlogSize": size_of(backlog, topic) if wanted.backlog_size else -1,
         "earliestMsgPublishTimeInBacklog": (
             await _earliest_publish_time(subscription) if wanted.earliest_time else 0

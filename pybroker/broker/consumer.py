@@ -108,6 +108,9 @@ class UnackedEntries:
         self.messages -= released
         return missing
 
+    def holds(self, position: tuple[int, int]) -> bool:
+        return position[1] in self._ledgers.get(position[0], ())
+
     def keep(self, position: tuple[int, int], messages: int) -> bool:
         """Only `messages` of this batch are still unacknowledged; False if it is not here."""
         entries = self._ledgers.get(position[0])

@@ -17,6 +17,7 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import DamagedEntries, LedgerClosed
 from managed_ledger.position import Position
 from pybroker.broker.consumer import Consumer, SubscriptionType
+from pybroker.broker.dispatch.delayed import Delays
 from pybroker.broker.dispatch.entry_reader import EntryReader, ReadableTopic
 from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.broker.dispatch.redelivery import NO_REDELIVERIES, RedeliveryCounts
@@ -41,6 +42,8 @@ class SubscribedTopic(ReadableTopic, TransactionalTopic, Protocol):
 
     @property
     def terminated(self) -> bool: ...
+    @property
+    def delays(self) -> Delays: ...
 
     @property
     def subscriptions(self) -> "dict[str, Subscription]": ...
@@ -157,11 +160,10 @@ class Subscription:
         limits = UnackedLimits(
             config.max_unacked_messages_per_consumer, config.max_unacked_messages_per_subscription
         )
+        means = (self._reader, self._redelivery_counts, limits, self._topic.delays, self.notify)
         if kind is SubscriptionType.SHARED:
-            return SharedDispatcher(self._reader, self._redelivery_counts, limits, self.notify)
-        return KeySharedDispatcher(
-            self._reader, self._redelivery_counts, limits, self.notify, first.key_shared
-        )
+            return SharedDispatcher(*means)
+        return KeySharedDispatcher(*means, first.key_shared)
 
     def disconnect_consumers(self, reason: str) -> None:
         for consumer in list(self.consumers):
@@ -470,6 +472,12 @@ class Subscription:
     def unacked_messages(self) -> int:
         """Delivered and not acknowledged, on Shared and Key_Shared; the others keep no account."""
         return sum(consumer.unacked.messages for consumer in self.consumers)
+
+    @property
+    def delayed_messages(self) -> int:
+        """Entries that wait for their time, as far as the log has been read."""
+        dispatcher = self._dispatcher
+        return dispatcher.delayed if isinstance(dispatcher, SharedDispatcher) else 0
 
     @property
     def backlog(self) -> int:

@@ -19,6 +19,7 @@ from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.deduplication import Deduplication, Taken
 from pybroker.broker.deletions import Deletions
+from pybroker.broker.dispatch.delayed import DelayPolicy, Delays
 from pybroker.broker.producers import Granted, Producer, Producers, ProducerState
 from pybroker.broker.subscribing import Subscribing
 from pybroker.broker.subscription import Subscription
@@ -319,6 +320,11 @@ class Topic:
     def known_message_count(self, position: Position) -> int | None:
         """As `message_count`; None if that has to be looked up."""
         return self.ledger.message_count(position)
+
+    @property
+    def delays(self) -> Delays:
+        policy = DelayPolicy.of(self.config)
+        return Delays(lambda: policy, self.clock, self.ledger.housekeeper)
 
     # -- subscriptions
 

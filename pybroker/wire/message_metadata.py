@@ -9,6 +9,7 @@ payload is a sequence of [metadata size u32][SingleMessageMetadata][payload], co
 import base64
 import binascii
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from crc32c import crc32c
@@ -24,6 +25,8 @@ _MARKER_PRODUCER: Final = "pulsar.txn.marker"
 _U32: Final = struct.Struct(">I")
 _CHECKSUM: Final = struct.Struct(">HI")
 _MAGIC: Final = CHECKSUM_MAGIC.to_bytes(2, "big")
+_DELIVER_AT_TAG: Final = b"\x98\x01"  # field 19, a varint
+_SHORT: Final = b"\0\0\0"  # how the size of metadata below 256 bytes begins
 
 
 class BadEntry(ValueError):
@@ -91,6 +94,24 @@ def sticky_key(metadata: pb.MessageMetadata) -> bytes:
         return base64.b64decode(metadata.partition_key, validate=True)
     except binascii.Error:
         return metadata.partition_key.encode()
+
+
+def may_be_delayed(entries: Sequence[bytes]) -> list[int]:
+    """Indexes of those entries that may have a deliver_at_time: nearly always none, and quickly."""
+    tag, short = _DELIVER_AT_TAG, _SHORT
+    return [
+        index
+        for index, entry in enumerate(entries)
+        if (entry.find(tag, 10, 10 + entry[9]) >= 0 if entry[6:9] == short else tag in entry)
+    ]
+
+
+def deliver_at_ms(entry: bytes) -> int | None:
+    try:
+        metadata = parse_metadata(entry)
+    except BadEntry:
+        return None
+    return metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None
 
 
 def last_batch_index(entry: bytes) -> int:

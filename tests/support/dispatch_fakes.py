@@ -11,6 +11,7 @@ from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.broker.consumer import Consumer, KeySharedPolicy, SubscriptionType
+from pybroker.broker.dispatch.delayed import DelayPolicy, Delays
 from pybroker.broker.dispatch.hash_ring import HashRing, slot_of
 from pybroker.broker.subscription import Subscription
 from pybroker.config import BrokerConfig
@@ -148,6 +149,8 @@ class FakeTopic:
     ) -> None:
         self.name = TopicName.parse("orders")
         self.ledger: Any = ColdLedger(ledger)
+        self.clock = SteppedClock()
+        self.delays = Delays(lambda: DelayPolicy.of(config), self.clock, factory.housekeeper)
         self.factory = factory
         self.outcomes = FakeOutcomes()
         self.config = config

@@ -13,6 +13,7 @@ from typing import Final
 
 from managed_ledger.position import Position
 from pybroker.broker.consumer import Consumer, KeySharedPolicy
+from pybroker.broker.dispatch.delayed import Delays
 from pybroker.broker.dispatch.delivery import (
     MAX_RUN_ENTRIES,
     ROUND_BYTES,
@@ -44,11 +45,12 @@ class KeySharedDispatcher(SharedDispatcher):
         reader: EntryReader,
         counts: RedeliveryCounts,
         limits: UnackedLimits,
+        delays: Delays,
         resume: Callable[[], None],
         policy: KeySharedPolicy | None,
     ) -> None:
         """All consumers have to come with the first one's `policy`, but for its ranges."""
-        super().__init__(reader, counts, limits, resume)
+        super().__init__(reader, counts, limits, delays, resume)
         self._policy = policy or KeySharedPolicy()
         self._ring = split_by(self._policy)
         self._in_flight = SlotsInFlight()
@@ -121,6 +123,8 @@ class KeySharedDispatcher(SharedDispatcher):
         if not budget:
             self._reader.skip_invisible()
             return 0
+        if self._may_wait():
+            self._return_due()
         if self._returned:
             # It stands before whatever waits, so it is routed first, or everything waits for it.
             handled = self._route_from(self._returned, budget, max_bytes)
@@ -163,7 +167,7 @@ class KeySharedDispatcher(SharedDispatcher):
         return []
 
     def _read_on(self, budget: dict[Consumer, int], max_bytes: int) -> int:
-        return self._route_from(self._reader, budget, max_bytes) if self._may_wait() else 0
+        return self._route_from(self._unread, budget, max_bytes) if self._may_wait() else 0
 
     def _may_wait(self) -> bool:
         """Whether what is read now and cannot be taken may join what waits already."""
@@ -174,6 +178,8 @@ class KeySharedDispatcher(SharedDispatcher):
         delivery = source.peek(self._allowed(sum(budget.values())), max_bytes)
         if delivery is None:
             return 0
+        if not delivery.entries:
+            return 1  # some were passed
         source.advance(delivery)
         self._route(delivery, budget)
         return sum(map(len, delivery.entries))

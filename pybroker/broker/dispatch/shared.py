@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from managed_ledger.position import Position
 from pybroker.broker.consumer import MAX_PERMITS, Consumer
+from pybroker.broker.dispatch.delayed import Delays, UndelayedReader
 from pybroker.broker.dispatch.delivery import (
     ROUND_BYTES,
     ROUND_STEPS,
@@ -51,10 +52,12 @@ class SharedDispatcher:
         reader: EntryReader,
         counts: RedeliveryCounts,
         limits: UnackedLimits,
+        delays: Delays,
         resume: Callable[[], None],
     ) -> None:
         """`resume` is called when a reason not to deliver has gone."""
         self._reader = reader
+        self._unread = UndelayedReader(reader, delays, resume)
         self._counts = counts
         self._limits = limits
         self._resume = resume
@@ -62,6 +65,7 @@ class SharedDispatcher:
         self._levels: dict[int, deque[Consumer]] = {}  # by priority; whose turn it is comes first
         self._unacked = 0
         self._blocked = False
+        self._restored = False  # since the last rewind
         reader.rewind()
 
     # -- consumers
@@ -77,6 +81,8 @@ class SharedDispatcher:
             del self._levels[consumer.priority_level]
         # Not counted as a delivery again: most of it was never seen by the application.
         self._give_back(consumer, None)
+        if not self._levels:
+            self._unread.forget()
 
     def _consumers(self) -> Iterable[Consumer]:
         return (consumer for level in self._levels.values() for consumer in level)
@@ -125,11 +131,27 @@ class SharedDispatcher:
     def _share_out(self, ready: list[Ready], max_bytes: int) -> int:
         """Split the next entries evenly; returns the bytes sent, 0 if there is nothing."""
         wanted = self._allowed(sum(turn.allowance for turn in ready))
-        for source in (self._returned, self._reader):
+        self._return_due()
+        for source in (self._returned, self._unread):
             delivery = source.peek(wanted, max_bytes)
             if delivery is not None:
-                return self._hand_out(ready, source, delivery)
+                return self._hand_out(ready, source, delivery) or 1  # some were passed
         return 0
+
+    def _return_due(self) -> None:
+        """What was delayed, and is due, goes out as what was given back does, but uncounted."""
+        if self._returned:
+            return
+        due = self._unread.take_due()
+        if self._restored:  # by a transaction that acknowledged them before they were due
+            due = [at for at in due if not any(c.unacked.holds(at) for c in self._consumers())]
+        if due:
+            self._returned.add(by_ledger(due))
+
+    @property
+    def delayed(self) -> int:
+        """How many entries wait for their time."""
+        return self._unread.delayed
 
     def _hand_out(self, ready: list[Ready], source: Source, delivery: Delivery) -> int:
         share = -(-len(delivery.entries) // len(ready))
@@ -220,6 +242,7 @@ class SharedDispatcher:
         """A transaction that had acknowledged these entries was aborted."""
         for consumer in self._consumers():
             self.release(consumer, positions)  # those of which it acknowledged a part
+        self._restored = True
         self._counts.increment(self._returned.add(by_ledger(positions)))
 
     def rewind(self) -> None:
@@ -228,6 +251,6 @@ class SharedDispatcher:
             consumer.unacked.take_all()
             consumer.blocked = False
         self._unacked = 0
-        self._blocked = False
+        self._blocked = self._restored = False
         self._returned.clear()
-        self._reader.rewind()
+        self._unread.rewind()

@@ -1,0 +1,187 @@
+"""Delayed delivery: what the reader finds, without messages whose time has not come.
+
+Those are remembered by time (`DelayedIndex`) as the reader passes them, and come out of
+`take_due` when they are due; the log itself is what keeps them over a restart. A timer that rests
+with the housekeeper wakes the subscription. Shared and Key_Shared only, as in Apache Pulsar.
+
+A time is rounded to ticks: up where delivery is strict (never early), else down (early by less
+than a tick). So messages that are due together leave together, in the order of the log.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from managed_ledger.housekeeper import Housekeeper, Visit
+from pybroker.broker.dispatch.delayed_index import DelayedIndex
+from pybroker.broker.dispatch.delivery import MAX_RUN_ENTRIES, Delivery, nothing
+from pybroker.broker.dispatch.entry_reader import EntryReader
+from pybroker.config import BrokerConfig
+from pybroker.runtime import Clock
+from pybroker.wire.message_metadata import deliver_at_ms, may_be_delayed
+
+MAX_DELAYED: Final = 4_000_000  # of one subscription; then nothing further is read
+DUE_AT_ONCE: Final = MAX_RUN_ENTRIES
+_LOOK_AGAIN_S: Final = 60.0  # the wall clock may be set meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class DelayPolicy:
+    active: bool
+    tick_ms: int
+    strict: bool
+    max_delay_ms: int  # of what is published; 0: no limit
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> "DelayPolicy":
+        return cls(
+            config.delayed_delivery_enabled,
+            config.delayed_delivery_tick_time_millis,
+            config.is_delayed_delivery_deliver_at_time_strict,
+            config.delayed_delivery_max_delay_in_millis,
+        )
+
+    def due_ms(self, deliver_at: int) -> int:
+        tick_ms = self.tick_ms
+        return -(-deliver_at // tick_ms) * tick_ms if self.strict else deliver_at // tick_ms * tick_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """What a topic knows of time; `policy` is asked anew each time."""
+
+    policy: Callable[[], DelayPolicy]
+    clock: Clock
+    housekeeper: Housekeeper
+
+
+class UndelayedReader:
+    """Read like an EntryReader."""
+
+    def __init__(self, reader: EntryReader, delays: Delays, resume: Callable[[], None]) -> None:
+        self._reader = reader
+        self._delays = delays
+        self._resume = resume
+        self._index = DelayedIndex()
+        self._visit: Visit | None = None
+        self._visit_ms = 0  # for what it was asked
+        # Of the last `peek`, while something of it is delayed: all of it, its last entry that is
+        # not, and which ones are, with their times.
+        self._peeked: tuple[Delivery, int, deque[tuple[int, int]]] | None = None
+        self._many = False  # there was nothing but delayed ones
+
+    @property
+    def delayed(self) -> int:
+        """How many entries wait for their time."""
+        return len(self._index)
+
+    # -- reading on
+
+    def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
+        """As EntryReader.peek. Nothing in the delivery: some were passed, there may be more."""
+        self._peeked = None
+        policy = self._delays.policy()
+        if not policy.active:
+            return self._reader.peek(max_messages, max_bytes)
+        if len(self._index) >= MAX_DELAYED:
+            return None
+        wanted = MAX_RUN_ENTRIES if self._many else max_messages
+        delivery = self._reader.peek(wanted, max_bytes)
+        if delivery is None:
+            return None
+        later = self._later(delivery, policy)
+        self._many = len(later) == len(delivery.entries)
+        if later:
+            delivery = self._without(delivery, later)
+        if wanted <= max_messages:
+            return delivery
+        return delivery.part(0, delivery.affordable(max_messages))
+
+    def _later(self, delivery: Delivery, policy: DelayPolicy) -> dict[int, int]:
+        """Indexes of what is not due yet, and when it is."""
+        maybe = may_be_delayed(delivery.entries)
+        if not maybe:
+            return {}
+        now_ms, later = self._delays.clock.now_ms(), {}
+        for index in maybe:
+            deliver_at = deliver_at_ms(delivery.entries[index])
+            if deliver_at is not None and (due_ms := policy.due_ms(deliver_at)) > now_ms:
+                later[index] = due_ms
+        return later
+
+    def _without(self, delivery: Delivery, later: dict[int, int]) -> Delivery:
+        ids = delivery.entry_ids
+        waiting = deque((ids[index], due_ms) for index, due_ms in later.items())
+        now = [index for index in range(len(ids)) if index not in later]
+        if now:
+            self._peeked = delivery, ids[now[-1]], waiting
+            return delivery.pick(now)
+        self._remember(delivery.ledger_id, waiting, ids[-1])
+        self._reader.advance(delivery)
+        return nothing(delivery.ledger_id)
+
+    def advance(self, delivery: Delivery) -> None:
+        """As EntryReader.advance; what is delayed before, or right behind it, is passed with it."""
+        if self._peeked is None:
+            self._reader.advance(delivery)
+            return
+        whole, last_now, waiting = self._peeked
+        last = delivery.entry_ids[-1]
+        if last == last_now:
+            delivery, last = whole, whole.entry_ids[-1]
+            self._peeked = None
+        self._remember(delivery.ledger_id, waiting, last)
+        self._reader.advance(delivery)
+
+    def _remember(self, ledger_id: int, waiting: deque[tuple[int, int]], last: int) -> None:
+        while waiting and waiting[0][0] <= last:
+            entry_id, due_ms = waiting.popleft()
+            self._index.add(due_ms, ledger_id, entry_id)
+        self._wake_in_time()
+
+    # -- time
+
+    def take_due(self) -> list[tuple[int, int]]:
+        """Some of what is due by now; they are the caller's from now on."""
+        if not self._index:
+            return []
+        due = self._index.take(self._delays.clock.now_ms(), DUE_AT_ONCE)
+        self._wake_in_time()
+        return due
+
+    def _wake_in_time(self) -> None:
+        due_ms = self._index.next_due_ms
+        if due_ms is None or (self._visit is not None and self._visit_ms <= due_ms):
+            return
+        self._cancel_visit()
+        delay_s = max(0, due_ms - self._delays.clock.now_ms()) / 1000
+        self._visit_ms = due_ms
+        self._visit = self._delays.housekeeper.visit_in(min(delay_s, _LOOK_AGAIN_S), self._wake)
+
+    def _wake(self) -> None:
+        self._visit = None
+        due_ms = self._index.next_due_ms
+        if due_ms is not None and due_ms <= self._delays.clock.now_ms():
+            self._resume()
+        else:
+            self._wake_in_time()
+
+    def _cancel_visit(self) -> None:
+        if self._visit is not None:
+            self._visit.cancel()
+            self._visit = None
+
+    # -- starting over
+
+    def rewind(self) -> None:
+        """As EntryReader.rewind."""
+        self.forget()
+        self._reader.rewind()
+
+    def forget(self) -> None:
+        """Nobody waits any more, or all is read again."""
+        self._cancel_visit()
+        self._index.clear()
+        self._peeked = None
+        self._many = False

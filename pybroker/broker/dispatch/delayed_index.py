@@ -1,0 +1,113 @@
+"""Entries by the time at which they are due: 24 bytes each, however their times are spread.
+
+New ones go into a small heap. When that is full it becomes a run, which is three sorted arrays, and
+another heap says which run is due next. A run that is nearly used up goes back into the first heap, so
+there are never many small ones.
+"""
+
+from array import array
+from bisect import bisect_right
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+RUN_ENTRIES: Final = 4096
+_LEFTOVER: Final = RUN_ENTRIES // 4
+
+Due = tuple[int, int, int]  # when, ledger, entry
+_LAST: Final = 2**62  # later than any clock; what a message says may be more than an array holds
+
+
+class _Run:
+    __slots__ = ("_entries", "_head", "_ledgers", "_times")
+
+    def __init__(self, dues: list[Due]) -> None:
+        """`dues` are sorted."""
+        self._times = array("q", [due[0] for due in dues])
+        self._ledgers = array("q", [due[1] for due in dues])
+        self._entries = array("q", [due[2] for due in dues])
+        self._head = 0
+
+    def __len__(self) -> int:
+        return len(self._times) - self._head
+
+    def first(self) -> Due:
+        head = self._head
+        return self._times[head], self._ledgers[head], self._entries[head]
+
+    def take(self, up_to_ms: int, limit: int) -> list[tuple[int, int]]:
+        start = self._head
+        last = min(start + limit, len(self._times))
+        self._head = stop = bisect_right(self._times, up_to_ms, start, last)
+        return list(zip(self._ledgers[start:stop], self._entries[start:stop], strict=True))
+
+    def rest(self) -> list[Due]:
+        start = self._head
+        columns = (self._times[start:], self._ledgers[start:], self._entries[start:])
+        return list(zip(*columns, strict=True))
+
+
+class DelayedIndex:
+    __slots__ = ("_count", "_fresh", "_made", "_runs")
+
+    def __init__(self) -> None:
+        self._fresh: list[Due] = []
+        self._runs: list[tuple[Due, int, _Run]] = []  # by what is first in them, then by age
+        self._made = 0  # runs so far
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """None if it is empty."""
+        firsts = [*self._fresh[:1], *(run[0] for run in self._runs[:1])]
+        return min(firsts)[0] if firsts else None
+
+    def add(self, due_ms: int, ledger_id: int, entry_id: int) -> None:
+        self._count += 1
+        heappush(self._fresh, (min(due_ms, _LAST), ledger_id, entry_id))
+        if len(self._fresh) >= RUN_ENTRIES:
+            self._make_run()
+
+    def take(self, up_to_ms: int, limit: int) -> list[tuple[int, int]]:
+        """Up to `limit` positions that are due at `up_to_ms`, about in the order of their times."""
+        taken: list[tuple[int, int]] = []
+        while len(taken) < limit and self._count > len(taken):
+            if self._runs and not (self._fresh and self._fresh[0] < self._runs[0][0]):
+                found = self._take_from_run(up_to_ms, limit - len(taken))
+            elif self._fresh[0][0] <= up_to_ms:
+                found = [heappop(self._fresh)[1:]]
+            else:
+                found = []
+            if not found:
+                break
+            taken += found
+        self._count -= len(taken)
+        return taken
+
+    def clear(self) -> None:
+        self._fresh, self._runs, self._count = [], [], 0
+
+    def _make_run(self) -> None:
+        self._push(_Run(sorted(self._fresh)))
+        self._fresh = []
+
+    def _push(self, run: _Run) -> None:
+        self._made += 1
+        heappush(self._runs, (run.first(), self._made, run))
+
+    def _take_from_run(self, up_to_ms: int, limit: int) -> list[tuple[int, int]]:
+        run = self._runs[0][2]
+        taken = run.take(up_to_ms, limit)
+        if not taken:
+            return taken
+        heappop(self._runs)
+        if len(run) > _LEFTOVER:
+            self._push(run)
+        elif len(run):
+            self._fresh += run.rest()
+            heapify(self._fresh)
+            if len(self._fresh) >= RUN_ENTRIES:
+                self._make_run()
+        return taken
