@@ -155,7 +155,7 @@ async def subscription_stats(
         **{field: total(consumers, field) for field in OUT_FIELDS},
         "msgBacklog": backlog,
         "msgDelayed": subscription.delayed_messages,
-        "msgBacklogNoDelayed": backlog - subscription.delayed_messages,
+        "msgBacklogNoDelayed": max(0, backlog - subscription.delayed_messages),
         "backlogSize": size_of(backlog, topic) if wanted.backlog_size else -1,
         "earliestMsgPublishTimeInBacklog": (
             await _earliest_publish_time(subscription) if wanted.earliest_time else 0

@@ -398,10 +398,8 @@ class Subscription:
         self._check_open()
         self._damage = None
         self.cursor.mark_delete(min(position, self._topic.max_read_position))
-        mark = self.cursor.mark_delete_position
-        for consumer in self.consumers:
-            if self._dispatcher is not None:
-                self._dispatcher.release(consumer, consumer.unacked.up_to(mark))
+        if self._dispatcher is not None:
+            self._dispatcher.skipped_to(self.cursor.mark_delete_position)
         self.notify()
         await self.cursor.flush()
 

@@ -322,6 +322,12 @@ class Topic:
         return self.ledger.message_count(position)
 
     @property
+    def max_delay_ms(self) -> int:
+        """Of what is published; 0: no limit."""
+        config = self.config
+        return config.delayed_delivery_max_delay_in_millis * config.delayed_delivery_enabled
+
+    @property
     def delays(self) -> Delays:
         policy = DelayPolicy.of(self.config)
         return Delays(lambda: policy, self.clock, self.ledger.housekeeper)

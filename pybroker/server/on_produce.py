@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from managed_ledger.position import Position
+from pybroker.broker import delay_limit
 from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, Refused, Taken
 from pybroker.broker.producers import AccessMode, Granted, Producer, ProducerState
 from pybroker.broker.schemas.compatibility import StoredSchema
@@ -152,13 +153,41 @@ def send(session: "Session", run: SendRun) -> None:
     slot = session.producers.get(run.producer_id)
     if slot is None:
         return  # closed by the broker a moment ago; the client resends once it is back
-    deduplication = slot.topic.deduplication
     if slot.held is not None:
         slot.held.keep(run)
-    elif deduplication is None:
+    elif slot.topic.max_delay_ms:
+        _send_not_too_late(session, slot, run, slot.topic.max_delay_ms)
+    else:
+        _send(session, slot, run)
+
+
+def _send(session: "Session", slot: "ProducerSlot", run: SendRun) -> None:
+    deduplication = slot.topic.deduplication
+    if deduplication is None:
         _publish(session, slot, run, None)
     else:
         _send_new(session, slot, run, deduplication)
+
+
+def _send_not_too_late(
+    session: "Session", slot: "ProducerSlot", run: SendRun, max_delay_ms: int
+) -> None:
+    """All but what is delayed further than that."""
+    for start, stop, too_far in delay_limit.pieces(run.entries, max_delay_ms):
+        part = run.part(start, stop)
+        if slot.held is not None:
+            slot.held.keep(part)
+        elif too_far:
+            _tell_refused(slot, part)
+            _in_order(slot, partial(refuse, session, part, delay_limit.refusal(max_delay_ms)))
+        else:
+            _send(session, slot, part)
+
+
+def _tell_refused(slot: "ProducerSlot", run: SendRun) -> None:
+    if (deduplication := slot.topic.deduplication) is not None:
+        for ids in zip(run.sequence_ids(), run.highest_sequence_ids(), strict=True):
+            deduplication.refused(slot.producer.name, *ids)
 
 
 def refuse_damaged(session: "Session", damaged: BadChecksum) -> None:

@@ -3,8 +3,10 @@
 import contextlib
 import itertools
 import re
+import time
 from collections import defaultdict
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -441,3 +443,26 @@ class TestTopicsThatKeepNothing:
         )
         producer.send(b"m")
         assert consumer.receive(SOON_MS).data() == b"m"
+
+
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared])
+def test_delayed_messages_come_in_the_order_of_their_times(
+    client: pulsar.Client, topic: str, kind: Any
+) -> None:
+    consumer = client.subscribe(topic, "sub", consumer_type=kind)
+    producer = client.create_producer(topic)
+    producer.send(b"after", deliver_after=timedelta(seconds=4))
+    producer.send(b"at", deliver_at=time.time_ns() // 1_000_000 + 2000)
+    producer.send(b"now")
+    received = [consumer.receive(2 * SOON_MS) for _ in range(3)]
+    assert [message.data() for message in received] == [b"now", b"at", b"after"]
+    assert [message.redelivery_count() for message in received] == [0, 0, 0]
+
+
+def test_exclusive_consumers_get_delayed_messages_at_once(
+    client: pulsar.Client, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic)
+    producer.send(b"delayed", deliver_after=timedelta(hours=1))
+    assert consumer.receive(SOON_MS).data() == b"delayed"

@@ -96,7 +96,7 @@ class Deduplication:
             self._wake(txn_id)
 
     def refused(self, producer: str, first: int, last: int) -> None:
-        """A message came damaged."""
+        """A message came damaged, or may not be stored."""
         self._state(producer).refused(first, last)
 
     def ended(self, txn_id: TxnId, aborted: bool) -> None:

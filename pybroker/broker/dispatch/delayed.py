@@ -31,7 +31,6 @@ class DelayPolicy:
     active: bool
     tick_ms: int
     strict: bool
-    max_delay_ms: int  # of what is published; 0: no limit
 
     @classmethod
     def of(cls, config: BrokerConfig) -> "DelayPolicy":
@@ -39,12 +38,13 @@ class DelayPolicy:
             config.delayed_delivery_enabled,
             config.delayed_delivery_tick_time_millis,
             config.is_delayed_delivery_deliver_at_time_strict,
-            config.delayed_delivery_max_delay_in_millis,
         )
 
     def due_ms(self, deliver_at: int) -> int:
         tick_ms = self.tick_ms
-        return -(-deliver_at // tick_ms) * tick_ms if self.strict else deliver_at // tick_ms * tick_ms
+        return (
+            -(-deliver_at // tick_ms) * tick_ms if self.strict else deliver_at // tick_ms * tick_ms
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Entries by the time at which they are due: 24 bytes each, however their times are spread.
 
-New ones go into a small heap. When that is full it becomes a run, which is three sorted arrays, and
-another heap says which run is due next. A run that is nearly used up goes back into the first heap, so
+New ones go into a small heap. When that is full it becomes a run, three sorted arrays, and another
+heap says which run is due next. A run that is nearly used up goes back into the first heap, so
 there are never many small ones.
 """
 

@@ -245,6 +245,13 @@ class SharedDispatcher:
         self._restored = True
         self._counts.increment(self._returned.add(by_ledger(positions)))
 
+    def skipped_to(self, mark: Position) -> None:
+        """All up to there was acknowledged at once, whoever holds it, whatever its time."""
+        for consumer in self._consumers():
+            self.release(consumer, consumer.unacked.up_to(mark))
+        if mark.after >= self._reader.position:
+            self._unread.forget()
+
     def rewind(self) -> None:
         """Forget who holds what, and begin behind the mark-delete position."""
         for consumer in self._consumers():

@@ -85,3 +85,6 @@ class SingleActiveDispatcher:
 
     def keep(self, consumer: Consumer, position: Position, messages: int) -> None:
         pass
+
+    def skipped_to(self, mark: Position) -> None:
+        pass

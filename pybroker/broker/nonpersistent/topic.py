@@ -71,6 +71,7 @@ class NonPersistentTopic:
         "tasks",
     )
 
+    max_delay_ms: Final = 0
     deduplication: Final = None
     terminated: Final = False
     retention_ms: Final = 0

@@ -1,0 +1,423 @@
+"""Delayed delivery: what waits for its time, what does not, and what comes between."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from dispatch_fakes import (
+    EXCLUSIVE,
+    FAILOVER,
+    KEY_SHARED,
+    KEYS,
+    LEDGER,
+    SHARED,
+    FakeTopic,
+    check_parked,
+    key_of,
+    with_topic,
+)
+from virtual_loop import LoopClock, run_virtually
+
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.position import Position
+from managed_ledger.storage.memory import MemoryBackend
+from pybroker.broker.consumer import SubscriptionType
+from pybroker.broker.dispatch import delayed
+from pybroker.broker.dispatch.delayed import DelayPolicy, Delays, UndelayedReader
+from pybroker.config import BrokerConfig
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.message_metadata import build_entry
+
+BY_TIME = pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+TICK_S = 1.0
+
+
+class Topic(FakeTopic):
+    """On a loop whose time passes while everybody waits."""
+
+    async def delayed(self, *delays_s: float | None, key: str = "") -> list[Position]:
+        """A message each; None is not delayed."""
+        return await self.publish_entries([self.entry(delay_s, key) for delay_s in delays_s])
+
+    def entry(self, delay_s: float | None, key: str = "", **fields: Any) -> bytes:
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, **fields)
+        if key:
+            metadata.partition_key = key
+        if delay_s is not None:
+            metadata.deliver_at_time = self.clock.now_ms() + round(delay_s * 1000)
+        return build_entry(metadata, b"x" * 10)
+
+    async def publish_entries(self, entries: list[bytes]) -> list[Position]:
+        positions = [await self.ledger.append_one(entry, 1) for entry in entries]
+        await self.changed()
+        return positions
+
+    async def after(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        await self.settled()
+
+
+def run(scenario: Callable[[Topic], Coroutine[Any, Any, None]], **config: Any) -> None:
+    async def go() -> None:
+        backend = MemoryBackend()
+        await backend.open()
+        clock = LoopClock()
+        factory = ManagedLedgerFactory(backend, clock)
+        settings = replace(BrokerConfig(), **config)
+        topic = Topic(await factory.open(LEDGER), factory, settings)
+        topic.clock = clock
+        topic.delays = Delays(lambda: DelayPolicy.of(topic.config), clock, factory.housekeeper)
+        await scenario(topic)
+        for subscription in list(topic.subscriptions.values()):
+            check_parked(subscription)
+            await subscription.close()
+        waiting = (visit.work for _, _, visit in factory.housekeeper._due)
+        owners = [type(getattr(work, "__self__", None)) for work in waiting]
+        assert UndelayedReader not in owners, "it waits for a time after its end"
+        await topic.tasks.close()
+        await factory.close()
+        await backend.close()
+
+    run_virtually(go())
+
+
+@BY_TIME
+def test_a_message_comes_when_its_time_has_come_and_not_before(kind: SubscriptionType) -> None:
+    async def scenario(topic: Topic) -> None:
+        subscription = await topic.subscribe()
+        _, sink = await topic.consumer(subscription, kind, 100)
+        await topic.delayed(30, None, 10, None, 20)
+        assert sink.take() == [1, 3]
+        assert subscription.delayed_messages == 3
+        await topic.after(8.9)
+        assert sink.take() == []
+        for entry_id in (2, 4, 0):
+            await topic.after(1.1)
+            assert [(m.position.entry_id, m.redelivery_count) for m in sink.received] == [
+                (entry_id, 0)
+            ]
+            sink.take()
+            await topic.after(8.9)
+        assert subscription.delayed_messages == 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER])
+def test_exclusive_and_failover_deliver_at_once(kind: SubscriptionType) -> None:
+    async def scenario(topic: Topic) -> None:
+        subscription = await topic.subscribe()
+        _, sink = await topic.consumer(subscription, kind, 100)
+        await topic.delayed(30, None)
+        assert sink.take() == [0, 1]
+        assert subscription.delayed_messages == 0
+
+    run(scenario)
+
+
+@BY_TIME
+def test_switched_off_all_is_delivered_at_once(kind: SubscriptionType) -> None:
+    async def scenario(topic: Topic) -> None:
+        _, sink = await topic.consumer(await topic.subscribe(), kind, 100)
+        await topic.delayed(30, None)
+        assert sink.take() == [0, 1]
+
+    run(scenario, delayed_delivery_enabled=False)
+
+
+@pytest.mark.parametrize(("strict", "early_s", "late_s"), [(False, 1.0, 0.0), (True, 0.0, 1.0)])
+def test_a_tick_is_how_far_delivery_may_be_off(strict: bool, early_s: float, late_s: float) -> None:
+    """Strict delivery is never early."""
+
+    async def scenario(topic: Topic) -> None:
+        _, sink = await topic.consumer(await topic.subscribe(), SHARED, 100)
+        delays_s = (3.0, 3.25, 3.5, 3.999)
+        await topic.delayed(*delays_s)
+        came: dict[int, float] = {}
+        for step in range(1, 25):
+            await topic.after(0.25)
+            came |= dict.fromkeys(sink.take(), 0.25 * step)
+        for entry_id, delay_s in enumerate(delays_s):
+            assert delay_s - early_s <= came[entry_id] <= delay_s + late_s
+        assert set(came) == {0, 1, 2, 3}
+
+    run(scenario, is_delayed_delivery_deliver_at_time_strict=strict)
+
+
+@BY_TIME
+def test_a_batch_of_one_time_leaves_in_the_order_of_the_log(kind: SubscriptionType) -> None:
+    async def scenario(topic: Topic) -> None:
+        _, sink = await topic.consumer(await topic.subscribe(), kind, 10_000)
+        await topic.delayed(*[5.0, 5.001] * 3000, key=KEYS[0])
+        assert sink.take() == []
+        await topic.after(6)
+        assert sink.take() == list(range(6000))
+
+    run(scenario)
+
+
+@BY_TIME
+def test_a_time_that_has_passed_delays_nothing(kind: SubscriptionType) -> None:
+    async def scenario(topic: Topic) -> None:
+        _, sink = await topic.consumer(await topic.subscribe(), kind, 100)
+        await topic.delayed(-5, 0, None)
+        assert sink.take() == [0, 1, 2]
+
+    run(scenario)
+
+
+@BY_TIME
+def test_what_goes_beyond_any_clock_just_waits(kind: SubscriptionType) -> None:
+    async def scenario(topic: Topic) -> None:
+        subscription = await topic.subscribe()
+        _, sink = await topic.consumer(subscription, kind, 100)
+        beyond = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
+        for deliver_at in (2**63 - 1, -(2**63), 0):
+            beyond.deliver_at_time = deliver_at
+            await topic.publish_entries([build_entry(beyond, b"")])
+        assert sink.take() == [1, 2]
+        await topic.after(1000)
+        assert sink.take() == []
+        assert subscription.delayed_messages == 1
+
+    run(scenario)
+
+
+@BY_TIME
+def test_few_permits_are_for_what_is_due(kind: SubscriptionType) -> None:
+    """A consumer that takes one at a time gets the message behind thousands that wait."""
+
+    async def scenario(topic: Topic) -> None:
+        subscription = await topic.subscribe()
+        await topic.delayed(*[60.0] * 5000, None, 30.0, None)
+        consumer, sink = await topic.consumer(subscription, kind, 1)
+        await topic.after(0.1)
+        assert sink.take() == [5000]
+        subscription.flow(consumer, 1)
+        await topic.after(0.1)
+        assert sink.take() == [5002]
+        await topic.after(31)
+        subscription.flow(consumer, 1)
+        await topic.after(30)
+        assert sink.take() == [5001]
+        for entry_id in range(20):
+            subscription.flow(consumer, 1)
+            await topic.after(0.1)
+            assert sink.take() == [entry_id]
+
+    run(scenario)
+
+
+@BY_TIME
+def test_entries_are_passed_once_however_permits_cut_a_run(kind: SubscriptionType) -> None:
+    async def scenario(topic: Topic) -> None:
+        subscription = await topic.subscribe()
+        consumer, sink = await topic.consumer(subscription, kind)
+        await topic.delayed(9, None, 9, 9, None, 9, None, None, 9)
+        got: list[int] = []
+        for _ in range(4):
+            subscription.flow(consumer, 1)
+            await topic.after(0.1)
+            got += sink.take()
+        assert got == [1, 4, 6, 7]
+        subscription.flow(consumer, 100)
+        await topic.after(10)
+        assert sink.take() == [0, 2, 3, 5, 8]
+        assert subscription.delayed_messages == 0
+
+    run(scenario)
+
+
+@BY_TIME
+def test_what_is_given_back_goes_out_again_at_once(kind: SubscriptionType) -> None:
+    async def scenario(topic: Topic) -> None:
+        subscription = await topic.subscribe()
+        consumer, sink = await topic.consumer(subscription, kind, 100)
+        positions = await topic.delayed(5, 50)
+        await topic.after(5)
+        assert sink.take() == [0]
+        subscription.redeliver(consumer, positions)
+        await topic.settled()
+        assert [(m.position.entry_id, m.redelivery_count) for m in sink.received] == [(0, 1)]
+        sink.take()
+        await topic.after(50)
+        assert sink.take() == [1]
+
+    run(scenario)
+
+
+@BY_TIME
+def test_the_next_consumer_waits_for_the_same_times(kind: SubscriptionType) -> None:
+    async def scenario(topic: Topic) -> None:
+        subscription = await topic.subscribe()
+        consumer, sink = await topic.consumer(subscription, kind, 100)
+        await topic.delayed(5, 20, None)
+        assert sink.take() == [2]
+        subscription.remove_consumer(consumer)
+        assert subscription.delayed_messages == 0
+        await topic.after(6)
+        _, second = await topic.consumer(subscription, kind, 100)
+        assert second.take() == [0, 2]
+        await topic.after(15)
+        assert (sink.take(), second.take()) == ([], [1])
+
+    run(scenario)
+
+
+@BY_TIME
+def test_what_was_skipped_or_acknowledged_meanwhile_does_not_come(
+    kind: SubscriptionType,
+) -> None:
+    async def scenario(topic: Topic) -> None:
+        subscription = await topic.subscribe()
+        consumer, sink = await topic.consumer(subscription, kind, 100)
+        positions = await topic.delayed(5, 5)
+        subscription.acknowledge(consumer, positions[:1])
+        await topic.after(6)
+        assert sink.take() == [1]
+        await topic.delayed(5)
+        await subscription.skip_all()
+        assert subscription.delayed_messages == 0
+        await topic.after(6)
+        assert sink.take() == []
+        await topic.delayed(5)
+        await topic.after(6)
+        assert sink.take() == [3]
+
+    run(scenario)
+
+
+@BY_TIME
+def test_a_seek_finds_them_again(kind: SubscriptionType) -> None:
+    async def scenario(topic: Topic) -> None:
+        subscription = await topic.subscribe()
+        _, sink = await topic.consumer(subscription, kind, 100)
+        positions = await topic.delayed(5, 50)
+        await topic.after(6)
+        assert sink.take() == [0]
+        await subscription.seek(positions[0])
+        _, again = await topic.consumer(subscription, kind, 100)
+        assert again.take() == [0]
+        await topic.after(50)
+        assert again.take() == [1]
+
+    run(scenario)
+
+
+@BY_TIME
+def test_an_open_transaction_holds_back_what_is_due(kind: SubscriptionType) -> None:
+    """Its messages are counted from the commit: those that are due by then come with it."""
+
+    async def scenario(topic: Topic) -> None:
+        _, sink = await topic.consumer(await topic.subscribe(), kind, 100)
+        topic.limit = Position(topic.ledger.last_confirmed.ledger_id, -1)
+        await topic.delayed(5, 30)
+        await topic.after(20)
+        assert sink.take() == []
+        topic.limit = None
+        await topic.changed()
+        assert sink.take() == [0]
+        await topic.after(10)
+        assert sink.take() == [1]
+
+    run(scenario)
+
+
+@BY_TIME
+def test_when_the_clock_is_set_what_is_due_comes_within_a_minute(kind: SubscriptionType) -> None:
+    async def scenario(topic: Topic) -> None:
+        _, sink = await topic.consumer(await topic.subscribe(), kind, 100)
+        await topic.delayed(7200)
+        clock: Any = topic.clock
+        clock.wall_offset_ms += 7_200_000
+        await topic.after(60)
+        assert sink.take() == [0]
+
+    run(scenario)
+
+
+@BY_TIME
+def test_reading_stops_where_too_much_waits(
+    kind: SubscriptionType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delayed, "MAX_DELAYED", 3)
+
+    async def scenario(topic: Topic) -> None:
+        subscription = await topic.subscribe()
+        for delay_s in (5.0, 6.0, 7.0, 8.0, None):
+            await topic.delayed(delay_s)
+        consumer, sink = await topic.consumer(subscription, kind)
+        for _ in range(10):
+            subscription.flow(consumer, 1)
+            await topic.after(0.01)
+        assert subscription.delayed_messages <= 5
+        await topic.after(60)
+        assert sorted(sink.take()) == [0, 1, 2, 3, 4]
+
+    run(scenario)
+
+
+def test_a_tag_in_a_property_is_no_delay() -> None:
+    async def scenario(topic: Topic) -> None:
+        _, sink = await topic.consumer(await topic.subscribe(), SHARED, 100)
+        entry = topic.entry(None, properties=[pb.KeyValue(key="k", value="x")])
+        lying = entry.replace(b"k\x12\x01x", b"k\x12\x01\x01").replace(
+            b"\x0a\x01k", b"\x0a\x01\x01"
+        )
+        metadata = topic.entry(None, ordering_key=b"\x98\x01\x98\x01")
+        long = topic.entry(9, ordering_key=b"long" * 100)
+        await topic.publish_entries([lying, metadata, long])
+        assert sink.take() == [0, 1]
+        await topic.after(10)
+        assert sink.take() == [2]
+
+    run(scenario)
+
+
+def test_keys_stay_in_order_beside_what_is_delayed() -> None:
+    """With two consumers, of which one does nothing: the other's keys go on."""
+
+    async def scenario(topic: Topic) -> None:
+        subscription = await topic.subscribe()
+        slow, slow_sink = await topic.consumer(subscription, KEY_SHARED, 1, name="slow")
+        _, fast_sink = await topic.consumer(subscription, KEY_SHARED, 10_000, name="fast")
+        of_slow, of_fast = key_of("slow", "slow", "fast"), key_of("fast", "slow", "fast")
+        for _ in range(10):
+            await topic.delayed(5, None, key=of_slow)
+            await topic.delayed(5, None, key=of_fast)
+        fast_at_once, fast_later = [4 * i + 3 for i in range(10)], [4 * i + 2 for i in range(10)]
+        assert (slow_sink.take(), fast_sink.take()) == ([1], fast_at_once)
+        await topic.after(6)
+        assert fast_sink.take() == fast_later
+        subscription.flow(slow, 10_000)
+        await topic.after(1)
+        got = slow_sink.take()
+        assert sorted(got) == sorted([4 * i for i in range(10)] + [4 * i + 1 for i in range(1, 10)])
+        assert [i for i in got if i % 4 == 1] == [4 * i + 1 for i in range(1, 10)]
+        assert [i for i in got if i % 4 == 0] == [4 * i for i in range(10)]
+
+    run(scenario)
+
+
+def test_an_acknowledgement_before_its_time_that_is_aborted_delivers_once() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        """The dispatcher is told as an aborted transaction tells it."""
+        subscription = await topic.subscribe()
+        consumer, sink = await topic.consumer(subscription, SHARED, 100)
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
+        metadata.deliver_at_time = topic.clock.now_ms() + 60_000
+        position = await topic.ledger.append_one(build_entry(metadata, b""), 1)
+        await topic.changed()
+        assert subscription.delayed_messages == 1
+        dispatcher: Any = subscription._dispatcher
+        dispatcher.restore([position])
+        await topic.changed()
+        assert sink.take() == [0]
+        topic.clock.ms += 60_000
+        await topic.changed()
+        assert sink.take() == []
+        assert (subscription.delayed_messages, consumer.unacked.messages) == (0, 1)
+
+    with_topic(scenario)
