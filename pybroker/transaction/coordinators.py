@@ -47,7 +47,8 @@ class Coordinators:
         self._participants: Participants | None = None
         self._served: dict[int, TransactionCoordinator] = {}
         self._opening: dict[int, asyncio.Task[TransactionCoordinator]] = {}
-        self._replacing: dict[int, None] = {}  # failed, and not open again yet
+        # Failed, and not open again yet; the latest one, for its successor may fail at once.
+        self._replacing: dict[int, TransactionCoordinator] = {}
         self._tasks = Tasks("transaction coordinators")
 
     async def recover_all(self, participants: Participants) -> None:
@@ -127,7 +128,7 @@ class Coordinators:
 
     def _reopen(self, failed: TransactionCoordinator) -> None:
         del self._served[failed.coordinator_id]
-        self._replacing[failed.coordinator_id] = None
+        self._replacing[failed.coordinator_id] = failed
         self._tasks.start(self._replace(failed), f"reopen {failed.coordinator_id}")
 
     async def _replace(self, failed: TransactionCoordinator) -> None:
@@ -137,7 +138,8 @@ class Coordinators:
             try:
                 await failed.close()
                 await self._open_once(failed.coordinator_id)
-                del self._replacing[failed.coordinator_id]
+                if self._replacing[failed.coordinator_id] is failed:
+                    del self._replacing[failed.coordinator_id]
                 return
             except Exception as error:
                 log.error(

@@ -429,6 +429,31 @@ async def test_a_log_that_opens_but_takes_nothing_is_opened_once_a_second(world:
     assert world.coordinators.status(txn_id) is TxnStatus.ABORTED
 
 
+@in_world
+async def test_one_that_fails_in_the_turn_in_which_it_is_open_again_is_opened_once_more(
+    world: World,
+) -> None:
+    """Who opened it hears of its success only then, while somebody else replaces it already."""
+    coordinators = world.coordinators
+    first, opening = await coordinators.get(0), coordinators._open
+    opened: list[TransactionCoordinator] = []
+
+    async def open_and_fail(coordinator_id: int) -> TransactionCoordinator:
+        opened.append(await opening(coordinator_id))
+        if len(opened) == 1:
+            coordinators._reopen(opened[0])
+        return opened[-1]
+
+    with patch.object(coordinators, "_open", open_and_fail):
+        coordinators._reopen(first)
+        await asyncio.sleep(1.5)
+        with pytest.raises(TransactionCoordinatorNotFound):
+            await coordinators.get(0)
+        await asyncio.sleep(10)
+    assert opened[1:] == coordinators.served() == [await coordinators.get(0)]
+    assert len(coordinators._tasks) == 0, "nobody tries to open it any more"
+
+
 @pytest.mark.parametrize("failed", [False, True])
 def test_nothing_is_served_after_closing(failed: bool) -> None:
     @in_world
