@@ -100,7 +100,7 @@ class Topics:
         if isinstance(name, str):
             name = TopicName.parse(name)
         _refuse_internal(name)
-        await self._settled(name)
+        await self.settled(name)
         if (topic := self._loaded.get(name)) is not None:
             return topic
         if name not in self._loading:
@@ -117,7 +117,7 @@ class Topics:
         if not self.exists(name):
             self._check_creatable(name)
 
-    async def _settled(self, name: TopicName) -> None:
+    async def settled(self, name: TopicName) -> None:
         """Return when it is neither being changed nor deleted. Raises ServiceNotReady."""
         while True:
             if (changing := self._changing.get(name)) is not None:
@@ -193,7 +193,7 @@ class Topics:
 
     async def partitions_for_client(self, name: TopicName, auto_create: bool) -> int:
         """How many partitions a client shall use; creates the topic where that is configured."""
-        await self._settled(name)
+        await self.settled(name)
         partitions = self.tenants.partitions(name)
         if partitions or name == COORDINATOR_ASSIGN:
             return partitions
@@ -214,7 +214,7 @@ class Topics:
 
     async def create(self, name: TopicName) -> ServedTopic:
         """Raises Conflict if it exists."""
-        await self._settled(name)
+        await self.settled(name)
         self._check_free(name)
         topic = await self.served(name, create=True)
         assert topic is not None
@@ -228,7 +228,7 @@ class Topics:
         self.tenants.check_namespace(name.namespace_name)
         if name.partition >= 0:
             raise NotAllowed(f"{name} is named as a partition; it cannot have partitions")
-        await self._settled(name)
+        await self.settled(name)
         self._check_free(name)
         await self._set_partitions(name, partitions, properties or {})
 
@@ -237,7 +237,7 @@ class Topics:
             raise Conflict(f"{name} already exists")
 
     async def update_partitions(self, name: TopicName, partitions: int) -> None:
-        await self._settled(name)
+        await self.settled(name)
         now = self.tenants.partitions(name)
         if not now:
             raise TopicNotFound(f"{name} is not a partitioned topic")
@@ -257,14 +257,14 @@ class Topics:
     async def delete(self, name: TopicName, force: bool = False) -> None:
         """Raises TopicNotFound; Conflict while it is in use and not forced."""
         _refuse_internal(name)
-        await self._settled(name)
+        await self.settled(name)
         if not self.exists(name):
             raise TopicNotFound(f"{name} does not exist")
         await self._delete(Doomed(name), force)
 
     async def delete_partitioned(self, name: TopicName, force: bool = False) -> None:
         """Raises TopicNotFound; Conflict while it is in use and not forced."""
-        await self._settled(name)
+        await self.settled(name)
         partitions = self.tenants.partitions(name)
         if not partitions:
             raise TopicNotFound(f"{name} is not a partitioned topic")
@@ -302,7 +302,7 @@ class Topics:
             await self._delete(Doomed(name, len(partitions)), force=False)
 
     async def _vacate(self, names: Collection[TopicName]) -> None:
-        """Nothing new is loaded: `_settled` keeps it from that."""
+        """Nothing new is loaded: `settled` keeps it from that."""
         for name in names:
             if (changing := self._changing.get(name)) is not None:
                 await asyncio.wait([changing])
@@ -325,7 +325,7 @@ class Topics:
 
     async def unload(self, name: TopicName) -> None:
         """Close it; the next use loads it anew. Clients reconnect by themselves."""
-        await self._settled(name)
+        await self.settled(name)
         if name in self._loaded or name in self._loading:
             await self._change(name, self._close(name))
 

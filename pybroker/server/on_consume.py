@@ -47,6 +47,9 @@ async def subscribe(session: "Session", command: pb.CommandSubscribe) -> None:
         raise NamingError("A subscription needs a name; the one given is empty")
     topics = session.services.topics
     name = TopicName.parse(command.topic)
+    await topics.settled(name)
+    if session.closed:
+        return  # perhaps while the topic was deleted: who is gone makes no new one
     if command.force_topic_creation:
         topic: ServedTopic | None = await topics.require(name)
     else:

@@ -42,11 +42,14 @@ async def producer(session: "Session", command: pb.CommandProducer) -> None:
     if slot is not None:  # asked again
         _answer(session, command, slot.topic, slot.producer, None)
         return
-    topic = await session.services.topics.require(TopicName.parse(command.topic))
+    topics, name = session.services.topics, TopicName.parse(command.topic)
+    await topics.settled(name)
+    if session.closed:
+        return  # perhaps while the topic was deleted: who is gone makes no new one
+    topic = await topics.require(name)
     schema_version = None
     if command.HasField("schema"):
-        schema = stored_schema(command.schema)
-        schema_version = await session.services.topics.schemas.add(topic.name, schema)
+        schema_version = await topics.schemas.add(name, stored_schema(command.schema))
     if command.initial_subscription_name:  # the Go client sends an empty one
         await topic.subscription(command.initial_subscription_name, None, {}, create=True)
     new = _new_producer(session, command)

@@ -144,3 +144,44 @@ def test_a_topic_that_is_deleted_while_it_loads_is_gone(
         return bool(running.topics.exists(name))
 
     assert not wire_broker.call(race)
+
+
+def test_who_left_while_a_topic_was_deleted_makes_no_new_one(
+    connect: Connect, raw: RawClient, wire_broker: Any, topic: str
+) -> None:
+    raw.create_producer(topic)
+    name = TopicName.parse(topic)
+    before = wire_broker.call(sessions)
+    gone = connect()
+
+    async def begin_to_delete(running: Any) -> tuple[Any, ...]:
+        belongings, may_go_on = running.topics.deletions._belongings, asyncio.Event()
+        remove = belongings.remove_topic
+
+        async def slowly(removed: TopicName) -> None:
+            await may_go_on.wait()
+            await remove(removed)
+
+        belongings.remove_topic = slowly
+        return asyncio.ensure_future(running.topics.delete(name, force=True)), may_go_on, belongings
+
+    deleting, may_go_on, belongings = wire_broker.call(begin_to_delete)
+    (session,) = set(wire_broker.call(sessions)) - set(before)
+    gone.start_request(_T.PRODUCER, "producer", pb.CommandProducer(topic=topic, producer_id=1))
+    gone.start_subscribe(topic)
+    wire_broker.wait_until(lambda: len(session.requests._tasks) == 2)
+    gone.close()
+    wire_broker.wait_until(lambda: session.closed)
+
+    async def end(running: Any) -> bool:
+        del belongings.remove_topic
+        may_go_on.set()
+        await deleting
+        await session.requests.ended()
+        return bool(running.topics.exists(name))
+
+    assert not wire_broker.call(end)
+
+
+async def sessions(running: Any) -> list[Any]:
+    return list(running.server.sessions)

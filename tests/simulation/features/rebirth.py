@@ -72,6 +72,10 @@ class Phoenix(Process):
             if self.left and self.step == 0:
                 raise PulsarException("the next generation begins with a new client")
 
+    @property
+    def running(self) -> Any:
+        return self.broker.broker
+
     async def ask(self, work: Any, crash_chance: float = 0.0) -> Any:
         crash = half_way(self.rng) if self.rng.random() < crash_chance else None
         if crash is not None and self.broker.serving:
@@ -186,6 +190,7 @@ class Phoenix(Process):
             if switched is not None and topics.tenants.has_namespace(NAMESPACE):
                 await topics.tenants.set_policy(NAMESPACE, "deduplicationEnabled", switched)
                 await topics.unload(name.partition_at(0) if self.partitions else name)
+            old = self._ledgers()
             rivals = self._rivals(topics)
             if self.rng.random() < 0.5:
                 await asyncio.sleep(0)  # they have begun
@@ -199,10 +204,9 @@ class Phoenix(Process):
                 pass
             finally:
                 await asyncio.gather(*rivals, return_exceptions=True)
-            return self._exists(topics)
+            return self._outlived(topics, old, stays)
 
-        still_there = await self._sure(delete)
-        if still_there and not stays:
+        if await self._sure(delete):
             self.history.failures.append(f"UNDELETED: {name} is still there")
         await client.close()
         self.generation = Generation(self.generation.number + 1)
@@ -218,11 +222,24 @@ class Phoenix(Process):
                 self.note(f"deletion: {error!r}")
                 await self.pause(1.0)
 
-    def _exists(self, topics: Topics) -> bool:
-        if not self.partitions:
-            return topics.exists(self.parsed)
-        parts = [self.parsed.partition_at(index) for index in range(self.partitions)]
-        return any(map(topics.exists, parts))
+    def _topics(self) -> list[TopicName]:
+        return [self.parsed.partition_at(i) for i in range(self.partitions)] or [self.parsed]
+
+    def _ledgers(self) -> list[int]:
+        ledgers = self.running.ledgers
+        return [n for name in self._topics() for n in ledgers.ledger_ids(name.ledger_name)]
+
+    def _outlived(self, topics: Topics, old: list[int], stays: bool) -> bool:
+        """Its ledgers did; or there is one though nobody is here who could have made it anew."""
+        if any(ledger_id in old for ledger_id in self.running._backend.ledger_ids()):
+            return True
+        nobody = not stays and not self._connected()
+        return nobody and any(map(topics.exists, self._topics()))
+
+    def _connected(self) -> bool:
+        """As the broker sees it: a client that closed while it connected anew may be heard yet."""
+        peers = [session._transport.peer for session in self.running.server.sessions]
+        return any(peer.node.name.startswith(f"{self.name}.") for peer in peers)
 
     def _rivals(self, topics: Topics) -> list[Any]:
         """Others who want something of the topic at the same time; none would create it."""
