@@ -28,6 +28,8 @@ from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.config import BrokerConfig
 from pybroker.names import COORDINATOR_ASSIGN
 from pybroker.runtime import Clock, SystemClock
+from pybroker.security.authentication import authentication_of
+from pybroker.security.keys import KeyFailure
 from pybroker.server.frame_budget import FrameBudget
 from pybroker.server.outbox import Outboxes
 from pybroker.server.publish_budget import PublishBudget
@@ -65,7 +67,10 @@ class Broker:
         self.coordinators = Coordinators(ledgers, metadata, clock, config)
         tenants = Tenants(metadata, config)
         self.topics = Topics(ledgers, metadata, tenants, self.coordinators, clock, config)
+        # Raises KeyFailure: with credentials that cannot be checked nobody is served.
+        self.authentication = authentication_of(config, clock)
         self._services = Services(
+            authentication=self.authentication,
             topics=self.topics,
             coordinators=self.coordinators,
             clock=clock,
@@ -126,6 +131,7 @@ class Broker:
         lag = LoopLag()
         parts.callback(lag.close)
         services = AdminServices(
+            authentication=self.authentication,
             topics=self.topics,
             coordinators=self.coordinators,
             clock=self._clock,
@@ -208,14 +214,14 @@ async def standalone(
         listener.close()
         if web is not None:
             web.close()
-        if isinstance(error, ManagedLedgerError | OSError):
+        if isinstance(error, ManagedLedgerError | OSError | KeyFailure):
             raise StartFailed(_way_out(error)) from error
         raise
     return broker
 
 
-def _way_out(error: ManagedLedgerError | OSError) -> str:
-    if isinstance(error, ManagedLedgerError):
+def _way_out(error: ManagedLedgerError | OSError | KeyFailure) -> str:
+    if isinstance(error, ManagedLedgerError | KeyFailure):
         return str(error)  # says it itself
     if error.errno == errno.EADDRINUSE:
         return f"{error}: another process began to listen there just now; try again"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from pybroker.config import BrokerConfig
 from pybroker.paced_loop import paced_loop
+from pybroker.security.token_tool import add_tokens
 from pybroker.version import version
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     say_version = commands.add_parser("version", help="say which version this is")
     say_version.set_defaults(run=_version)
     _add_standalone(commands.add_parser("standalone", help="run a broker with its own storage"))
+    tokens = commands.add_parser("tokens", help="make and check tokens, and keys that sign them")
+    add_tokens(tokens)
     return parser
 
 
@@ -114,10 +117,11 @@ def _configuration(options: argparse.Namespace) -> BrokerConfig:
         "journal_sync_data": options.durability and options.durability == "fsync",
     }
     config = replace(config, **{name: v for name, v in chosen.items() if v is not None})
-    if not options.insecure and not config.local_only:
+    if not options.insecure and not config.local_only and not config.authentication_enabled:
         raise UsageError(
             f"listening on {config.bind_address} without authentication lets everybody in who "
-            "reaches it; say --insecure if that is what you want, or --bind 127.0.0.1"
+            "reaches it; set authenticationEnabled=true in --config FILE, say --insecure if that "
+            "is what you want, or --bind 127.0.0.1"
         )
     return config
 

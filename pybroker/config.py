@@ -1,6 +1,6 @@
 """Configuration under broker.conf's own names, in snake_case here and camelCase in the file."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,24 @@ class BrokerConfig:
     transaction_buffer_snapshot_max_transaction_count: int = 1000
     transaction_buffer_snapshot_min_time_in_millis: int = 5000
     transaction_pending_ack_log_entries: int = 10_000
+    # who is there (pybroker/security)
+    authentication_enabled: bool = False
+    authentication_providers: tuple[str, ...] = ()  # token, basic, tls, or Apache's class names
+    authentication_refresh_check_seconds: int = 60
+    strict_auth_method: bool = False  # HTTP requests must name their method
+    anonymous_user_role: str = ""  # of who names no method that is known; empty: nobody's
+    authenticate_metrics_endpoint: bool = False
+    proxy_roles: tuple[str, ...] = ()
+    authenticate_original_auth_data: bool = False
+    super_user_roles: tuple[str, ...] = ()
+    token_secret_key: str = field(default="", repr=False)  # file:, data:, a path, or base64
+    token_public_key: str = ""
+    token_public_alg: str = "RS256"
+    token_auth_claim: str = "sub"
+    token_audience_claim: str = ""
+    token_audience: str = ""
+    token_allowed_clock_skew_seconds: int = 0
+    basic_auth_conf: str = field(default="", repr=False)  # an .htpasswd, as file:, data:, …
 
     @property
     def local_only(self) -> bool:

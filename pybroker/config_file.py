@@ -14,7 +14,7 @@ from typing import Final
 
 from pybroker.config import BrokerConfig
 
-Value = str | int | float | bool
+Value = str | int | float | bool | tuple[str, ...]
 
 _FIELDS: Final = {field.name.replace("_", ""): field for field in fields(BrokerConfig)}
 _BOOLEANS: Final = {"true": True, "false": False}
@@ -36,6 +36,7 @@ _MINIMUM: Final = {  # of every other number: 0
     "keep_alive_interval_seconds": 1,
     "managed_ledger_max_entries_per_ledger": 1,
     "managed_ledger_max_size_per_ledger_mbytes": 1,
+    "authentication_refresh_check_seconds": 1,
     "max_message_size": 1,
     "transaction_coordinators": 1,
 }
@@ -104,6 +105,8 @@ def _convert(name: str, kind: type, text: str, key: str) -> Value:
         return _BOOLEANS[text.lower()]
     if kind is str:
         return _chosen(name, text, key)
+    if kind is tuple:
+        return tuple(dict.fromkeys(filter(None, (item.strip() for item in text.split(",")))))
     if not text and name in _MAY_BE_EMPTY:
         return _MAY_BE_EMPTY[name]
     return _number(name, kind, text, key)

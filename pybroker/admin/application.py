@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
+from pybroker.admin.authenticated import Authenticated
 from pybroker.admin.cluster_routes import ClusterRoutes
 from pybroker.admin.guard import Guard
 from pybroker.admin.lookup_routes import LookupRoutes
@@ -50,7 +51,10 @@ def create_app(services: AdminServices) -> ASGIApp:
             Exception: _internal_error,
         },
     )
-    return UnsaidBodies(Guard(app, _host_names(services)))
+    guarded: ASGIApp = app
+    if services.authentication is not None:
+        guarded = Authenticated(app, services.authentication, services.config)
+    return UnsaidBodies(Guard(guarded, _host_names(services)))
 
 
 def _host_names(services: AdminServices) -> list[str] | None:

@@ -10,8 +10,12 @@ from starlette.routing import Route
 
 from pybroker.admin.routing import route
 from pybroker.admin.services import AdminServices
+from pybroker.config import BrokerConfig
 from pybroker.config_file import camel_case
 from pybroker.version import version
+
+_SECRETS = {field.name for field in dataclasses.fields(BrokerConfig) if not field.repr}
+_HIDDEN = "*****"
 
 
 class ClusterRoutes:
@@ -66,7 +70,10 @@ class ClusterRoutes:
 
     async def configuration(self, _: Request) -> dict[str, str]:
         values = dataclasses.asdict(self._services.config)
-        return {camel_case(name): _spelt(value) for name, value in values.items()}
+        return {
+            camel_case(name): _HIDDEN if name in _SECRETS and value else _spelt(value)
+            for name, value in values.items()
+        }
 
     async def dynamic_names(self, _: Request) -> list[str]:
         """Nothing can be configured while the broker runs."""
@@ -100,4 +107,6 @@ class ClusterRoutes:
 
 
 def _spelt(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

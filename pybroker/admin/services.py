@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
 from pybroker.runtime import Clock
+from pybroker.security.authentication import Authentication
 from pybroker.transaction.coordinators import Coordinators
 
 
@@ -21,6 +22,7 @@ class AdminServices:
     connections: Callable[[], int]  # how many clients are connected
     # The longest that the event loop was held up, in seconds, since this was last asked.
     loop_lag_s: Callable[[], float] = lambda: 0.0
+    authentication: Authentication | None = None  # None: everybody may do everything
 
     @property
     def broker_id(self) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pybroker.errors import PulsarError
-from pybroker.server import on_consume, on_metadata, on_produce, on_transaction
+from pybroker.server import on_connect, on_consume, on_metadata, on_produce, on_transaction
 from pybroker.server.on_consume import Rest
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -56,10 +56,12 @@ class Handler:
 
 
 HANDLERS: Final[dict[int, Handler]] = {
-    _T.CONNECT: Handler("connect", immediate=on_metadata.connect, answer_error=_close_on_error),
-    _T.PING: Handler("ping", immediate=on_metadata.ping),
-    _T.PONG: Handler("pong", immediate=on_metadata.ignore),
-    _T.AUTH_RESPONSE: Handler("authResponse", immediate=on_metadata.ignore),
+    _T.CONNECT: Handler("connect", immediate=on_connect.connect, answer_error=_close_on_error),
+    _T.PING: Handler("ping", immediate=on_connect.ping),
+    _T.PONG: Handler("pong", immediate=on_connect.ignore),
+    _T.AUTH_RESPONSE: Handler(
+        "authResponse", immediate=on_connect.auth_response, answer_error=_close_on_error
+    ),
     # lookup and metadata
     _T.LOOKUP: Handler(
         "lookupTopic", deferred=on_metadata.lookup, answer_error=on_metadata.lookup_failed

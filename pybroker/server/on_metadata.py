@@ -1,4 +1,4 @@
-"""CONNECT, lookup, partitions, topic lists, schemas: what clients ask before they work."""
+"""Lookup, partitions, topic lists, schemas: what clients ask before they work."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +11,6 @@ from pybroker.errors import (
     PulsarError,
     ServiceNotReady,
     TopicNotFound,
-    UnsupportedVersionError,
 )
 from pybroker.names import TopicName
 from pybroker.server.on_consume import Rest
@@ -23,39 +22,7 @@ if TYPE_CHECKING:
     from pybroker.server.session import Session
 
 _TYPE = pb.BaseCommand
-PROTOCOL_VERSION: Final = 21
-SERVER_VERSION: Final = "pybroker"
 NO_TOPICS: Final = TopicList(())
-
-
-# -- CONNECT
-
-
-def connect(session: "Session", command: pb.CommandConnect) -> None:
-    if command.protocol_version < 0:
-        raise UnsupportedVersionError(f"Protocol version {command.protocol_version} does not exist")
-    session.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
-    session.client_version = command.client_version[:64]
-    session.connected()
-    answer = pb.CommandConnected(
-        server_version=SERVER_VERSION,
-        protocol_version=session.protocol_version,
-        max_message_size=session.services.config.max_message_size,
-        feature_flags=pb.FeatureFlags(
-            supports_partial_producer=True,
-            supports_get_partitioned_metadata_without_auto_creation=True,
-            supports_committing_together=True,
-        ),
-    )
-    session.send_command(pb.BaseCommand(type=_TYPE.CONNECTED, connected=answer))
-
-
-def ping(session: "Session", command: pb.CommandPing) -> None:
-    session.write_pong()
-
-
-def ignore(session: "Session", command: Any) -> None:
-    """PONG only says that the peer is there, which any byte from it says."""
 
 
 # -- LOOKUP

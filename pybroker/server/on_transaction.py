@@ -125,11 +125,11 @@ def connected(session: "Session", command: pb.CommandTcClientConnectRequest, _: 
 
 
 def new_txn(session: "Session", command: pb.CommandNewTxn) -> Awaitable[TxnId]:
-    timeout_ms, principal = command.txn_ttl_millis, session.principal
+    timeout_ms, owner = command.txn_ttl_millis, session.owner
     return _on_coordinator(
         session,
         command.tc_id,
-        lambda coordinator: coordinator.new_transaction(timeout_ms, principal),
+        lambda coordinator: coordinator.new_transaction(timeout_ms, owner),
     )
 
 

@@ -9,6 +9,8 @@ from pybroker.broker.topic_lists import TopicList
 from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
 from pybroker.runtime import Clock
+from pybroker.security.authentication import Authentication
+from pybroker.security.identity import Identity
 from pybroker.server.frame_budget import FrameBudget
 from pybroker.server.held_runs import HeldRoom
 from pybroker.server.outbox import Outboxes
@@ -32,6 +34,7 @@ class Services:
     budget: PublishBudget
     frames: FrameBudget
     outboxes: Outboxes
+    authentication: Authentication | None = None  # None: everybody may do everything
     boot: int = 0  # of this storage: how often a broker has started on it before
     connection_numbers: Iterator[int] = field(default_factory=itertools.count)
     name_numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -47,6 +50,9 @@ class Services:
             encoded = commands.encode_topics(topics.names, topics.hash, changed=True)
             known = self._encoded_topics[namespace, mode] = topics, encoded
         return known[1]
+
+    def is_super_user(self, identity: Identity) -> bool:
+        return all(role in self.config.super_user_roles for role in identity.roles)
 
     def new_producer_name(self) -> str:
         """Given once in the life of the storage, for deduplication goes by names; and short, for it

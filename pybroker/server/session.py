@@ -17,10 +17,12 @@ from pybroker.broker.consumer import Consumer
 from pybroker.broker.producers import Producer
 from pybroker.broker.served import ServedSubscription, ServedTopic
 from pybroker.errors import PulsarError
+from pybroker.security.identity import Certificate
 from pybroker.server import on_produce
 from pybroker.server.handlers import HANDLERS, Handler
 from pybroker.server.held_runs import HeldRuns
 from pybroker.server.inbox import Inbox, Pause
+from pybroker.server.live_login import LiveLogin
 from pybroker.server.outbox import Outbox, Waking
 from pybroker.server.requests import Requests, as_answer
 from pybroker.server.services import Services
@@ -90,7 +92,7 @@ class Session(asyncio.BufferedProtocol):
         self.state = ConnectionState.AWAITING_CONNECT
         self.protocol_version = 0
         self.client_version = ""
-        self.principal: str | None = None
+        self.login: LiveLogin | None = None
         self.producers: dict[int, ProducerSlot] = {}
         self.consumers: dict[int, ConsumerSlot] = {}
         self.writable = True
@@ -192,6 +194,27 @@ class Session(asyncio.BufferedProtocol):
         host, port = self._transport.get_extra_info("sockname")[:2]
         host = self.services.config.advertised(host)
         return f"pulsar://[{host}]:{port}" if ":" in host else f"pulsar://{host}:{port}"
+
+    @property
+    def address(self) -> str:
+        return self.peer.rpartition(":")[0]
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """The client's, if it came over TLS with one."""
+        assert self._transport is not None
+        found: Certificate | None = self._transport.get_extra_info("peercert")
+        return found
+
+    @property
+    def owner(self) -> str | None:
+        """Of the transactions that are begun here."""
+        return None if self.login is None else self.login.identity.acting
+
+    @property
+    def principal(self) -> str | None:
+        """Whose transactions these are to change; None: anybody's."""
+        return None if self.login is None or self.login.is_super_user else self.owner
 
     def add_producer(self, topic: ServedTopic, producer: Producer) -> None:
         self.producers[producer.producer_id] = ProducerSlot(topic, producer)

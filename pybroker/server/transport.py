@@ -12,6 +12,7 @@ from collections import Counter
 from typing import Final
 
 from pybroker.runtime import Seldom
+from pybroker.server import on_connect
 from pybroker.server.services import Services
 from pybroker.server.session import Session
 
@@ -39,7 +40,7 @@ class BrokerServer:
             config.max_connections_per_ip,
         )
         self._server: asyncio.Server | None = None
-        self._keep_alive: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
 
     @property
     def sessions(self) -> list[Session]:
@@ -52,7 +53,11 @@ class BrokerServer:
             self._server = await loop.create_server(self._accept, sock=listen, backlog=_BACKLOG)
         else:
             self._server = await loop.create_server(self._accept, *listen, backlog=_BACKLOG)
-        self._keep_alive = loop.create_task(self._check_keep_alive(), name="keep-alive")
+        self._watching = [loop.create_task(self._check_keep_alive(), name="keep-alive")]
+        authentication = self._services.authentication
+        if authentication is not None:
+            checking = self._check_logins(authentication.refresh_check_s)
+            self._watching.append(loop.create_task(checking, name="logins"))
         bound = self._server.sockets[0].getsockname()
         return bound[0], bound[1]
 
@@ -84,14 +89,22 @@ class BrokerServer:
             for session in list(self._sessions):
                 session.check_alive()
 
+    async def _check_logins(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            now_ms = self._services.clock.now_ms()
+            for session in list(self._sessions):
+                on_connect.check_login(session, now_ms)
+
     async def stop_listening(self) -> None:
         if self._server is not None:
             self._server.close()
             self._server = None
-        if self._keep_alive is not None:
-            self._keep_alive.cancel()
-            await asyncio.wait([self._keep_alive])
-            self._keep_alive = None
+        watching, self._watching = self._watching, []
+        for task in watching:
+            task.cancel()
+        if watching:
+            await asyncio.wait(watching)
 
     async def stop(self, answer_timeout_s: float = 2.0) -> None:
         """Answer what is at hand, as far as time allows, and close every connection."""

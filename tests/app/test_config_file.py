@@ -41,7 +41,13 @@ def test_broker_conf_names_set_fields_of_each_type() -> None:
 def test_every_field_can_be_set_by_its_camel_case_name(field) -> None:  # type: ignore[no-untyped-def]
     default = field.default
     text = str(default).lower() if isinstance(default, bool) else str(default)
+    text = ",".join(default) if isinstance(default, tuple) else text
     assert parse_config(f"{camel_case(field.name)}={text}", "broker.conf") == BrokerConfig()
+
+
+def test_a_set_of_names_is_separated_by_commas() -> None:
+    config = parse_config("superUserRoles=admin, ops,,admin", "broker.conf")
+    assert config.super_user_roles == ("admin", "ops")
 
 
 def test_upper_case_abbreviations_are_understood() -> None:

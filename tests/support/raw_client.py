@@ -15,6 +15,10 @@ _T = pb.BaseCommand
 ANSWER_TIMEOUT_S = 10.0
 
 
+class Refused(Exception):
+    """CONNECT was answered with an error: its code and its text."""
+
+
 class RawClient:
     def __init__(
         self,
@@ -22,6 +26,7 @@ class RawClient:
         protocol_version: int = 21,
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
         client_version: str = "raw",
+        **connect_fields: Any,
     ) -> None:
         host, port = service_url.removeprefix("pulsar://").rsplit(":", 1)
         self._socket = socket.create_connection((host, int(port)), timeout=answer_timeout_s)
@@ -31,10 +36,13 @@ class RawClient:
         self._held: list[bytes] | None = None
         self.entry = b""  # behind the last command that was handed back
         connect = pb.CommandConnect(
-            client_version=client_version, protocol_version=protocol_version
+            client_version=client_version, protocol_version=protocol_version, **connect_fields
         )
         self.send(_T.CONNECT, "connect", connect)
-        self.connected = self.receive(_T.CONNECTED)
+        self.connected = self.receive(_T.CONNECTED, _T.ERROR)
+        if isinstance(self.connected, pb.CommandError):
+            self._socket.close()
+            raise Refused(self.connected.error, self.connected.message)
 
     def __enter__(self) -> "RawClient":
         return self

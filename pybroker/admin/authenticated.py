@@ -1,0 +1,72 @@
+"""Who every HTTP request is from, before anything else looks at it.
+
+Credentials come as `Authorization: Bearer` or `Basic`, or as the client's certificate of TLS. The
+identity travels in the request's scope, for the permissions.
+"""
+
+import base64
+import binascii
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pybroker.config import BrokerConfig
+from pybroker.errors import PulsarError
+from pybroker.security.authentication import Authentication
+from pybroker.security.identity import Credentials, Identity
+
+IDENTITY: Final = "pybroker.identity"  # in the scope
+CERTIFICATE: Final = "pybroker.certificate"
+_METRICS: Final = ("/metrics", "/metrics/")
+_CHALLENGES: Final = {"token": "Bearer", "basic": 'Basic realm="pybroker", charset="UTF-8"'}
+
+
+class Authenticated:
+    def __init__(self, app: ASGIApp, authentication: Authentication, config: BrokerConfig) -> None:
+        self._app = app
+        self._authentication = authentication
+        self._open_paths = () if config.authenticate_metrics_endpoint else _METRICS
+        schemes = [_CHALLENGES[m] for m in authentication.methods if m in _CHALLENGES]
+        self._challenge = {"www-authenticate": ", ".join(schemes)} if schemes else {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] not in self._open_paths:
+            try:
+                scope = {**scope, IDENTITY: await self._identity(scope)}
+            except PulsarError as error:
+                headers = self._challenge if error.http_status == 401 else {}
+                refusal = JSONResponse({"reason": str(error)}, error.http_status, headers)
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    async def _identity(self, scope: Scope) -> Identity:
+        headers = Headers(scope=scope)
+        client = scope.get("client")
+        return await self._authentication.identify_request(
+            _shown(headers.get("authorization", ""), scope),
+            headers.get("x-pulsar-auth-method-name", ""),
+            client[0] if client else "unknown",
+            headers.get("x-original-principal", ""),
+        )
+
+
+def _shown(authorization: str, scope: Scope) -> list[Credentials]:
+    shown = []
+    scheme, _, value = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        shown.append(Credentials("token", value.strip().encode()))
+    elif scheme.lower() == "basic":
+        shown.append(Credentials("basic", _decoded(value)))
+    if scope.get(CERTIFICATE):
+        shown.append(Credentials("tls", certificate=scope[CERTIFICATE]))
+    return shown
+
+
+def _decoded(value: str) -> bytes:
+    try:
+        return base64.b64decode(value.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        return b""  # which is nobody's

@@ -1,0 +1,1 @@
+"""Who is there, and what they may: nothing here runs while authentication is off."""

@@ -1,0 +1,146 @@
+"""Who is there: the providers that broker.conf names, all at once, each by its method's name.
+
+A method that nobody provides is the anonymous role's, if there is one; a method that is provided
+and fails is nobody's. Behind a proxy the original principal comes along, and only from a proxy.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from pybroker.config import BrokerConfig
+from pybroker.errors import AuthenticationError, AuthorizationError
+from pybroker.runtime import Clock
+from pybroker.security.basic import BasicProvider
+from pybroker.security.certificates import TlsProvider
+from pybroker.security.identity import Credentials, Identity, Login, Provider
+from pybroker.security.keys import KeyFailure
+from pybroker.security.refused_logins import RefusedLogins
+from pybroker.security.token import TokenProvider
+
+_APACHE: Final = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
+_PROVIDERS: Final[Mapping[str, Callable[[BrokerConfig, Clock], Provider]]] = {
+    "token": TokenProvider,
+    "basic": BasicProvider,
+    "tls": lambda config, clock: TlsProvider(),
+}
+
+
+def authentication_of(config: BrokerConfig, clock: Clock) -> "Authentication | None":
+    """None while authentication is off. Raises KeyFailure."""
+    if not config.authentication_enabled:
+        return None
+    if not config.authentication_providers:
+        raise KeyFailure(
+            "authenticationEnabled=true needs authenticationProviders: " + ", ".join(_PROVIDERS)
+        )
+    return Authentication(config, clock, _providers(config, clock))
+
+
+def _providers(config: BrokerConfig, clock: Clock) -> dict[str, Provider]:
+    methods = [_method(name) for name in config.authentication_providers]
+    return {method: _PROVIDERS[method](config, clock) for method in methods}
+
+
+def _method(name: str) -> str:
+    method = name.removeprefix(_APACHE).lower()
+    if method not in _PROVIDERS:
+        raise KeyFailure(
+            f"authenticationProviders: {name[:120]!r} is not provided; there are "
+            + ", ".join(_PROVIDERS)
+        )
+    return method
+
+
+class Authentication:
+    """Every way in passes here, and is counted by address when it fails."""
+
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, providers: Mapping[str, Provider]
+    ) -> None:
+        self._providers = providers
+        self._anonymous = config.anonymous_user_role
+        self._proxies = frozenset(config.proxy_roles)
+        self._verifies_originals = config.authenticate_original_auth_data
+        self._strict_method = config.strict_auth_method
+        self.refused = RefusedLogins(clock)
+        self.refresh_check_s = config.authentication_refresh_check_seconds
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return tuple(self._providers)
+
+    async def login(self, credentials: Credentials, address: str) -> Login:
+        """Raises AuthenticationError, TooManyRequests."""
+        self.refused.check(address)
+        try:
+            return await self._login(credentials)
+        except AuthenticationError:
+            self.refused.failed(address)
+            raise
+
+    async def _login(self, credentials: Credentials) -> Login:
+        provider = self._providers.get(credentials.method)
+        if provider is not None:
+            return await provider.authenticate(credentials)
+        if not self._anonymous:
+            methods = ", ".join(self._providers)
+            raise AuthenticationError(f"Log in with one of the methods of this broker: {methods}")
+        return Login(self._anonymous)
+
+    async def identify(
+        self,
+        credentials: Credentials,
+        address: str,
+        original: str = "",
+        original_credentials: Credentials | None = None,
+    ) -> Identity:
+        """Who is there, and for whom if that is a proxy: `original`, or, where the broker verifies
+        that, whom `original_credentials` show. Raises AuthorizationError too.
+        """
+        login = await self.login(credentials, address)
+        if self._verifies_originals and original_credentials is not None:
+            self._require_proxy(login.role)
+            behind = await self.login(original_credentials, address)
+            original, login = behind.role, _until_both(login, behind)
+        return Identity(login.role, login.expires_ms, self._original(login.role, original))
+
+    def _require_proxy(self, role: str) -> None:
+        if role not in self._proxies:
+            raise AuthorizationError(
+                "Invalid roles: cannot specify originalPrincipal when connecting without valid "
+                "proxy role (proxyRoles)"
+            )
+
+    def _original(self, role: str, original: str) -> str | None:
+        """A proxy must say for whom, and nobody else may."""
+        if role in self._proxies:
+            if not original or original in self._proxies:
+                raise AuthorizationError(
+                    "Invalid roles: a proxy must say for whom it connects, and not for a proxy"
+                )
+            return original
+        if original and original != role:
+            self._require_proxy(role)
+        return None
+
+    # -- HTTP
+
+    async def identify_request(
+        self, shown: list[Credentials], method: str, address: str, original: str
+    ) -> Identity:
+        """`shown` is all that a request shows; `method` the one that it names, if it does."""
+        if self._strict_method and not method:
+            raise AuthenticationError(
+                "Name the method of authentication: X-Pulsar-Auth-Method-Name"
+            )
+        known = [each for each in shown if each.method in self._providers]
+        if method:
+            known = [each for each in known if each.method == method]
+        if not known and not self._anonymous:
+            raise AuthenticationError("Authentication required")
+        return await self.identify(known[0] if known else Credentials(method), address, original)
+
+
+def _until_both(proxy: Login, behind: Login) -> Login:
+    ends = [ms for ms in (proxy.expires_ms, behind.expires_ms) if ms is not None]
+    return Login(proxy.role, min(ends, default=None))

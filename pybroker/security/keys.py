@@ -1,0 +1,106 @@
+"""Keys and files as broker.conf names them: `file:` and `data:` URLs, a path, or plain base64.
+
+Source: Apache Pulsar's AuthTokenUtils.readKeyFromUrl; PEM is understood where it takes DER.
+"""
+
+import base64
+import binascii
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes, urlsplit
+
+_MAX_BYTES: Final = 1024 * 1024
+_INSTALL: Final = (
+    "{package} is not installed, and {purpose} needs it; install it with: "
+    "pip install 'pybroker[security]'"
+)
+
+
+class KeyFailure(ValueError):
+    """The message names the setting and says what it takes."""
+
+
+def missing(package: str, purpose: str) -> KeyFailure:
+    return KeyFailure(_INSTALL.format(package=package, purpose=purpose))
+
+
+def read_source(source: str, setting: str) -> bytes:
+    """What `source` stands for. Raises KeyFailure."""
+    try:
+        found = _read(source)
+    except (OSError, ValueError) as error:
+        # The source itself may be the secret: it is not repeated.
+        raise KeyFailure(f"{setting} cannot be read: {type(error).__name__}{_why(error)}") from None
+    if not found:
+        raise KeyFailure(f"{setting} stands for nothing: it is empty")
+    return found
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f", {error.strerror}: {error.filename}"
+    return "; give file:///path, data:;base64,…, a path or base64"
+
+
+def _read(source: str) -> bytes:
+    if source.startswith("data:"):
+        return _of_data_url(source)
+    if source.startswith("file:"):
+        return _of_path(Path(unquote_to_bytes(urlsplit(source).path).decode()))
+    path = Path(source)
+    if len(source) < 4096 and "\0" not in source and path.is_file():
+        return _of_path(path)
+    return _of_base64(source)
+
+
+def _of_path(path: Path) -> bytes:
+    with path.open("rb") as file:
+        found = file.read(_MAX_BYTES + 1)
+    if len(found) > _MAX_BYTES:
+        raise ValueError
+    return found
+
+
+def _of_data_url(source: str) -> bytes:
+    head, comma, data = source.removeprefix("data:").partition(",")
+    if not comma:
+        raise ValueError
+    return _of_base64(data) if head.endswith(";base64") else unquote_to_bytes(data)
+
+
+def _of_base64(text: str) -> bytes:
+    text = text.strip().replace("-", "+").replace("_", "/")
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError from None
+
+
+def public_key(data: bytes, setting: str) -> Any:
+    """From DER (SubjectPublicKeyInfo) or PEM. Raises KeyFailure."""
+    serialization = _serialization(setting)
+    pem = data.lstrip().startswith(b"-----BEGIN")
+    load = serialization.load_pem_public_key if pem else serialization.load_der_public_key
+    try:
+        return load(data)
+    except Exception as error:  # of cryptography, by kind of damage
+        raise KeyFailure(f"{setting} is no public key in DER or PEM: {error}") from None
+
+
+def private_key(data: bytes, setting: str) -> Any:
+    """From DER (PKCS#8) or PEM, without a password. Raises KeyFailure."""
+    serialization = _serialization(setting)
+    pem = data.lstrip().startswith(b"-----BEGIN")
+    load = serialization.load_pem_private_key if pem else serialization.load_der_private_key
+    try:
+        return load(data, None)
+    except Exception as error:  # of cryptography, by kind of damage
+        raise KeyFailure(f"{setting} is no private key in DER or PEM: {error}") from None
+
+
+def _serialization(setting: str) -> Any:
+    try:
+        from cryptography.hazmat.primitives import serialization
+    except ImportError:
+        raise missing("cryptography", setting) from None
+    return serialization

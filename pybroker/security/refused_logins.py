@@ -1,0 +1,55 @@
+"""How often an address may fail to log in: a bucket each, of a bounded number of addresses.
+
+Whoever emptied its bucket is refused without a look at what it shows, so guessing goes at the pace
+at which the bucket fills. An IPv6 address counts with its /64, which one machine has for itself.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+from pybroker.errors import AuthenticationError
+from pybroker.runtime import Clock
+
+FAILURES_AT_ONCE: Final = 100
+FAILURES_PER_SECOND: Final = 5.0
+_ADDRESSES: Final = 10_000
+
+
+class RefusedLogins:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # By address: failures that are not forgiven yet, and as of when.
+        self._failures: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._failures)
+
+    def check(self, address: str) -> None:
+        """Raises AuthenticationError for who failed too often."""
+        if self._unforgiven(_key(address)) > FAILURES_AT_ONCE - 1:
+            raise AuthenticationError(
+                "Too many failed logins from this address; wait some seconds and try again"
+            )
+
+    def failed(self, address: str) -> None:
+        key = _key(address)
+        self._failures[key] = self._unforgiven(key) + 1, self._clock.monotonic_s()
+        self._failures.move_to_end(key)
+        if len(self._failures) > _ADDRESSES:
+            self._failures.popitem(last=False)
+
+    def _unforgiven(self, key: str) -> float:
+        failures, since_s = self._failures.get(key, (0.0, 0.0))
+        return max(0.0, failures - (self._clock.monotonic_s() - since_s) * FAILURES_PER_SECOND)
+
+
+def _key(address: str) -> str:
+    if ":" not in address:
+        return address
+    from ipaddress import ip_address
+
+    try:
+        exploded = ip_address(address.partition("%")[0]).exploded
+    except ValueError:
+        return address
+    return exploded[:19]

@@ -1,0 +1,160 @@
+"""JSON Web Tokens: signed with a shared secret, or with a private key whose public one is here.
+
+Which algorithms may have signed is a matter of the configuration, never of the token: the family
+of `tokenPublicAlg`, or HMAC for a secret key. Claims are judged by the broker's own clock.
+"""
+
+import json
+from typing import Any, Final
+
+from pybroker.config import BrokerConfig
+from pybroker.errors import AuthenticationError
+from pybroker.runtime import Clock
+from pybroker.security.identity import Credentials, Login
+from pybroker.security.keys import KeyFailure, missing, public_key, read_source
+
+MAX_TOKEN_BYTES: Final = 16 * 1024
+MAX_ROLE: Final = 1024
+_SECRET_FAMILY: Final = "HS"
+_FAMILIES: Final = ("RS", "PS", "ES")
+_SIZES: Final = ("256", "384", "512")
+ALGORITHMS: Final = tuple(f + size for f in (_SECRET_FAMILY, *_FAMILIES) for size in _SIZES)
+_LEAST_SECRET_BYTES: Final = 32
+
+
+def jws() -> Any:
+    """PyJWT's signatures, without its judgement of claims. Raises KeyFailure when not installed."""
+    try:
+        from jwt.api_jws import PyJWS
+    except ImportError:
+        raise missing("PyJWT", "authentication by token") from None
+    return PyJWS()
+
+
+class TokenProvider:
+    method = "token"
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        """Raises KeyFailure."""
+        self._jws = jws()
+        self._clock = clock
+        self._key, family = _verifying_key(config)
+        self._algorithms = [family + size for size in _SIZES]
+        self._role_claim = config.token_auth_claim or "sub"
+        self._audience_claim = config.token_audience_claim
+        self._audience = config.token_audience
+        if self._audience_claim and not self._audience:
+            raise KeyFailure("tokenAudienceClaim is set: say whom with tokenAudience")
+        self._skew_ms = config.token_allowed_clock_skew_seconds * 1000
+
+    async def authenticate(self, credentials: Credentials) -> Login:
+        return self.login(credentials.data)
+
+    def login(self, token: bytes) -> Login:
+        """Raises AuthenticationError."""
+        claims = self._signed_claims(token.strip())
+        expires_ms = self._check_times(claims)
+        self._check_audience(claims)
+        return Login(self._role(claims), expires_ms)
+
+    def _signed_claims(self, token: bytes) -> dict[str, Any]:
+        if not token:
+            raise AuthenticationError("No token credentials passed")
+        if len(token) > MAX_TOKEN_BYTES:
+            raise AuthenticationError(f"A token has at most {MAX_TOKEN_BYTES} bytes")
+        try:
+            payload = self._jws.decode(token, self._key, algorithms=self._algorithms)
+            claims = json.loads(payload)
+        except RecursionError:
+            raise AuthenticationError("The token is no token: it is nested too deep") from None
+        except Exception as error:  # PyJWT's, and whatever hostile bytes make a parser raise
+            kind = type(error).__name__
+            raise AuthenticationError(f"Failed to authentication token: {kind}") from None
+        if not isinstance(claims, dict):
+            raise AuthenticationError("The token's claims are no JSON object")
+        return claims
+
+    def _check_times(self, claims: dict[str, Any]) -> int | None:
+        now_ms = self._clock.now_ms()
+        begins_ms, expires_ms = _milliseconds(claims, "nbf"), _milliseconds(claims, "exp")
+        if begins_ms is not None and now_ms + self._skew_ms < begins_ms:
+            raise AuthenticationError("The token is not valid yet")
+        if expires_ms is not None and now_ms - self._skew_ms >= expires_ms:
+            raise AuthenticationError("The token has expired; get a new one")
+        return None if expires_ms is None else expires_ms + self._skew_ms
+
+    def _check_audience(self, claims: dict[str, Any]) -> None:
+        """Differs: a `tokenAudience` without `tokenAudienceClaim` is looked for in "aud"."""
+        if not self._audience:
+            return
+        found = claims.get(self._audience_claim or "aud")
+        if self._audience not in (found if isinstance(found, list) else [found]):
+            raise AuthenticationError("The token is for another audience")
+
+    def _role(self, claims: dict[str, Any]) -> str:
+        role = claims.get(self._role_claim)
+        if isinstance(role, list) and role:
+            role = role[0]
+        if not isinstance(role, str) or not role.strip() or len(role) > MAX_ROLE:
+            raise AuthenticationError(f"The token names no role in its claim {self._role_claim}")
+        return role
+
+
+def _milliseconds(claims: dict[str, Any], name: str) -> int | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 2**52:
+        raise AuthenticationError(f"The token's {name} is no time")  # NaN fails the next line
+    try:
+        return int(value * 1000)
+    except ValueError:
+        raise AuthenticationError(f"The token's {name} is no time") from None
+
+
+def _verifying_key(config: BrokerConfig) -> tuple[Any, str]:
+    """The key and the family of algorithms that goes with it."""
+    if config.token_secret_key and config.token_public_key:
+        raise KeyFailure(
+            "set tokenSecretKey or tokenPublicKey, not both: one of them would be void"
+        )
+    if config.token_secret_key:
+        return secret_key(read_source(config.token_secret_key, "tokenSecretKey")), _SECRET_FAMILY
+    if not config.token_public_key:
+        raise KeyFailure(
+            "authentication by token needs tokenSecretKey or tokenPublicKey; make one with: "
+            "pybroker tokens create-secret-key --output FILE"
+        )
+    family = algorithm_family(config.token_public_alg)
+    if family == _SECRET_FAMILY:
+        raise KeyFailure(f"tokenPublicAlg={config.token_public_alg} goes with a tokenSecretKey")
+    key = public_key(read_source(config.token_public_key, "tokenPublicKey"), "tokenPublicKey")
+    check_key_family(key, family, "tokenPublicKey")
+    return key, family
+
+
+def secret_key(data: bytes) -> bytes:
+    """Raises KeyFailure for one that could be guessed, or that is the other kind of key."""
+    if len(data) < _LEAST_SECRET_BYTES:
+        raise KeyFailure(
+            f"tokenSecretKey has {len(data)} bytes: {_LEAST_SECRET_BYTES} are the least for HS256"
+        )
+    try:
+        jws().encode(b"{}", data, "HS256")
+    except Exception as error:  # PyJWT's, for certificates and other kinds of keys
+        raise KeyFailure(f"tokenSecretKey is no secret key: {error}") from None
+    return data
+
+
+def algorithm_family(algorithm: str) -> str:
+    """Raises KeyFailure."""
+    if algorithm not in ALGORITHMS:
+        raise KeyFailure(f"{algorithm[:40]!r} is no algorithm for tokens: {', '.join(ALGORITHMS)}")
+    return algorithm[:2]
+
+
+def check_key_family(key: Any, family: str, setting: str) -> None:
+    """That an RSA key goes with RS and PS, an elliptic curve's with ES. Raises KeyFailure."""
+    is_rsa = hasattr(key, "key_size") and not hasattr(key, "curve")
+    if is_rsa is (family == "ES"):
+        raise KeyFailure(f"{setting} is a key of another kind than {family}… signs with")

@@ -1,0 +1,235 @@
+"""`pybroker tokens`: keys and tokens, under the names and options of `pulsar tokens`.
+
+Secrets go to files that only their owner reads, or to stdout when nothing else is said.
+"""
+
+import argparse
+import base64
+import json
+import os
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from pybroker.security.keys import KeyFailure, missing, private_key, public_key, read_source
+from pybroker.security.token import (
+    ALGORITHMS,
+    algorithm_family,
+    check_key_family,
+    jws,
+    secret_key,
+)
+
+_SECONDS: Final = {
+    "s": 1,
+    "m": 60,
+    "h": 3600,
+    "d": 86_400,
+    "w": 7 * 86_400,
+    "y": 365 * 86_400,
+}
+_CURVES: Final = {"256": "SECP256R1", "384": "SECP384R1", "512": "SECP521R1"}
+
+
+def add_tokens(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    make = commands.add_parser("create-secret-key", help="make a secret that signs and verifies")
+    _algorithm(make, "HS256")
+    make.add_argument("-o", "--output", metavar="FILE", help="instead of stdout")
+    make.add_argument("-b", "--base64", action="store_true", help="written in base64")
+    make.set_defaults(run=run, work=_create_secret_key)
+
+    pair = commands.add_parser("create-key-pair", help="make a private key and its public one")
+    _algorithm(pair, "RS256")
+    pair.add_argument("--output-private-key", metavar="FILE", required=True)
+    pair.add_argument("--output-public-key", metavar="FILE", required=True)
+    pair.set_defaults(run=run, work=_create_key_pair)
+
+    create = commands.add_parser("create", help="make a token for a role", add_help=False)
+    create.add_argument("--help", action="help", help="show this help")
+    _algorithm(create, None)
+    create.add_argument("-s", "--subject", required=True, help="the role")
+    create.add_argument("-e", "--expiry-time", metavar="TIME", help="like 1h, 3d, 10y; never")
+    create.add_argument("-h", "--headers", metavar="NAME=VALUE", action="append", default=[])
+    _one_key(create, "-pk", "--private-key")
+    create.set_defaults(run=run, work=_create)
+
+    show = commands.add_parser("show", help="what a token says, whoever signed it")
+    _token(show)
+    show.set_defaults(run=run, work=_show)
+
+    validate = commands.add_parser("validate", help="whether a key's holder signed a token")
+    _algorithm(validate, None)
+    _token(validate)
+    _one_key(validate, "-pk", "--public-key")
+    validate.set_defaults(run=run, work=_validate)
+
+
+def _algorithm(parser: argparse.ArgumentParser, default: str | None) -> None:
+    said = default or "HS256 with a secret key, else RS256"
+    parser.add_argument(
+        "-a", "--signature-algorithm", choices=ALGORITHMS, default=default, help=f"default: {said}"
+    )
+
+
+def _one_key(parser: argparse.ArgumentParser, short: str, long: str) -> None:
+    keys = parser.add_mutually_exclusive_group(required=True)
+    keys.add_argument("-sk", "--secret-key", metavar="KEY", help="file:, data:, a path, or base64")
+    keys.add_argument(short, long, metavar="KEY", help="the same")
+
+
+def _token(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("token", nargs="?", help="else --stdin, --token-file, or TOKEN's value")
+    parser.add_argument("-i", "--stdin", action="store_true")
+    parser.add_argument("-f", "--token-file", metavar="FILE")
+
+
+# -- commands
+
+
+def run(options: argparse.Namespace) -> int:
+    try:
+        options.work(options)
+    except (KeyFailure, OSError) as error:
+        print(f"pybroker: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _create_secret_key(options: argparse.Namespace) -> None:
+    if algorithm_family(options.signature_algorithm) != "HS":
+        raise KeyFailure("a secret key is for HS256, HS384 or HS512; see create-key-pair")
+    key = secrets.token_bytes(int(options.signature_algorithm[2:]) // 8)
+    if options.base64:
+        key = base64.b64encode(key)
+    if options.output:
+        _write_secret(options.output, key)
+    else:
+        sys.stdout.buffer.write(key)
+
+
+def _create_key_pair(options: argparse.Namespace) -> None:
+    try:
+        from cryptography.hazmat.primitives import serialization
+    except ImportError:
+        raise missing("cryptography", "a pair of keys") from None
+    key = _new_private_key(options.signature_algorithm)
+    encoding, formats = serialization.Encoding.DER, serialization.PrivateFormat.PKCS8
+    private = key.private_bytes(encoding, formats, serialization.NoEncryption())
+    public = key.public_key().public_bytes(
+        encoding, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    _write_secret(options.output_private_key, private)
+    Path(options.output_public_key).write_bytes(public)
+
+
+def _new_private_key(algorithm: str) -> Any:
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+    family = algorithm_family(algorithm)
+    if family == "HS":
+        raise KeyFailure("HS… signs with a secret key; see create-secret-key")
+    if family == "ES":
+        return ec.generate_private_key(getattr(ec, _CURVES[algorithm[2:]])())
+    return rsa.generate_private_key(65537, 2048)
+
+
+def _write_secret(path: str, data: bytes) -> None:
+    """Never over something: that may be the only copy of a key."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+
+
+def _create(options: argparse.Namespace) -> None:
+    claims: dict[str, Any] = {"sub": options.subject}
+    if options.expiry_time:
+        claims["exp"] = int(time.time()) + _seconds(options.expiry_time)
+    key, algorithm = _signing_key(options)
+    headers = dict(_header(text) for text in options.headers)
+    payload = json.dumps(claims, separators=(",", ":")).encode()
+    print(jws().encode(payload, key, algorithm, headers or None))
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or name == "alg":
+        raise KeyFailure(f"--headers {text[:80]} is not of the form name=value")
+    return name, value
+
+
+def _seconds(text: str) -> int:
+    """Of a number and a unit; a number alone is seconds, as with Apache Pulsar."""
+    unit = text[-1:].lower()
+    number, factor = (text[:-1], _SECONDS[unit]) if unit in _SECONDS else (text, 1)
+    if not number.isdecimal() or not 0 < int(number) * factor < 10**11:
+        raise KeyFailure(f"--expiry-time {text[:40]} is no time from now; say 30m, 12h, 3d or 10y")
+    return int(number) * factor
+
+
+def _signing_key(options: argparse.Namespace) -> tuple[Any, str]:
+    if options.secret_key:
+        return _secret(options), _secret_algorithm(options)
+    algorithm = options.signature_algorithm or "RS256"
+    key = private_key(read_source(options.private_key, "--private-key"), "--private-key")
+    check_key_family(key, algorithm_family(algorithm), "--private-key")
+    return key, algorithm
+
+
+def _secret(options: argparse.Namespace) -> bytes:
+    return secret_key(read_source(options.secret_key, "--secret-key"))
+
+
+def _secret_algorithm(options: argparse.Namespace) -> str:
+    algorithm: str = options.signature_algorithm or "HS256"
+    if algorithm_family(algorithm) != "HS":
+        raise KeyFailure(f"{algorithm} does not sign with a secret key")
+    return algorithm
+
+
+def _show(options: argparse.Namespace) -> None:
+    token = _chosen_token(options)
+    try:
+        header = jws().get_unverified_header(token)
+        payload = jws().decode(token, options={"verify_signature": False})
+        claims = json.loads(payload)
+    except Exception as error:  # PyJWT's, or JSON's
+        raise KeyFailure(f"this is no token: {error}") from None
+    print(json.dumps({k: v for k, v in header.items() if k != "typ"}, separators=(",", ":")))
+    print("---")
+    print(json.dumps(claims, separators=(",", ":")))
+
+
+def _validate(options: argparse.Namespace) -> None:
+    token = _chosen_token(options)
+    key, algorithm = _verifying_key(options)
+    try:
+        claims = json.loads(jws().decode(token, key, algorithms=[algorithm]))
+    except Exception as error:  # PyJWT's, or JSON's
+        raise KeyFailure(f"the token is not valid: {error}") from None
+    if claims.get("exp", float("inf")) <= time.time():
+        raise KeyFailure("the token has expired")
+    print(json.dumps(claims, separators=(",", ":")))
+
+
+def _verifying_key(options: argparse.Namespace) -> tuple[Any, str]:
+    if options.secret_key:
+        return _secret(options), _secret_algorithm(options)
+    algorithm = options.signature_algorithm or "RS256"
+    key = public_key(read_source(options.public_key, "--public-key"), "--public-key")
+    check_key_family(key, algorithm_family(algorithm), "--public-key")
+    return key, algorithm
+
+
+def _chosen_token(options: argparse.Namespace) -> str:
+    if options.token:
+        return str(options.token)
+    if options.stdin:
+        return sys.stdin.read().strip()
+    if options.token_file:
+        return Path(options.token_file).read_text().strip()
+    if os.environ.get("TOKEN"):
+        return os.environ["TOKEN"]
+    raise KeyFailure("which token? Give it, or --stdin, or --token-file, or set TOKEN")

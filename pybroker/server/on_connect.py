@@ -1,0 +1,141 @@
+"""CONNECT, and who it is from; AUTH_CHALLENGE and AUTH_RESPONSE, once credentials have expired."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pybroker.errors import AuthenticationError, UnsupportedVersionError
+from pybroker.security.authentication import Authentication
+from pybroker.security.identity import Credentials
+from pybroker.server.live_login import LiveLogin
+from pybroker.server.on_consume import Rest
+from pybroker.wire import pulsar_api_pb2 as pb
+
+if TYPE_CHECKING:
+    from pybroker.server.session import Session
+
+_TYPE = pb.BaseCommand
+PROTOCOL_VERSION: Final = 21
+SERVER_VERSION: Final = "pybroker"
+MAX_CREDENTIALS_BYTES: Final = 32 * 1024
+REFRESH: Final = b"PulsarAuthRefresh"  # what a challenge says that only asks for new credentials
+_NO_METHOD: Final = "none"
+
+
+def connect(session: "Session", command: pb.CommandConnect) -> Rest | None:
+    if command.protocol_version < 0:
+        raise UnsupportedVersionError(f"Protocol version {command.protocol_version} does not exist")
+    authentication = session.services.authentication
+    if authentication is None:
+        _welcome(session, command)
+        return None
+    return _connect_with_login(session, command, authentication)
+
+
+async def _connect_with_login(
+    session: "Session", command: pb.CommandConnect, authentication: Authentication
+) -> None:
+    method, data = _method(command), command.auth_data
+    original = None
+    if command.HasField("original_principal") or command.HasField("original_auth_data"):
+        original = Credentials(
+            command.original_auth_method, _checked(command.original_auth_data.encode())
+        )
+    identity = await authentication.identify(
+        Credentials(method, _checked(data), session.certificate),
+        session.address,
+        command.original_principal,
+        original,
+    )
+    if session.closed:
+        return
+    # A proxy shows its own credentials again, which say nothing of whom it acts for.
+    can_refresh = command.feature_flags.supports_auth_refresh and identity.original is None
+    session.login = LiveLogin(
+        identity, method, can_refresh, session.services.is_super_user(identity)
+    )
+    _welcome(session, command)
+
+
+def _method(command: pb.CommandConnect) -> str:
+    """As the client names it; older ones do by number."""
+    if command.HasField("auth_method_name"):
+        return command.auth_method_name
+    if command.HasField("auth_method"):
+        name = pb.AuthMethod.Name(command.auth_method)
+        return name.removeprefix("AuthMethod").lower()
+    return _NO_METHOD
+
+
+def _checked(data: bytes) -> bytes:
+    if len(data) > MAX_CREDENTIALS_BYTES:
+        raise AuthenticationError(f"Credentials have at most {MAX_CREDENTIALS_BYTES} bytes")
+    return data
+
+
+def _welcome(session: "Session", command: pb.CommandConnect) -> None:
+    session.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
+    session.client_version = command.client_version[:64]
+    session.connected()
+    answer = pb.CommandConnected(
+        server_version=SERVER_VERSION,
+        protocol_version=session.protocol_version,
+        max_message_size=session.services.config.max_message_size,
+        feature_flags=pb.FeatureFlags(
+            supports_auth_refresh=session.login is not None,
+            supports_partial_producer=True,
+            supports_get_partitioned_metadata_without_auto_creation=True,
+            supports_committing_together=True,
+        ),
+    )
+    session.send_command(pb.BaseCommand(type=_TYPE.CONNECTED, connected=answer))
+
+
+def ping(session: "Session", command: pb.CommandPing) -> None:
+    session.write_pong()
+
+
+def ignore(session: "Session", command: Any) -> None:
+    """PONG only says that the peer is there, which any byte from it says."""
+
+
+# -- credentials that have expired
+
+
+def check_login(session: "Session", now_ms: int) -> None:
+    """Asked once a while: who has expired is asked for new credentials once, and then closed."""
+    login = session.login
+    if login is None or not login.has_expired(now_ms):
+        return
+    if login.challenged or not login.can_refresh:
+        session.close("the client's credentials have expired")
+        return
+    login.challenged = True
+    challenge = pb.CommandAuthChallenge(
+        server_version=SERVER_VERSION,
+        challenge=pb.AuthData(auth_method_name=login.method, auth_data=REFRESH),
+        protocol_version=session.protocol_version,
+    )
+    session.send_command(pb.BaseCommand(type=_TYPE.AUTH_CHALLENGE, authChallenge=challenge))
+
+
+def auth_response(session: "Session", command: pb.CommandAuthResponse) -> Rest | None:
+    """What nobody asked for is not looked at."""
+    login = session.login
+    if login is None or not login.challenged:
+        return None
+    return _log_in_again(session, command, login)
+
+
+async def _log_in_again(
+    session: "Session", command: pb.CommandAuthResponse, login: LiveLogin
+) -> None:
+    authentication = session.services.authentication
+    assert authentication is not None
+    shown = command.response
+    method = shown.auth_method_name or login.method
+    identity = await authentication.identify(
+        Credentials(method, _checked(shown.auth_data), session.certificate), session.address
+    )
+    if identity.roles != login.identity.roles:
+        raise AuthenticationError("A connection keeps its role: these credentials are another's")
+    login.identity = identity
+    login.challenged = False

@@ -1,0 +1,149 @@
+"""An .htpasswd as `htpasswd` writes it, and what guessing costs."""
+
+import asyncio
+import base64
+from typing import Any
+
+import bcrypt
+import pytest
+
+from pybroker.config import BrokerConfig
+from pybroker.errors import AuthenticationError, PulsarError, TooManyRequests
+from pybroker.runtime import SystemClock
+from pybroker.security import basic
+from pybroker.security.authentication import Authentication, authentication_of
+from pybroker.security.htpasswd import apr1
+from pybroker.security.identity import Credentials
+from pybroker.security.keys import KeyFailure
+
+BCRYPT = bcrypt.hashpw(b"in bcrypt", bcrypt.gensalt(4)).decode().replace("$2b$", "$2y$")
+# The second is what `openssl passwd -apr1 -salt r31..... myPassword` says.
+FILE = f"""
+# users
+berta:{BCRYPT}
+anna:$apr1$r31.....$HqJZimcKQFAMYayBlzkrA/
+susi:{{SHA}}fEqNCco3Yq9h5ZUglD3CZJT4lBs=
+"""
+
+
+def settings(text: str = FILE) -> BrokerConfig:
+    conf = "data:;base64," + base64.b64encode(text.encode()).decode()
+    return BrokerConfig(
+        authentication_enabled=True, authentication_providers=("basic",), basic_auth_conf=conf
+    )
+
+
+def made(text: str = FILE) -> Authentication:
+    authentication = authentication_of(settings(text), SystemClock())
+    assert authentication is not None
+    return authentication
+
+
+async def role_of(authentication: Authentication, shown: bytes) -> str:
+    return (await authentication.login(Credentials("basic", shown), "1.2.3.4")).role
+
+
+def login(shown: bytes) -> str:
+    return asyncio.run(role_of(made(), shown))
+
+
+@pytest.mark.parametrize(
+    "shown", [b"berta:in bcrypt", b"anna:myPassword", b"susi:123456"], ids=repr
+)
+def test_each_hash_knows_its_password(shown: bytes) -> None:
+    assert login(shown) == shown.partition(b":")[0].decode()
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        *(user + wrong for user in (b"berta:", b"anna:", b"susi:") for wrong in (b"", b"x", b"\0")),
+        b"nobody:myPassword",
+        b":",
+        b"",
+        b"anna",
+        b"anna:" + b"x" * 2000,
+        b"\xff:\xff",
+    ],
+    ids=repr,
+)
+def test_whatever_is_wrong_is_refused(shown: bytes) -> None:
+    with pytest.raises(AuthenticationError):
+        login(shown)
+
+
+def test_an_unknown_user_and_a_wrong_password_are_told_the_same() -> None:
+    said = set()
+    for shown in (b"nobody:x", b"berta:x", b"susi:x"):
+        with pytest.raises(AuthenticationError) as caught:
+            login(shown)
+        said.add(str(caught.value))
+    assert len(said) == 1
+
+
+def test_an_unknown_user_costs_a_comparison_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    monkeypatch.setattr(basic, "matches", lambda *pair: compared.append(pair) or False)
+    for shown in (b"nobody:x", b"berta:x"):
+        with pytest.raises(AuthenticationError):
+            login(shown)
+    assert compared == [(b"x", BCRYPT)] * 2
+
+
+def test_a_password_that_was_right_is_remembered_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def twice() -> list[str]:
+        authentication = made()
+        first = await role_of(authentication, b"berta:in bcrypt")
+        monkeypatch.setattr(basic, "matches", None)
+        return [first, await role_of(authentication, b"berta:in bcrypt")]
+
+    assert asyncio.run(twice()) == ["berta", "berta"]
+
+
+def test_only_so_many_passwords_wait_to_be_checked() -> None:
+    async def flood() -> list[Any]:
+        authentication = made()
+        shown = [b"anna:%d" % number for number in range(60)]
+        tries = (role_of(authentication, each) for each in shown)
+        return await asyncio.gather(*tries, return_exceptions=True)
+
+    kinds = [type(error) for error in asyncio.run(flood())]
+    assert kinds.count(TooManyRequests) == 10
+    assert kinds.count(AuthenticationError) == 50
+
+
+def test_apr1_is_apaches() -> None:
+    assert apr1(b"", "x") == "$apr1$x$tMwYqBfQwi3FYAr0aJc8M/"
+    assert apr1(b"p" * 40, "saltsalt") == "$apr1$saltsalt$Iipf0Mlpj86Tx3fhJ.st01"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("anna:plain", "not hashed"),
+        ("anna", "user:hash"),
+        ("# nobody", "names no user"),
+        ("anna:rqXexS6ZhobKA", "not hashed"),
+    ],
+)
+def test_a_file_that_nobody_can_use_stops_the_start(text: str, said: str) -> None:
+    with pytest.raises(KeyFailure, match=said):
+        made(text)
+
+
+def test_guessing_goes_at_the_pace_of_forgiveness() -> None:
+    async def guess() -> list[str]:
+        authentication = made()
+        said = []
+        for number in range(120):
+            try:
+                await role_of(authentication, b"susi:%d" % number)
+            except PulsarError as error:
+                said.append(str(error))
+        return said
+
+    said = asyncio.run(guess())
+    assert said[0] == "Unknown user or wrong password"
+    assert "Too many failed logins" in said[-1]
