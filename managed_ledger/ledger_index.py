@@ -63,8 +63,11 @@ class LedgerIndex:
         first_entry_id = self._entries[self.current_id]
         self._entries[self.current_id] = first_entry_id + entries
         self.current_size_bytes += size_bytes
-        self.last_confirmed = Position(self.current_id, first_entry_id + entries - 1)
-        return Position(self.current_id, first_entry_id)
+        first = last = Position(self.current_id, first_entry_id)
+        if entries != 1:
+            last = Position(self.current_id, first_entry_id + entries - 1)
+        self.last_confirmed = last
+        return first
 
     def roll_over(self, closed: LedgerInfo, current_id: int) -> None:
         self._infos[closed.ledger_id] = closed

@@ -104,7 +104,7 @@ class GroupCommit:
         assert group is not None
         self.pending_bytes -= group.size_bytes
         error = outcome.exception()
-        if error is None and self._room_is_low():
+        if error is None and self._queue and self._room_is_low():
             self._succeed(group.operations)
             self._fail_what_must_wait()
             self._write_next()
@@ -138,8 +138,9 @@ class GroupCommit:
             tell(operation, no_room())
 
     def _succeed(self, operations: Iterable[Operation]) -> None:
+        apply = self._apply
         for operation in operations:
-            self._apply(operation)
+            apply(operation)
             tell(operation, None)
 
     def _fail_queued(self, error: Exception, written: Iterable[Operation] = ()) -> None:

@@ -25,6 +25,7 @@ from managed_ledger.storage.disk_errors import translated
 from managed_ledger.storage.group_commit import Group
 from managed_ledger.storage.journal_recovery import Recovery
 from managed_ledger.storage.journal_writer import JournalWriter
+from managed_ledger.storage.one_thread import OneThread
 from managed_ledger.storage.operations import Operation, Sync
 from managed_ledger.storage.queueing_backend import QueueingBackend
 from managed_ledger.storage.room import EARLY_JOURNAL_BYTES, Room
@@ -63,7 +64,7 @@ class EmbeddedBackend(QueueingBackend):
         self._on_fatal = on_fatal
         self._journal_max_bytes = journal_max_bytes
         self._max_old_journals = max_old_journals
-        self._commit_executor = executor or ThreadPoolExecutor(1, "journal")
+        self._commit_executor = executor or OneThread("journal")
         self._file_executor = executor or ThreadPoolExecutor(8, "ledger-files")
         self._own_executors = executor is None
         self._reader = BlockReader(disk, self._file_executor)

@@ -23,11 +23,8 @@ class Append:
     lengths: "array[int]"
     message_counts: "array[int]"
     size_bytes: int
-    appended: Appended
+    complete: Appended
     tag: bytes
-
-    def complete(self, error: Exception | None) -> None:
-        self.appended(error)
 
 
 @dataclass(slots=True, eq=False)

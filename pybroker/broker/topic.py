@@ -226,7 +226,7 @@ class Topic:
             if self._all_published is not None and not self._publishing:
                 self._all_published.set()
                 self._all_published = None
-            if not self._notified:
+            if self.subscriptions and not self._notified:
                 self._notified = True
                 asyncio.get_running_loop().call_soon(self._notify_now)
 

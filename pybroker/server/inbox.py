@@ -70,7 +70,8 @@ class Inbox:
             self._handle_all(self._decoder.receive(data))
         except ProtocolError as error:
             self._refuse(error)
-        self._account_frame()
+        if self._decoder.held_bytes or self._frame_bytes:
+            self._account_frame()
 
     def _handle_all(self, events: list[Event]) -> None:
         if events:

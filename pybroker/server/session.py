@@ -1,6 +1,6 @@
 """One connection: bytes in, handlers by command, everything written in one piece a tick.
 
-`_received` parses a chunk, a limited number of commands a turn. Runs of SENDs, ACK and FLOW are
+The inbox parses a chunk, a limited number of commands a turn. Runs of SENDs, ACK and FLOW are
 handled on the spot; what may wait (loading a topic, a transaction's log) runs in a task of the
 session. Commands about the same producer or consumer are handled one after the other, in the order
 they came. While the outbox is full, while too much is going on, or while a long command is worked
@@ -135,11 +135,8 @@ class Session(asyncio.BufferedProtocol):
         return self.services.receive_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._received(self.services.receive_buffer[:nbytes])
-
-    def _received(self, data: bytes | memoryview) -> None:
         self._heard = True
-        self._inbox.receive(data)
+        self._inbox.receive(self.services.receive_buffer[:nbytes])
 
     def _refuse_bytes(self, error: ProtocolError) -> None:
         self.close(f"protocol error: {error}")

@@ -14,6 +14,7 @@ import re
 import struct
 import sys
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 from crc32c import crc32c
@@ -128,7 +129,7 @@ class FrameDecoder:
         self.events_a_turn = events_a_turn
         self.allow(max_message_bytes)
         self._parts: list[bytes | bytearray] = []
-        self._held = 0
+        self.held_bytes = 0  # of an incomplete frame: at most one frame's size plus one chunk
         self._wanted = 4
         self._run: SendRun | None = None
         self._run_key: tuple[bytes, bytes | None] | None = None
@@ -140,12 +141,7 @@ class FrameDecoder:
     @property
     def wanted_bytes(self) -> int:
         """The size of the frame that is half received, as far as that is known; 0 if none is."""
-        return self._wanted if self._held else 0
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of an incomplete frame: at most one frame's size plus one chunk."""
-        return self._held
+        return self._wanted if self.held_bytes else 0
 
     def receive(self, data: bytes | memoryview) -> list[Event]:
         """Every event that is complete now. Raises ProtocolError; the decoder is then useless.
@@ -155,24 +151,24 @@ class FrameDecoder:
         events: list[Event] = []
         self._run_key = None
         if self._parts:
-            if self._held + len(data) < self._wanted:
+            if self.held_bytes + len(data) < self._wanted:
                 self._hold(bytes(data))
-                self._held += len(data)
+                self.held_bytes += len(data)
                 return events
             data = self._with_held(data, events)
-        self._held = 0
+        self.held_bytes = 0
         self.behind = False
         consumed = self._parse(data, events)
         if consumed < len(data):
             self._parts.append(bytes(data[consumed:]))
-            self._held = len(data) - consumed
+            self.held_bytes = len(data) - consumed
         return events
 
     def _with_held(self, data: bytes | memoryview, events: list[Event]) -> bytes | memoryview:
         """What there is to parse, now that the frame that was held is complete."""
         parts, self._parts = self._parts, []
         if self._wanted >= _LARGE_FRAME:
-            missing = self._wanted - self._held
+            missing = self._wanted - self.held_bytes
             if self._add_large_send(parts, memoryview(data)[:missing], events):
                 return memoryview(data)[missing:]
         return b"".join((*parts, data))
@@ -262,14 +258,14 @@ class FrameDecoder:
             self._begin_event(events)
             lowest = varint.decode(sequence[1:])
             last = lowest if highest is None else max(lowest, varint.decode(highest))
-            events.append(BadChecksum(varint.decode(producer[1:]), lowest, last))
+            events.append(BadChecksum(_producer_id(producer), lowest, last))
             return
         key = (producer, txn)
         if key != self._run_key:
             self._begin_event(events)
             self._run_key = key
             txn_id = None if txn is None else _txn_id(txn)
-            self._run = SendRun(varint.decode(producer[1:]), txn_id, False, [], [], [], [])
+            self._run = SendRun(_producer_id(producer), txn_id, False, [], [], [], [])
             events.append(self._run)
         run = self._run
         assert run is not None
@@ -341,6 +337,11 @@ def _send_groups(send: pb.CommandSend) -> _SendGroups:
         txn,
         optional("highest_sequence_id"),
     )
+
+
+@lru_cache(maxsize=1024)
+def _producer_id(field: bytes) -> int:
+    return varint.decode(field[1:])
 
 
 def _txn_id(fields: bytes) -> TxnId:

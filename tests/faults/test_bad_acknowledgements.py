@@ -134,7 +134,7 @@ def turns_taken(broker: Any, client: RawClient, frame: bytes) -> int:
         (session,) = running.server.sessions
         written: list[bytes] = []
         session.write, write = written.append, session.write
-        session._received(frame + encode_frame(_T(type=_T.PING, ping=pb.CommandPing())))
+        session._inbox.receive(frame + encode_frame(_T(type=_T.PING, ping=pb.CommandPing())))
         turns = 0
         while not any(b"\x08\x13" in piece for piece in written):  # type: PONG
             await asyncio.sleep(0)

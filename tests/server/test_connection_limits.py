@@ -189,7 +189,7 @@ def test_what_was_received_before_a_stop_is_answered(topic: str) -> None:
 
         async def receive_and_stop(running: Any) -> None:
             (session,) = running.server.sessions
-            session._received(b"".join(requests))
+            session._inbox.receive(b"".join(requests))
             await running.server.stop()
 
         broker.call(receive_and_stop)

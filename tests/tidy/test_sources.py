@@ -35,6 +35,7 @@ SIMULATED = (
 # The client's front for threads: what is simulated is the asyncio client inside. Keys and nonces
 # must come from the system's generator: a seed would give them away.
 NOT_SIMULATED = (
+    "managed_ledger/storage/one_thread.py",  # behind the loop's run_in_executor, which is simulated
     "pybroker/client/blocking/loop_thread.py",
     "pybroker/client/blocking/thread_queue.py",
     "pybroker/client/encryption.py",

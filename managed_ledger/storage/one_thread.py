@@ -1,0 +1,73 @@
+"""One thread that blocks instead of the event loop, one job after the other.
+
+Every commit goes through it, and the hand-overs of a pool of threads cost more than all else that a
+small commit does: futures of two kinds, locks around each. Here a job waits in a queue, and its
+outcome goes straight to a future of the loop that asked.
+"""
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
+
+from managed_ledger.storage.operations import settle
+
+_Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]]
+_Queue = SimpleQueue[_Job | None]
+
+
+class OneThread(Executor):
+    """For `loop.run_in_executor`, which passes on a future of its own kind as it is."""
+
+    _max_workers = 1
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: _Queue = SimpleQueue()
+        self._started = False
+        self._ended = weakref.finalize(self, self._jobs.put, None)
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
+        """To be called on the loop; `named` is not for this executor."""
+        assert not named
+        if not self._ended.alive:
+            raise RuntimeError(f"{self._name} takes no work after its shutdown")
+        if not self._started:
+            self._started = True
+            threading.Thread(
+                target=_work_off, args=(self._jobs,), name=self._name, daemon=True
+            ).start()
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+        self._jobs.put((loop, done, work, args))
+        return done
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """What was submitted is still done; nobody waits for it here."""
+        assert not wait and not cancel_futures
+        self._ended()
+
+
+def _work_off(jobs: _Queue) -> None:
+    while (job := jobs.get()) is not None:
+        _work(*job)
+        job = None  # it may hold megabytes
+
+
+def _work(
+    loop: asyncio.AbstractEventLoop,
+    done: "asyncio.Future[Any]",
+    work: Callable[..., Any],
+    args: tuple[Any, ...],
+) -> None:
+    result, error = None, None
+    try:
+        result = work(*args)
+    except Exception as raised:
+        error = raised
+    with suppress(RuntimeError):  # the loop is closed: nobody waits for it any more
+        loop.call_soon_threadsafe(settle, done, result, error)
