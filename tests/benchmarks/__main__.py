@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import delayed
 import idle_topics
 import latency
 import official
@@ -42,6 +43,7 @@ ROWS: Mapping[str, Row] = {
     "start": startup.start_and_idle,
     "connections": startup.idle_connections,
     "idle-topics": idle_topics.idle_topics,
+    "delayed": delayed.delayed,
     "catch-up": startup.catch_up_1kb,
     "transactions": transactions.transactions,
     "txn-small": transactions.small_transactions,

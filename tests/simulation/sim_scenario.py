@@ -57,6 +57,8 @@ class Scenario:
     guards: tuple[tuple[str, str], ...] = ()  # subscriptions that are there before all else
     outcome_retention_s: float = OUTCOME_RETENTION_S
     pending_ack_log_entries: int = 0  # 0: with the other snapshots
+    delayed_tick_ms: int = 1000
+    delayed_strict: bool = False
 
     @classmethod
     def draw(cls, rng: random.Random) -> "Scenario":
@@ -96,6 +98,8 @@ class Scenario:
             transaction_outcome_retention_ms=int(1000 * self.outcome_retention_s),
             transaction_buffer_snapshot_max_transaction_count=self.snapshot_transactions,
             transaction_metadata_snapshot_entries=5 * self.snapshot_transactions,
+            delayed_delivery_tick_time_millis=self.delayed_tick_ms,
+            is_delayed_delivery_deliver_at_time_strict=self.delayed_strict,
             transaction_pending_ack_log_entries=self.pending_ack_log_entries
             or 5 * self.snapshot_transactions,
         )

@@ -37,6 +37,7 @@ CASES = {
     "aborted-ranges-forgotten": Case("LOST COPY", 0, ("copying",)),
     "ages-by-the-wall-clock": Case("KEPT", 4, ("clocks", "trimming")),
     "copy-answered-as-duplicate": Case("LOST COPY", 0, ("copying",)),
+    "delayed-written-as-acknowledged": Case("STUCK", 2, ("delays",)),
     "deletion-overtaken-by-an-unload": Case("UNDELETED", 4, REBIRTH),
     "deletion-without-a-tombstone": Case("UNDELETED", 10, REBIRTH),
     "end-believed-from-anybody": Case("STUCK", 135, HOSTILE),

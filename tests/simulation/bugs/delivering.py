@@ -6,9 +6,11 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from managed_ledger.ack_set import AckSet
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.cursors import Cursors
 from pybroker.broker import publish_time
+from pybroker.broker.dispatch.delayed import UndelayedReader
 from pybroker.broker.dispatch.delivery import by_ledger
 from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.broker.dispatch.redelivery import RedeliveryQueue
@@ -36,6 +38,33 @@ def entry_skipped_after_redelivery() -> Iterator[None]:
 def key_given_away_in_flight() -> Iterator[None]:
     """A key's new owner gets its messages while the former one still holds earlier ones."""
     with patch.object(KeySharedDispatcher, "_is_draining", lambda *_: False):
+        yield
+
+
+@contextmanager
+def delayed_written_as_acknowledged() -> Iterator[None]:
+    """What waits for its time counts as done where a cursor is written: a restart loses it."""
+    right_remember, right_record = UndelayedReader._remember, ManagedCursor._record
+    passed: dict[ManagedCursor, list[tuple[int, int]]] = {}
+
+    def remember(self: UndelayedReader, ledger_id: int, waiting: Any, last: int) -> None:
+        found = passed.setdefault(self._reader._cursor, [])
+        found += [(ledger_id, entry_id) for entry_id, _ in waiting if entry_id <= last]
+        right_remember(self, ledger_id, waiting, last)
+
+    def record(self: ManagedCursor) -> Any:
+        written = right_record(self)
+        for ledger_id, entry_id in passed.get(self, ()):
+            if (ledger_id, entry_id) > self.mark_delete_position:
+                acks = AckSet.decode(written.acked.get(ledger_id) or AckSet().encode())
+                acks.add(entry_id)
+                written.acked[ledger_id] = acks.encode()
+        return written
+
+    with (
+        patch.object(UndelayedReader, "_remember", remember),
+        patch.object(ManagedCursor, "_record", record),
+    ):
         yield
 
 
@@ -150,6 +179,7 @@ def recovered_cursors_never_written() -> Iterator[None]:
 BUGS = {
     "recovered-cursors-never-written": recovered_cursors_never_written,
     "entry-skipped-after-redelivery": entry_skipped_after_redelivery,
+    "delayed-written-as-acknowledged": delayed_written_as_acknowledged,
     "key-given-away-in-flight": key_given_away_in_flight,
     "snapshot-forgets-partial-batches": snapshot_forgets_partial_batches,
     "snapshot-forgets-cumulative-ones": snapshot_forgets_cumulative_ones,

@@ -27,7 +27,7 @@ def order_violations(history: History, subscription: str, kind: str, by_key: boo
 
 
 def _key(value: str) -> str:
-    """As the producers choose it; what hostile clients send has none."""
-    if value.startswith("hostile"):
+    """As the producers choose it; what hostile clients send, or what is delayed, has none."""
+    if value.startswith(("hostile", "late")):
         return value
     return f"key-{int(value.rpartition('/')[2]) % 3}"
