@@ -53,13 +53,20 @@ class Broker:
     """One broker. It starts once; to restart, stop it and make another over the same backend."""
 
     def __init__(
-        self, config: BrokerConfig, backend: Backend, clock: Clock, rng: random.Random
+        self,
+        config: BrokerConfig,
+        backend: Backend,
+        clock: Clock,
+        rng: random.Random,
+        shut_down: Callable[[], None] | None = None,
     ) -> None:
+        """`shut_down` asks whoever runs the broker to stop it: for the admin API."""
         self._config = config
         self._backend = backend
         self._clock = clock
         self.service_url = ""  # pulsar://host:port, once it serves
         self.admin_url = ""  # http://host:port, once it serves HTTP
+        self._shut_down = shut_down
         self._running = AsyncExitStack()
         self._http: HttpServer | None = None
         metadata = backend.metadata
@@ -126,6 +133,7 @@ class Broker:
         from pybroker.admin.http_server import HttpServer
         from pybroker.admin.loop_lag import LoopLag
         from pybroker.admin.services import AdminServices
+        from pybroker.broker.clusters import Clusters
 
         url = self._url("http", listener.getsockname())
         lag = LoopLag()
@@ -136,6 +144,9 @@ class Broker:
             coordinators=self.coordinators,
             clock=self._clock,
             config=self._config,
+            metadata=self._backend.metadata,
+            clusters=Clusters(self._backend.metadata, self._config.cluster_name),
+            shut_down=self._shut_down,
             service_url=self.service_url,
             admin_url=url,
             connections=lambda: len(self.server.sessions),
@@ -197,7 +208,11 @@ def _retention(config: BrokerConfig) -> Retention:
 
 
 async def standalone(
-    config: BrokerConfig, backend: Backend, http: bool, clock: Clock | None = None
+    config: BrokerConfig,
+    backend: Backend,
+    http: bool,
+    clock: Clock | None = None,
+    shut_down: Callable[[], None] | None = None,
 ) -> Broker:
     """A broker that serves on the configured address. Raises StartFailed.
 
@@ -208,7 +223,7 @@ async def standalone(
     try:
         if http:
             web = _bind(config.bind_address, config.web_service_port, "--http-port")
-        broker = Broker(config, backend, clock or SystemClock(), random.Random())
+        broker = Broker(config, backend, clock or SystemClock(), random.Random(), shut_down)
         await broker.start(listener, web)
     except BaseException as error:
         listener.close()

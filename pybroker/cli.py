@@ -143,7 +143,7 @@ async def _serve(config: BrokerConfig, data_dir: Path, http: bool) -> int:
     _stop_on_signals(stop)
     backend = embedded_backend(config, data_dir, _disk_failed)
     try:
-        broker = await standalone(config, backend, http)
+        broker = await standalone(config, backend, http, shut_down=stop.set)
     except StartFailed as error:
         return _refuse(error)
     _collect_garbage_seldom()

@@ -7,12 +7,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from pybroker.admin.authenticated import Authenticated
+from pybroker.admin.broker_routes import BrokerRoutes
+from pybroker.admin.bundle_routes import BundleRoutes
 from pybroker.admin.cluster_routes import ClusterRoutes
 from pybroker.admin.guard import Guard
 from pybroker.admin.lookup_routes import LookupRoutes
 from pybroker.admin.message_routes import MessageRoutes
 from pybroker.admin.metrics_routes import MetricsRoutes
 from pybroker.admin.namespace_routes import NamespaceRoutes
+from pybroker.admin.resource_routes import ResourceRoutes
 from pybroker.admin.schema_routes import SchemaRoutes
 from pybroker.admin.services import AdminServices
 from pybroker.admin.stats_routes import StatsRoutes
@@ -25,9 +28,12 @@ from pybroker.admin.unsaid_bodies import UnsaidBodies
 from pybroker.errors import PulsarError
 
 AREAS = (
+    BrokerRoutes,
     ClusterRoutes,
+    ResourceRoutes,
     TenantRoutes,
     NamespaceRoutes,
+    BundleRoutes,
     TopicRoutes,
     StatsRoutes,
     StorageRoutes,

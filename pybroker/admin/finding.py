@@ -55,3 +55,9 @@ async def each_served(topics: Topics, name: TopicName) -> AsyncIterator[ServedTo
     count = topics.tenants.partitions(name)
     for part in [name.partition_at(index) for index in range(count)] or [name]:
         yield await served(topics, part)
+
+
+async def unload_all(topics: Topics, namespace: str) -> None:
+    for name in topics.loaded_names():
+        if name.namespace_name == namespace:
+            await topics.unload(name)

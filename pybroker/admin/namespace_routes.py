@@ -7,6 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
 
+from pybroker.admin.finding import unload_all
 from pybroker.admin.routing import (
     NAMESPACE,
     flag,
@@ -39,7 +40,6 @@ class NamespaceRoutes:
             route("DELETE", NAMESPACE, self.delete),
             route("GET", f"{NAMESPACE}/topics", self.topics),
             route("GET", f"{NAMESPACE}/permissions", self.permissions),
-            route("PUT", f"{NAMESPACE}/unload", self.unload),
             route("GET", f"{NAMESPACE}/{_AUTO_CREATION}", self.auto_creation),
             route("POST", f"{NAMESPACE}/{_AUTO_CREATION}", self.set_auto_creation),
             route("DELETE", f"{NAMESPACE}/{_AUTO_CREATION}", self.reset_auto_creation),
@@ -92,11 +92,6 @@ class NamespaceRoutes:
         self._tenants.check_namespace(namespace_of(request))
         return {}
 
-    async def unload(self, request: Request) -> None:
-        namespace = namespace_of(request)
-        self._tenants.check_namespace(namespace)
-        await self._unload_topics(namespace)
-
     # -- policies
 
     async def auto_creation(self, request: Request) -> Any:
@@ -142,13 +137,8 @@ class NamespaceRoutes:
     async def _change_deduplication(self, request: Request, enabled: bool | None) -> None:
         namespace = namespace_of(request)
         await self._tenants.set_policy(namespace, _DEDUPLICATION, enabled)
-        await self._unload_topics(namespace)  # a topic reads the policy when it is loaded
+        await unload_all(self._topics, namespace)  # a topic reads the policy when it is loaded
 
     def _policy(self, request: Request, name: str) -> Any:
         """None, which is 204 with no body, for a policy that was not set."""
         return self._tenants.policies(namespace_of(request)).get(name)
-
-    async def _unload_topics(self, namespace: str) -> None:
-        for name in self._topics.loaded_names():
-            if name.namespace_name == namespace:
-                await self._topics.unload(name)

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.broker.clusters import Clusters
 from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
 from pybroker.runtime import Clock
@@ -17,12 +19,16 @@ class AdminServices:
     coordinators: Coordinators
     clock: Clock
     config: BrokerConfig
+    metadata: MetadataStore
+    clusters: Clusters
     service_url: str  # pulsar://host:port, as clients reach it
     admin_url: str  # http://host:port
     connections: Callable[[], int]  # how many clients are connected
     # The longest that the event loop was held up, in seconds, since this was last asked.
     loop_lag_s: Callable[[], float] = lambda: 0.0
     authentication: Authentication | None = None  # None: everybody may do everything
+    # Ends the broker's process in order; None where it runs within somebody else's.
+    shut_down: Callable[[], None] | None = None
 
     @property
     def broker_id(self) -> str:

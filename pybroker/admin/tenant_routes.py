@@ -16,7 +16,7 @@ _TENANT = "/admin/v2/tenants/{tenant:segment}"
 class TenantRoutes:
     def __init__(self, services: AdminServices) -> None:
         self._tenants = services.topics.tenants
-        self._cluster = services.config.cluster_name
+        self._clusters = services.clusters
 
     def routes(self) -> list[Route]:
         return [
@@ -49,11 +49,10 @@ class TenantRoutes:
 
     async def _settings(self, request: Request) -> dict[str, list[str]]:
         body = await read_object(request)
-        clusters = body.get("allowedClusters") or [self._cluster]
-        if clusters != [self._cluster]:
-            raise HTTPException(
-                412, f"allowedClusters must be {[self._cluster]}: there is no other"
-            )
+        known = self._clusters.names()
+        clusters = body.get("allowedClusters") or [self._clusters.own]
+        if not isinstance(clusters, list) or not all(name in known for name in clusters):
+            raise HTTPException(412, f"allowedClusters must be of {', '.join(known)}")
         roles = body.get("adminRoles") or []
         if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles):
             raise HTTPException(400, "adminRoles must be a list of role names")

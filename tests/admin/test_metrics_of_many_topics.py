@@ -6,6 +6,7 @@ from typing import Any
 import pybroker.testing
 from pybroker.admin.metrics_routes import MetricsRoutes
 from pybroker.admin.services import AdminServices
+from pybroker.broker.clusters import Clusters
 from pybroker.names import TopicName
 
 
@@ -20,6 +21,8 @@ def test_a_scrape_of_many_topics_is_made_a_little_at_a_time() -> None:
             coordinators=running.coordinators,
             clock=running._clock,
             config=running._config,
+            metadata=running._backend.metadata,
+            clusters=Clusters(running._backend.metadata, "standalone"),
             service_url="pulsar://localhost:1",
             admin_url="http://localhost:1",
             connections=lambda: 0,

@@ -117,6 +117,13 @@ def test_a_signal_drains_and_exits_0_and_the_data_is_back(
     assert topics(again.ready()[1]) == ["persistent://public/default/kept"]
 
 
+def test_the_admin_api_ends_the_process_in_order(tmp_path: Path, started: list[Standalone]) -> None:
+    broker = start(started, tmp_path / "data")
+    _, admin_url = broker.ready()
+    assert httpx.post(f"{admin_url}/admin/v2/brokers/shutdown").status_code == 204
+    assert broker.process.wait(30) == 0
+
+
 def test_what_was_answered_is_back_after_a_kill(tmp_path: Path, started: list[Standalone]) -> None:
     broker = start(started, tmp_path / "data")
     create_topic(broker.ready()[1], "kept")

@@ -1,0 +1,120 @@
+"""The one broker: whether it is well, how it is configured, and its end."""
+
+import dataclasses
+from typing import Any, NoReturn
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from pybroker.admin.routing import route
+from pybroker.admin.services import AdminServices
+from pybroker.config import BrokerConfig
+from pybroker.config_file import camel_case
+from pybroker.version import version
+
+_SECRETS = {field.name for field in dataclasses.fields(BrokerConfig) if not field.repr}
+_HIDDEN = "*****"
+
+
+class BrokerRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._services = services
+        self._cluster = services.config.cluster_name
+
+    def routes(self) -> list[Route]:
+        brokers = "/admin/v2/brokers"
+        configuration = f"{brokers}/configuration"
+        return [
+            route("GET", brokers, self.brokers),
+            route("GET", f"{brokers}/health", self.health),
+            route("GET", f"{brokers}/ready", self.health),
+            route("GET", f"{brokers}/version", self.version),
+            route("GET", f"{brokers}/leaderBroker", self.leader),
+            route("GET", f"{configuration}", self.dynamic_names),
+            route("GET", f"{configuration}/runtime", self.configuration),
+            route("GET", f"{configuration}/values", self.dynamic_values),
+            route("POST", f"{configuration}/{{key:segment}}/{{value:segment}}", self.change),
+            route("DELETE", f"{configuration}/{{key:segment}}", self.change),
+            route("GET", f"{brokers}/internal-configuration", self.internal_configuration),
+            route("POST", f"{brokers}/shutdown", self.shut_down),
+            route(
+                "GET",
+                f"{brokers}/{{cluster:segment}}/{{broker:segment}}/ownedNamespaces",
+                self.owned,
+            ),
+            route("GET", f"{brokers}/{{cluster:segment}}", self.brokers),
+        ]
+
+    async def brokers(self, request: Request) -> list[str]:
+        if "cluster" in request.path_params:
+            self._check_cluster(request)
+        return [self._services.broker_id]
+
+    async def health(self, _: Request) -> Response:
+        return PlainTextResponse("ok")
+
+    async def version(self, _: Request) -> Response:
+        return PlainTextResponse(version())
+
+    async def leader(self, _: Request) -> dict[str, str]:
+        services = self._services
+        return {"brokerId": services.broker_id, "serviceUrl": services.admin_url}
+
+    async def configuration(self, _: Request) -> dict[str, str]:
+        values = dataclasses.asdict(self._services.config)
+        return {
+            camel_case(name): _HIDDEN if name in _SECRETS and value else _spelt(value)
+            for name, value in values.items()
+        }
+
+    async def dynamic_names(self, _: Request) -> list[str]:
+        """Nothing can be configured while the broker runs: policies are for that."""
+        return []
+
+    async def dynamic_values(self, _: Request) -> dict[str, str]:
+        return {}
+
+    async def change(self, request: Request) -> NoReturn:
+        raise HTTPException(
+            412,
+            f"{request.path_params['key']} cannot be changed while the broker runs: set it in the "
+            "configuration file and start again, or set a policy of a namespace or a topic",
+        )
+
+    async def internal_configuration(self, _: Request) -> dict[str, str]:
+        """Where other systems would find the metadata: here it is within the broker."""
+        return {"metadataStoreUrl": "", "configurationMetadataStoreUrl": "", "ledgersRootPath": ""}
+
+    async def shut_down(self, _: Request) -> None:
+        """In order, after this was answered."""
+        if self._services.shut_down is None:
+            raise HTTPException(405, "This broker runs within another process, which must end it")
+        self._services.shut_down()
+
+    async def owned(self, request: Request) -> dict[str, dict[str, Any]]:
+        self._check_cluster(request)
+        broker = request.path_params["broker"]
+        if broker != self._services.broker_id:
+            raise HTTPException(404, f"Broker {broker} does not exist")
+        tenants = self._services.topics.tenants
+        namespaces = [n for tenant in tenants.tenants() for n in tenants.namespaces(tenant)]
+        status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+        return {f"{namespace}/0x00000000_0xffffffff": status for namespace in namespaces}
+
+    def _check_cluster(self, request: Request) -> None:
+        """Brokers of other clusters are not known."""
+        name = request.path_params["cluster"]
+        if name != self._cluster:
+            raise HTTPException(
+                404,
+                f"{request.url.path} is neither a route nor one of this broker's cluster, "
+                f"{self._cluster}",
+            )
+
+
+def _spelt(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

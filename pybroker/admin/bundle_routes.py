@@ -1,0 +1,125 @@
+"""All topics of a namespace at once: backlogs, subscriptions; and its bundles, of which it has one.
+
+What Apache Pulsar does to one of a namespace's bundles is done here to the namespace.
+"""
+
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any, Final, NoReturn
+
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.routing import Route
+
+from pybroker.admin.finding import unload_all
+from pybroker.admin.routing import NAMESPACE, namespace_of, route
+from pybroker.admin.services import AdminServices
+from pybroker.broker.tenants import Conflict
+from pybroker.broker.topic import Topic
+from pybroker.names import TopicName
+
+_WHOLE: Final = "0x00000000_0xffffffff"
+_BUNDLE: Final = NAMESPACE + "/{bundle:bundle}"
+_SUBSCRIPTION: Final = "{subscription:segment}"
+
+
+class BundleConvertor(Convertor[str]):
+    regex = "0x[0-9a-fA-F]{8}_0x[0-9a-fA-F]{8}"
+
+    def convert(self, value: str) -> str:
+        return value.lower()
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("bundle", BundleConvertor())
+
+
+class BundleRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._topics = services.topics
+        self._tenants = services.topics.tenants
+
+    def routes(self) -> list[Route]:
+        both = (NAMESPACE, _BUNDLE)
+        return [
+            route("GET", f"{NAMESPACE}/bundles", self.bundles),
+            *(route("POST", f"{path}/clearBacklog", self.clear_backlog) for path in both),
+            *(
+                route("POST", f"{path}/clearBacklog/{_SUBSCRIPTION}", self.clear_backlog)
+                for path in both
+            ),
+            *(
+                route("POST", f"{path}/unsubscribe/{_SUBSCRIPTION}", self.unsubscribe)
+                for path in both
+            ),
+            *(route("PUT", f"{path}/unload", self.unload) for path in both),
+            route("PUT", f"{_BUNDLE}/split", self.split),
+            route("DELETE", _BUNDLE, self.delete),
+            route("GET", f"{_BUNDLE}/topicHashPositions", self.hash_positions),
+        ]
+
+    async def bundles(self, request: Request) -> dict[str, Any]:
+        self._namespace(request)
+        return {"boundaries": _WHOLE.split("_"), "numBundles": 1}
+
+    async def clear_backlog(self, request: Request) -> None:
+        """Of one subscription's name, or of all; messages of open transactions are still to come.
+
+        Topics are loaded for it one after the other.
+        """
+        name = request.path_params.get("subscription")
+        async for topic in self._each_topic(request):
+            for subscription in list(topic.subscriptions.values()):
+                if name in (None, subscription.name):
+                    await subscription.skip_all()
+
+    async def unsubscribe(self, request: Request) -> None:
+        """The subscription goes from every topic, unless consumers are connected to it."""
+        name = request.path_params["subscription"]
+        async for topic in self._each_topic(request):
+            if (found := topic.subscriptions.get(name)) is not None:
+                if found.consumers:
+                    raise HTTPException(412, f"{found} has connected consumers; close them first")
+                await topic.delete_subscription(name)
+
+    async def unload(self, request: Request) -> None:
+        await unload_all(self._topics, self._namespace(request))
+
+    async def split(self, request: Request) -> NoReturn:
+        self._namespace(request)
+        raise HTTPException(412, "There is one broker: a namespace is one bundle, not to be split")
+
+    async def delete(self, request: Request) -> None:
+        if names := await self._names(request):
+            raise Conflict(f"{self._namespace(request)} has {len(names)} topics; delete them first")
+
+    async def hash_positions(self, request: Request) -> dict[str, Any]:
+        """Where topics lie in the bundle: of ?topics=a,b, or all."""
+        wanted = set(",".join(request.query_params.getlist("topics")).split(",")) - {""}
+        positions = {
+            name: zlib.crc32(name.encode())
+            for name in await self._names(request)
+            if not wanted or name in wanted
+        }
+        namespace = self._namespace(request)
+        return {"namespace": namespace, "bundle": _WHOLE, "topicHashPositions": positions}
+
+    def _namespace(self, request: Request) -> str:
+        """Raises NotFound; so does a bundle that is not the one there is."""
+        namespace = namespace_of(request)
+        self._tenants.check_namespace(namespace)
+        if request.path_params.get("bundle", _WHOLE) != _WHOLE:
+            raise HTTPException(404, f"{namespace} has one bundle: {_WHOLE}")
+        return namespace
+
+    async def _names(self, request: Request) -> list[str]:
+        return list((await self._topics.lists.get(self._namespace(request))).names)
+
+    async def _each_topic(self, request: Request) -> AsyncIterator[Topic]:
+        for name in await self._names(request):
+            topic = await self._topics.get(TopicName.parse(name))
+            if topic is not None:  # not deleted meanwhile
+                yield topic

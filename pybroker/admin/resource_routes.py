@@ -1,0 +1,102 @@
+"""Resource groups and quotas: kept for the tools that set them.
+
+Rates are limited by the policies of namespaces and topics; load is balanced between brokers, of
+which there is one.
+"""
+
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.routing import Route
+
+from pybroker.admin.routing import namespace_of, read_object, route
+from pybroker.admin.services import AdminServices
+from pybroker.broker.records import Records, check_name
+
+_GROUP: Final = "/admin/v2/resourcegroups/{group:segment}"
+_QUOTA: Final = "/admin/v2/resource-quotas"
+_BUNDLE: Final = _QUOTA + "/{tenant:segment}/{namespace:segment}/{bundle:segment}"
+_GROUP_FIELDS: Final = (
+    "publishRateInMsgs",
+    "publishRateInBytes",
+    "dispatchRateInMsgs",
+    "dispatchRateInBytes",
+)
+_DEFAULT_QUOTA: Final = {
+    "msgRateIn": 40.0,
+    "msgRateOut": 120.0,
+    "bandwidthIn": 100_000.0,
+    "bandwidthOut": 300_000.0,
+    "memory": 80.0,
+    "dynamic": True,
+}
+_DEFAULT: Final = "default"  # a record's name, as those of namespaces are, which have a slash
+
+
+class ResourceRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._groups = Records(services.metadata, "/resource-groups/", "Resource group")
+        self._quotas = Records(services.metadata, "/resource-quotas/", "Resource quota")
+        self._tenants = services.topics.tenants
+
+    def routes(self) -> list[Route]:
+        return [
+            route("GET", "/admin/v2/resourcegroups", self.groups),
+            route("GET", _GROUP, self.group),
+            route("PUT", _GROUP, self.put_group),
+            route("DELETE", _GROUP, self.delete_group),
+            route("GET", _QUOTA, self.quota),
+            route("POST", _QUOTA, self.set_quota),
+            route("GET", _BUNDLE, self.quota),
+            route("POST", _BUNDLE, self.set_quota),
+            route("DELETE", _BUNDLE, self.reset_quota),
+        ]
+
+    async def groups(self, _: Request) -> list[str]:
+        return self._groups.names()
+
+    async def group(self, request: Request) -> dict[str, Any]:
+        return self._groups.get(request.path_params["group"])
+
+    async def put_group(self, request: Request) -> None:
+        """What is not said stays as it was."""
+        name, body = request.path_params["group"], await read_object(request)
+        said = {field: body[field] for field in _GROUP_FIELDS if body.get(field) is not None}
+        if any(type(value) is not int for value in said.values()):
+            raise HTTPException(400, f"{', '.join(_GROUP_FIELDS)} are whole numbers")
+        check_name(name, "resource group")
+        await self._groups.put(name, (self._groups.find(name) or {}) | said)
+
+    async def delete_group(self, request: Request) -> None:
+        await self._groups.delete(request.path_params["group"])
+
+    async def quota(self, request: Request) -> dict[str, Any]:
+        own = self._quotas.find(_DEFAULT) or _DEFAULT_QUOTA
+        return own | self._of_namespace(request) if request.path_params else dict(own)
+
+    async def set_quota(self, request: Request) -> None:
+        body = await read_object(request)
+        said = {field: body[field] for field in _DEFAULT_QUOTA if body.get(field) is not None}
+        if any(not isinstance(value, int | float) for value in said.values()):
+            raise HTTPException(400, f"{', '.join(_DEFAULT_QUOTA)} are numbers, and dynamic a flag")
+        if not request.path_params:
+            await self._quotas.put(_DEFAULT, _DEFAULT_QUOTA | said)
+            return
+        namespace = self._checked(request)
+        await self._quotas.put(namespace, {"quota": said})
+
+    async def reset_quota(self, request: Request) -> None:
+        namespace = self._checked(request)
+        if self._quotas.find(namespace) is not None:
+            await self._quotas.delete(namespace)
+
+    def _of_namespace(self, request: Request) -> dict[str, Any]:
+        """A namespace is one bundle here, whatever bundle is named."""
+        found = self._quotas.find(self._checked(request)) or {}
+        return dict(found.get("quota", {}))
+
+    def _checked(self, request: Request) -> str:
+        namespace = namespace_of(request)
+        self._tenants.check_namespace(namespace)
+        return namespace

@@ -1,0 +1,54 @@
+"""Small JSON records by name in the metadata store: what an operator sets and nobody else writes.
+
+A record holds all that goes with its name, so that no key is joined from two names.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.broker.tenants import NotFound
+from pybroker.errors import InvalidTopicName
+
+_NAME: Final = re.compile(r"[-=:.\w]{1,255}", re.ASCII)  # what Apache Pulsar allows
+
+
+class Records:
+    """Those below one prefix; `what` is what errors call one."""
+
+    def __init__(self, metadata: MetadataStore, prefix: str, what: str) -> None:
+        self._metadata = metadata
+        self._prefix = prefix
+        self._what = what
+
+    def names(self) -> list[str]:
+        return [key.removeprefix(self._prefix) for key in self._metadata.keys(self._prefix)]
+
+    def find(self, name: str) -> dict[str, Any] | None:
+        stored = self._metadata.get(self._prefix + name)
+        return None if stored is None else dict(json.loads(stored.value))
+
+    def get(self, name: str) -> dict[str, Any]:
+        """Raises NotFound."""
+        if (record := self.find(name)) is None:
+            raise NotFound(f"{self._what} {name} does not exist")
+        return record
+
+    async def put(self, name: str, record: Mapping[str, Any]) -> None:
+        """Durable when it returns. The caller has checked the name."""
+        await self._metadata.put(self._prefix + name, json.dumps(record).encode())
+
+    async def delete(self, name: str) -> None:
+        """Raises NotFound."""
+        self.get(name)
+        await self._metadata.delete(self._prefix + name)
+
+
+def check_name(name: str, what: str) -> None:
+    """Raises InvalidTopicName."""
+    if not _NAME.fullmatch(name):
+        raise InvalidTopicName(
+            f"{name[:200]!r} is no name for a {what.lower()}: letters, digits and -=:._ only"
+        )
