@@ -37,6 +37,8 @@ class BrokerConfig:
     broker_delete_inactive_topics_frequency_seconds: int = 60
     broker_delete_inactive_topics_max_inactive_duration_seconds: int = 0  # 0: as the frequency
     broker_delete_inactive_partitioned_topic_metadata_enabled: bool = False
+    enable_broker_side_subscription_pattern_evaluation: bool = True
+    subscription_pattern_max_length: int = 50  # characters
     allow_auto_subscription_creation: bool = True
     broker_deduplication_enabled: bool = False
     broker_deduplication_max_number_of_producers: int = 10_000

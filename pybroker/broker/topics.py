@@ -23,7 +23,8 @@ from pybroker.broker.schemas.registry import Schemas
 from pybroker.broker.served import ServedTopic, persistent
 from pybroker.broker.tenants import Conflict, Tenants
 from pybroker.broker.topic import Topic
-from pybroker.broker.topic_lists import TopicLists
+from pybroker.broker.topic_lists.lists import TopicLists
+from pybroker.broker.topic_lists.watches import TopicWatches
 from pybroker.config import BrokerConfig
 from pybroker.errors import NotAllowed, TopicNotFound
 from pybroker.names import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TopicName
@@ -49,6 +50,7 @@ class Topics:
         self.deletions = Deletions(factory, metadata)
         self.schemas = Schemas(metadata, clock, self.deletions.concerns)
         self.lists = TopicLists(factory, metadata, tenants)
+        self.watches = TopicWatches(self.lists)
         self._factory = factory
         self._metadata = metadata
         self._outcomes = outcomes
@@ -346,6 +348,7 @@ class Topics:
 
     async def close(self) -> None:
         """Nobody may ask for a topic any more."""
+        await self.watches.close()
         await self._inactive.close()
         await self.deletions.close()
         working: list[asyncio.Future[Any]] = [*self._loading.values(), *self._changing.values()]

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pybroker.errors import PulsarError
-from pybroker.server import on_connect, on_consume, on_metadata, on_produce, on_transaction
+from pybroker.server import (
+    on_connect,
+    on_consume,
+    on_metadata,
+    on_produce,
+    on_topic_list,
+    on_transaction,
+)
 from pybroker.server.on_consume import Rest
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -35,6 +42,10 @@ def _of_producer(body: Any) -> tuple[str, int]:
 
 def _of_consumer(body: Any) -> tuple[str, int]:
     return "consumer", body.consumer_id
+
+
+def _of_watcher(body: Any) -> tuple[str, int]:
+    return "watcher", body.watcher_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +83,14 @@ HANDLERS: Final[dict[int, Handler]] = {
         answer_error=on_metadata.partitioned_metadata_failed,
     ),
     _T.GET_TOPICS_OF_NAMESPACE: Handler(
-        "getTopicsOfNamespace", immediate=on_metadata.topics_of_namespace
+        "getTopicsOfNamespace", immediate=on_topic_list.topics_of_namespace
     ),
-    _T.WATCH_TOPIC_LIST: Handler("watchTopicList", deferred=on_metadata.unsupported),
-    _T.WATCH_TOPIC_LIST_CLOSE: Handler("watchTopicListClose", deferred=on_metadata.unsupported),
+    _T.WATCH_TOPIC_LIST: Handler(
+        "watchTopicList", deferred=on_topic_list.watch, ordered_by=_of_watcher
+    ),
+    _T.WATCH_TOPIC_LIST_CLOSE: Handler(
+        "watchTopicListClose", deferred=on_topic_list.close_watch, ordered_by=_of_watcher
+    ),
     _T.GET_SCHEMA: Handler(
         "getSchema",
         deferred=on_metadata.get_schema,

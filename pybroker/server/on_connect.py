@@ -75,13 +75,15 @@ def _welcome(session: "Session", command: pb.CommandConnect) -> None:
     session.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
     session.client_version = command.client_version[:64]
     session.connected()
+    config = session.services.config
     answer = pb.CommandConnected(
         server_version=SERVER_VERSION,
         protocol_version=session.protocol_version,
-        max_message_size=session.services.config.max_message_size,
+        max_message_size=config.max_message_size,
         feature_flags=pb.FeatureFlags(
             supports_auth_refresh=session.login is not None,
             supports_partial_producer=True,
+            supports_topic_watchers=config.enable_broker_side_subscription_pattern_evaluation,
             supports_get_partitioned_metadata_without_auto_creation=True,
             supports_committing_together=True,
         ),

@@ -1,11 +1,9 @@
 """Lookup, partitions, topic lists, schemas: what clients ask before they work."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from pybroker.broker.schemas.compatibility import StoredSchema
 from pybroker.broker.schemas.registry import version_bytes
-from pybroker.broker.tenants import NotFound
-from pybroker.broker.topic_lists import TopicList
 from pybroker.errors import (
     NotAllowed,
     PulsarError,
@@ -13,16 +11,13 @@ from pybroker.errors import (
     TopicNotFound,
 )
 from pybroker.names import TopicName
-from pybroker.server.on_consume import Rest
 from pybroker.server.on_produce import stored_schema
-from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
     from pybroker.server.session import Session
 
 _TYPE = pb.BaseCommand
-NO_TOPICS: Final = TopicList(())
 
 
 # -- LOOKUP
@@ -86,49 +81,6 @@ def _send_partitioned_metadata(
     session.send_command(
         pb.BaseCommand(type=_TYPE.PARTITIONED_METADATA_RESPONSE, partitionMetadataResponse=answer)
     )
-
-
-def topics_of_namespace(session: "Session", command: pb.CommandGetTopicsOfNamespace) -> Rest | None:
-    """All names, unfiltered: a pattern is the client's to match, so no client's regular
-    expression ever runs here. Topic-list watchers are not advertised for the same reason.
-    """
-    try:
-        found = session.services.topics.lists.known(command.namespace)
-    except NotFound:
-        found = NO_TOPICS
-    if found is None:
-        return _topics_once_found(session, command)
-    _write_topics(session, command, found)
-    return None
-
-
-async def _topics_once_found(session: "Session", command: pb.CommandGetTopicsOfNamespace) -> None:
-    found = await session.services.topics.lists.get(command.namespace)
-    _write_topics(session, command, found)
-
-
-def _write_topics(
-    session: "Session", command: pb.CommandGetTopicsOfNamespace, found: TopicList
-) -> None:
-    found = _of_mode(found, command.mode)
-    if command.topics_hash == found.hash:
-        answer = commands.encode_topics([], found.hash, changed=False)
-    elif not found.names:  # perhaps of a namespace that nobody has
-        answer = commands.encode_topics([], found.hash, changed=True)
-    else:
-        answer = session.services.encoded_topics(command.namespace, command.mode, found)
-    session.write(commands.topics_of_namespace(command.request_id, answer))
-
-
-def _of_mode(found: TopicList, mode: int) -> TopicList:
-    if mode == pb.CommandGetTopicsOfNamespace.ALL:
-        return found
-    wants_persistent = mode == pb.CommandGetTopicsOfNamespace.PERSISTENT
-    return found.persistent if wants_persistent else found.nonpersistent
-
-
-async def unsupported(session: "Session", command: Any) -> None:
-    raise NotAllowed(f"{type(command).__name__} is not supported by this broker")
 
 
 # -- schemas

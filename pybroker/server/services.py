@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from pybroker.broker.topic_lists import TopicList
+from pybroker.broker.topic_lists.lists import TopicList
 from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
 from pybroker.runtime import Clock

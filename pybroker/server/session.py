@@ -23,6 +23,7 @@ from pybroker.server.handlers import HANDLERS, Handler
 from pybroker.server.held_runs import HeldRuns
 from pybroker.server.inbox import Inbox, Pause
 from pybroker.server.live_login import LiveLogin
+from pybroker.server.on_topic_list import Watcher
 from pybroker.server.outbox import Outbox, Waking
 from pybroker.server.requests import Requests, as_answer
 from pybroker.server.services import Services
@@ -95,6 +96,7 @@ class Session(asyncio.BufferedProtocol):
         self.login: LiveLogin | None = None
         self.producers: dict[int, ProducerSlot] = {}
         self.consumers: dict[int, ConsumerSlot] = {}
+        self.watchers: dict[int, Watcher] = {}
         self.writable = True
         self.peer = ""
         self._admit = admit
@@ -172,6 +174,9 @@ class Session(asyncio.BufferedProtocol):
         for slot in list(self.consumers.values()):
             slot.subscription.remove_consumer(slot.consumer)
         self.consumers.clear()
+        for watcher in self.watchers.values():
+            watcher.end()
+        self.watchers.clear()
         producers, self.producers = self.producers, {}
         for producer_slot in producers.values():
             producer_slot.forget_held()

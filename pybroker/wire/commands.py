@@ -28,6 +28,12 @@ _TOPICS_HEAD: Final = b"".join(
         varint.encode(Type.GETTOPICSOFNAMESPACERESPONSE_FIELD_NUMBER << 3 | 2),
     )
 )
+_TOPIC_UPDATE_HEAD: Final = b"".join(
+    (
+        b"\x08" + varint.encode(Type.WATCH_TOPIC_UPDATE),
+        varint.encode(Type.WATCHTOPICUPDATE_FIELD_NUMBER << 3 | 2),
+    )
+)
 
 
 def has_invalid_text(message: Message) -> bool:
@@ -235,19 +241,37 @@ def ack_set_bits(words: Sequence[int], batch_size: int) -> int:
 # -- GET_TOPICS_OF_NAMESPACE ---------------------------------------------------------------------
 
 
-def encode_topics(topics: Sequence[str], topics_hash: str, changed: bool) -> bytes:
+def encode_topics(
+    topics: Sequence[str], topics_hash: str, changed: bool, filtered: bool = False
+) -> bytes:
     """The answer without the request's id, the same for everybody who asks."""
     return pb.CommandGetTopicsOfNamespaceResponse(
-        topics=topics, filtered=False, topics_hash=topics_hash, changed=changed
+        topics=topics, filtered=filtered, topics_hash=topics_hash, changed=changed
     ).SerializePartialToString()
 
 
 def topics_of_namespace(request_id: int, encoded: bytes) -> bytes:
-    request = b"\x08" + varint.encode(request_id)
-    body_size = varint.encode(len(request) + len(encoded))
-    command_size = len(_TOPICS_HEAD) + len(body_size) + len(request) + len(encoded)
+    return _with_first_number(_TOPICS_HEAD, request_id, encoded)
+
+
+def encode_topic_change(came: Sequence[str], went: Sequence[str], topics_hash: str) -> bytes:
+    """An update without the watcher's id, the same for everybody who hears of it."""
+    return pb.CommandWatchTopicUpdate(
+        new_topics=came, deleted_topics=went, topics_hash=topics_hash
+    ).SerializePartialToString()
+
+
+def topic_update(watcher_id: int, encoded: bytes) -> bytes:
+    return _with_first_number(_TOPIC_UPDATE_HEAD, watcher_id, encoded)
+
+
+def _with_first_number(head: bytes, number: int, encoded: bytes) -> bytes:
+    """A command whose body is `encoded`, with `number` as its first field."""
+    first = b"\x08" + varint.encode(number)
+    body_size = varint.encode(len(first) + len(encoded))
+    command_size = len(head) + len(body_size) + len(first) + len(encoded)
     sizes = _SIZES.pack(4 + command_size, command_size)
-    return b"".join((sizes, _TOPICS_HEAD, body_size, request, encoded))
+    return b"".join((sizes, head, body_size, first, encoded))
 
 
 # -- answers -------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from dispatch_fakes import SteppedClock
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.broker.tenants import PARTITIONED_PREFIX, Tenants
-from pybroker.broker.topic_lists import TopicList, TopicLists
+from pybroker.broker.topic_lists.lists import TopicList, TopicLists
 from pybroker.config import BrokerConfig
 from pybroker.names import TopicName
 

@@ -49,6 +49,12 @@ class OfficialClient:
         earliest = self._api.SubscriptionInitialPosition.Earliest
         return builder.subscriptionInitialPosition(earliest).subscribe()
 
+    def pattern_consumer(self, pattern: str, subscription: str) -> Any:
+        compiled = self._jvm.java.util.regex.Pattern.compile(pattern)
+        builder = self.client.newConsumer().topicsPattern(compiled).subscriptionName(subscription)
+        earliest = self._api.SubscriptionInitialPosition.Earliest
+        return builder.subscriptionInitialPosition(earliest).subscribe()
+
     def transaction(self, timeout_s: int = 60) -> Any:
         builder = self.client.newTransaction()
         return builder.withTransactionTimeout(timeout_s, self._units.SECONDS).build().get()

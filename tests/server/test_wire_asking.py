@@ -78,7 +78,6 @@ def test_what_is_not_served_is_not_advertised(raw: RawClient) -> None:
     flags = raw.connected.feature_flags
     assert not flags.supports_auth_refresh
     assert not flags.supports_broker_entry_metadata
-    assert not flags.supports_topic_watchers
 
 
 # -- LOOKUP
@@ -183,13 +182,6 @@ def test_a_list_that_the_client_has_is_not_sent_again(raw: RawClient) -> None:
     assert answer.HasField("changed")
     assert not answer.changed
     assert not answer.topics
-
-
-def test_a_pattern_is_left_to_the_client(raw: RawClient, topic: str) -> None:
-    raw.create_producer(topic)
-    answer = topics_of(raw, topics_pattern="(a+)+b")
-    assert topic in answer.topics
-    assert not answer.filtered
 
 
 def test_an_unknown_namespace_and_non_persistent_topics_are_empty(raw: RawClient) -> None:

@@ -7,7 +7,7 @@ So being asked again and again costs nothing.
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -21,6 +21,10 @@ from pybroker.names import TopicName
 from pybroker.runtime import Pace
 
 _NAMES_A_TURN: Final = 500
+
+
+def nobody_watches(namespace: str) -> None:
+    pass
 
 
 class TopicList:
@@ -69,6 +73,7 @@ class TopicLists:
         self._known: dict[str, TopicList] = {}
         self._nonpersistent: dict[str, dict[TopicName, None]] = {}  # by namespace
         self._finding: dict[str, asyncio.Task[TopicList]] = {}
+        self.on_change: Callable[[str], None] = nobody_watches  # called with the namespace
         metadata.watch(LEDGERS_PREFIX, self._ledger_changed)
         metadata.watch(PARTITIONED_PREFIX, self._partitions_changed)
 
@@ -132,6 +137,9 @@ class TopicLists:
         known = self._known.get(name.namespace_name)
         if known is not None and self._exists(name) is not known.has(str(name)):
             self._known[name.namespace_name] = known.with_or_without(str(name))
+            self.on_change(name.namespace_name)
+        elif known is None:
+            self.on_change(name.namespace_name)
 
     def _exists(self, name: TopicName) -> bool:
         if name in self._nonpersistent.get(name.namespace_name, ()):
@@ -141,9 +149,10 @@ class TopicLists:
         return 0 <= name.partition < self._tenants.partitions(name.partitioned_name)
 
     def _partitions_changed(self, key: str) -> None:
-        tenant, namespace, _ = key.removeprefix(PARTITIONED_PREFIX).split("/", 2)
-        self._known.pop(f"{tenant}/{namespace}", None)
-        self._finding.pop(f"{tenant}/{namespace}", None)
+        namespace = "/".join(key.removeprefix(PARTITIONED_PREFIX).split("/", 2)[:2])
+        self._known.pop(namespace, None)
+        self._finding.pop(namespace, None)
+        self.on_change(namespace)
 
 
 def _topic(ledger: str) -> TopicName | None:

@@ -1,0 +1,1 @@
+"""The topics of a namespace: which there are, which a pattern selects, who hears of changes."""

@@ -1,0 +1,190 @@
+"""Who hears of the persistent topics of a namespace that a pattern selects, as they come and go.
+
+    list of a namespace changed → once for all that came within a moment: what came, what went
+                                → each pattern once: which of these it selects
+                                → whoever watches with that pattern
+
+So a change costs the names that changed, not those that are there, and many watchers with the same
+pattern share the work.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pybroker.broker.tenants import NotFound
+from pybroker.broker.topic_lists.lists import TopicList, TopicLists
+from pybroker.broker.topic_lists.pattern import TopicPattern
+from pybroker.names import TopicName
+from pybroker.runtime import Pace, Tasks
+
+TOGETHER_S: Final = 0.05  # changes within this time are told of together
+_STEPS_A_TURN: Final = 10_000
+_STEPS_A_NAME: Final = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """The `hash` is that of all that are selected now."""
+
+    came: Sequence[str]
+    went: Sequence[str]
+    hash: str
+
+
+Told = Callable[[Change], None]
+
+
+@dataclass(slots=True)
+class _Selection:
+    pattern: TopicPattern
+    topics: TopicList
+    told: dict[Told, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Feed:
+    """Of one namespace."""
+
+    seen: TopicList
+    selections: dict[str, _Selection] = field(default_factory=dict)  # by pattern
+    starting: int = 0
+    changed: bool = False
+    looking: bool = False
+
+
+async def selected(names: Iterable[str], pattern: TopicPattern, pace: Pace) -> list[str]:
+    """Those that match by themselves, or as a partition of what matches."""
+    found = []
+    for name in names:
+        before = pattern.steps
+        if _matches(pattern, name):
+            found.append(name)
+        await pace.step(_STEPS_A_NAME + pattern.steps - before)
+    return found
+
+
+def _matches(pattern: TopicPattern, name: str) -> bool:
+    local = name.partition("://")[2]
+    if pattern.matches(local):
+        return True
+    whole = str(TopicName.parse(name).partitioned_name).partition("://")[2]
+    return whole != local and pattern.matches(whole)
+
+
+def steady_pace() -> Pace:
+    return Pace(_STEPS_A_TURN)
+
+
+def _difference(names: Sequence[str], others: Sequence[str]) -> list[str]:
+    there = set(others)
+    return [name for name in names if name not in there]
+
+
+class TopicWatches:
+    def __init__(self, lists: TopicLists) -> None:
+        self._lists = lists
+        self._feeds: dict[str, _Feed] = {}
+        self._tasks = Tasks("topic watches")
+        lists.on_change = self._changed
+
+    async def begin(self, namespace: str, pattern: TopicPattern, told: Told) -> TopicList:
+        """What is selected now; `told` hears of each change from here on, until `end`.
+
+        Raises NotFound.
+        """
+        there = (await self._lists.get(namespace)).persistent
+        feed = self._feed(namespace, there)
+        feed.starting += 1
+        try:
+            selection = feed.selections.get(pattern.text) or await _start(feed, pattern)
+            selection.told[told] = None
+            return selection.topics
+        finally:
+            feed.starting -= 1
+            self._forget_unused(namespace, feed)
+
+    def _feed(self, namespace: str, there: TopicList) -> _Feed:
+        feed = self._feeds.get(namespace)
+        if feed is None:
+            feed = self._feeds[namespace] = _Feed(there)
+            self._changed(namespace)  # perhaps while `there` was found out
+        return feed
+
+    def end(self, namespace: str, pattern: TopicPattern, told: Told) -> None:
+        """Idempotent."""
+        feed = self._feeds.get(namespace)
+        if feed is None or (selection := feed.selections.get(pattern.text)) is None:
+            return
+        selection.told.pop(told, None)
+        if not selection.told:
+            del feed.selections[pattern.text]
+            self._forget_unused(namespace, feed)
+
+    async def close(self) -> None:
+        self._feeds.clear()
+        await self._tasks.close()
+
+    def _forget_unused(self, namespace: str, feed: _Feed) -> None:
+        if not (feed.selections or feed.starting) and self._feeds.get(namespace) is feed:
+            del self._feeds[namespace]
+
+    def _changed(self, namespace: str) -> None:
+        feed = self._feeds.get(namespace)
+        if feed is None:
+            return
+        feed.changed = True
+        if not feed.looking:
+            feed.looking = True
+            self._tasks.start(self._look(namespace, feed), f"watches of {namespace}")
+
+    async def _look(self, namespace: str, feed: _Feed) -> None:
+        pace = steady_pace()
+        try:
+            while feed.changed and self._feeds.get(namespace) is feed:
+                await asyncio.sleep(TOGETHER_S)
+                feed.changed = False
+                before, now = feed.seen, await self._now(namespace)
+                feed.seen = now
+                came = [] if now is before else _difference(now.names, before.names)
+                went = [] if now is before else _difference(before.names, now.names)
+                for selection in list(feed.selections.values()) if came or went else ():
+                    await _tell(selection, came, went, pace)
+        finally:
+            feed.looking = False
+
+    async def _now(self, namespace: str) -> TopicList:
+        try:
+            return (await self._lists.get(namespace)).persistent
+        except NotFound:  # the namespace has gone, with all its topics
+            return TopicList(())
+
+
+async def _start(feed: _Feed, pattern: TopicPattern) -> _Selection:
+    """What changes while names are looked at is made up for."""
+    pace = steady_pace()
+    looked_at = feed.seen
+    found = set(await selected(looked_at.names, pattern, pace))
+    while feed.seen is not looked_at:
+        before, looked_at = looked_at, feed.seen
+        found.difference_update(_difference(before.names, looked_at.names))
+        came = _difference(looked_at.names, before.names)
+        found.update(await selected(came, pattern, pace))
+    topics = TopicList(sorted(found))
+    return feed.selections.setdefault(pattern.text, _Selection(pattern, topics))
+
+
+async def _tell(
+    selection: _Selection, came: Sequence[str], went: Sequence[str], pace: Pace
+) -> None:
+    came = await selected(came, selection.pattern, pace)
+    went = await selected(went, selection.pattern, pace)
+    if not (came or went):
+        return
+    left = {*selection.topics.names, *came}.difference(went)
+    selection.topics = TopicList(sorted(left))
+    change = Change(came, went, selection.topics.hash)
+    for told in list(selection.told):
+        told(change)
+        await pace.step((len(came) + len(went)) * _STEPS_A_NAME)

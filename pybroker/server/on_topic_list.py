@@ -1,0 +1,167 @@
+"""GET_TOPICS_OF_NAMESPACE, WATCH_TOPIC_LIST: a namespace's topics, now and as they change."""
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from pybroker.broker.tenants import NotFound
+from pybroker.broker.topic_lists.lists import TopicList
+from pybroker.broker.topic_lists.pattern import BadPattern, TopicPattern
+from pybroker.broker.topic_lists.watches import Change, selected, steady_pace
+from pybroker.errors import NotAllowed, TooManyRequests
+from pybroker.server.on_consume import Rest
+from pybroker.wire import commands
+from pybroker.wire import pulsar_api_pb2 as pb
+
+if TYPE_CHECKING:
+    from pybroker.server.session import Session
+
+NO_TOPICS: Final = TopicList(())
+MAX_WATCHERS: Final = 1000  # of one connection
+_Mode = pb.CommandGetTopicsOfNamespace
+
+
+# -- the list
+
+
+def topics_of_namespace(session: "Session", command: pb.CommandGetTopicsOfNamespace) -> Rest | None:
+    """What a pattern selects, if it is one that is worked off here; else all names, and the client
+    selects.
+    """
+    try:
+        found = session.services.topics.lists.known(command.namespace)
+    except NotFound:
+        found = NO_TOPICS
+    pattern = None
+    if command.topics_pattern:
+        try:
+            pattern = _pattern(session, command.topics_pattern)
+        except NotAllowed:
+            pattern = None
+    if found is None or pattern is not None:
+        return _topics_once_found(session, command, pattern)
+    _write_topics(session, command, _of_mode(found, command.mode))
+    return None
+
+
+async def _topics_once_found(
+    session: "Session", command: pb.CommandGetTopicsOfNamespace, pattern: TopicPattern | None
+) -> None:
+    try:
+        found = await session.services.topics.lists.get(command.namespace)
+    except NotFound:
+        found = NO_TOPICS
+    found = _of_mode(found, command.mode)
+    if pattern is None:
+        _write_topics(session, command, found)
+        return
+    chosen = TopicList(await selected(found.names, pattern, steady_pace()))
+    changed = command.topics_hash != chosen.hash
+    names = chosen.names if changed else ()
+    answer = commands.encode_topics(names, chosen.hash, changed, filtered=True)
+    session.write(commands.topics_of_namespace(command.request_id, answer))
+
+
+def _write_topics(
+    session: "Session", command: pb.CommandGetTopicsOfNamespace, found: TopicList
+) -> None:
+    if command.topics_hash == found.hash:
+        answer = commands.encode_topics([], found.hash, changed=False)
+    elif not found.names:  # perhaps of a namespace that nobody has
+        answer = commands.encode_topics([], found.hash, changed=True)
+    else:
+        answer = session.services.encoded_topics(command.namespace, command.mode, found)
+    session.write(commands.topics_of_namespace(command.request_id, answer))
+
+
+def _of_mode(found: TopicList, mode: int) -> TopicList:
+    if mode == _Mode.ALL:
+        return found
+    return found.persistent if mode == _Mode.PERSISTENT else found.nonpersistent
+
+
+def _pattern(session: "Session", text: str) -> TopicPattern:
+    """Raises NotAllowed."""
+    config = session.services.config
+    if not config.enable_broker_side_subscription_pattern_evaluation:
+        raise NotAllowed(
+            "Unable to create topic list watcher: Evaluating subscription patterns is disabled."
+        )
+    if len(text) > config.subscription_pattern_max_length:
+        raise NotAllowed(
+            "Unable to create topic list watcher: Pattern longer than maximum: "
+            f"{config.subscription_pattern_max_length}"
+        )
+    try:
+        return TopicPattern(text)
+    except BadPattern as error:
+        raise NotAllowed(f"Unable to create topic list watcher: {text!r}: {error}") from None
+
+
+# -- watching it
+
+
+class Watcher:
+    """Of one connection; what it hears goes out at once."""
+
+    def __init__(
+        self, session: "Session", watcher_id: int, namespace: str, pattern: TopicPattern
+    ) -> None:
+        self._session = session
+        self._watches = session.services.topics.watches
+        self._id = watcher_id
+        self._namespace = namespace
+        self._pattern = pattern
+        self._told = self._tell  # one object, by which it is known
+
+    async def begin(self) -> TopicList:
+        return await self._watches.begin(self._namespace, self._pattern, self._told)
+
+    def end(self) -> None:
+        self._watches.end(self._namespace, self._pattern, self._told)
+
+    def _tell(self, change: Change) -> None:
+        self._session.write(commands.topic_update(self._id, _encoded(change)))
+
+
+@lru_cache(maxsize=8)
+def _encoded(change: Change) -> bytes:
+    """The same for everybody who hears of it."""
+    return commands.encode_topic_change(change.came, change.went, change.hash)
+
+
+async def watch(session: "Session", command: pb.CommandWatchTopicList) -> None:
+    """Asked again under the same id, it is a new watcher in place of the old one."""
+    pattern = _pattern(session, command.topics_pattern)
+    if (older := session.watchers.pop(command.watcher_id, None)) is not None:
+        older.end()
+    if len(session.watchers) >= MAX_WATCHERS:
+        raise TooManyRequests(
+            f"{MAX_WATCHERS} topic lists are watched on this connection already: close some"
+        )
+    watcher = Watcher(session, command.watcher_id, command.namespace, pattern)
+    session.watchers[command.watcher_id] = watcher
+    try:
+        found = await watcher.begin()
+    except BaseException:
+        session.watchers.pop(command.watcher_id, None)
+        raise
+    if session.closed:
+        watcher.end()
+        return
+    names = () if command.topics_hash == found.hash else found.names
+    answer = pb.CommandWatchTopicListSuccess(
+        request_id=command.request_id,
+        watcher_id=command.watcher_id,
+        topic=names,
+        topics_hash=found.hash,
+    )
+    session.send_command(
+        pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST_SUCCESS, watchTopicListSuccess=answer)
+    )
+
+
+async def close_watch(session: "Session", command: pb.CommandWatchTopicListClose) -> None:
+    watcher = session.watchers.pop(command.watcher_id, None)
+    if watcher is not None:
+        watcher.end()
+    session.write(commands.success(command.request_id))

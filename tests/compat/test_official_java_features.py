@@ -1,0 +1,59 @@
+"""What the official Java client can be asked for beside transactions."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from official_java import OfficialClient, java_gateway
+
+import pybroker.testing
+
+pytestmark = pytest.mark.java
+
+_numbers = itertools.count(1)
+KINDS = ["Exclusive", "Failover", "Shared", "Key_Shared"]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Any]:
+    with pybroker.testing.broker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def official(broker: Any) -> Iterator[OfficialClient]:
+    with java_gateway() as gateway:
+        client = OfficialClient(gateway, broker.service_url)
+        yield client
+        client.shutdown()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"public/default/java-{next(_numbers)}"
+
+
+def contents(official: OfficialClient, consumer: Any, count: int) -> list[bytes]:
+    messages = [official.receive(consumer) for _ in range(count)]
+    for message in messages:
+        consumer.acknowledge(message.getMessageId())
+    return [bytes(message.getData()) for message in messages]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_topics_that_keep_nothing(official: OfficialClient, name: str, kind: str) -> None:
+    topic = f"non-persistent://{name}"
+    consumer = official.consumer(topic, "s", kind)
+    producer = official.producer(topic)
+    for number in range(5):
+        producer.send(b"%d" % number)
+    assert contents(official, consumer, 5) == [b"%d" % number for number in range(5)]
+
+
+def test_a_pattern_hears_of_a_new_topic_without_asking(official: OfficialClient, name: str) -> None:
+    """By itself it would look again after a minute."""
+    consumer = official.pattern_consumer(f"persistent://{name}-.*", "s")
+    producer = official.producer(f"persistent://{name}-late")
+    producer.send(b"m")
+    assert contents(official, consumer, 1) == [b"m"]
