@@ -10,14 +10,16 @@ Another query's open transaction hides what is behind it. Then nothing of ours i
 cursor, though something must be there: that is waited for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
 from pybroker.client import Transaction
 from pybroker.errors import ServiceNotReady
+from pybroker.names import TxnId
 from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import CursorName, Position
 from pybroker.spark.session import Session
+from pybroker.spark.writing.notes import NoteBook, abort_all
 
 _EARLIEST: Final = Position(-1, -1)
 
@@ -62,6 +64,16 @@ class Chain:
 
     def committed(self, link: Link) -> None:
         self._newest = link
+
+    def notes(self, session: Session) -> NoteBook:
+        """Where transactions are noted that belong to the batch behind the newest marker."""
+        return NoteBook(self._topic(session), self._query_id)
+
+    def abort_others(self, session: Session, wanted: Collection[TxnId]) -> None:
+        """What is noted and neither wanted nor committed: nobody goes on with it."""
+        assert self._newest is not None
+        noted = self.notes(session).noted(session, self._newest.position)
+        abort_all(session, [txn_id for txn_id in noted if txn_id not in wanted])
 
     def _find(self, session: Session) -> Link | None:
         cursor = session.cursor(self._cursor_name(session))

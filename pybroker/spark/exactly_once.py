@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -55,10 +56,13 @@ from pybroker.spark.decision import BatchRefused, Decision, decide
 from pybroker.spark.ending import when_terminated
 from pybroker.spark.evaluation import evaluate, evaluate_rest
 from pybroker.spark.marker import Marker
-from pybroker.spark.publish import publish_from_driver, publish_from_executors
+from pybroker.spark.publish import publish_outputs
 from pybroker.spark.replay import keep_input, require_input
 from pybroker.spark.session import Connect, Session, connect
 from pybroker.spark.work import Work
+from pybroker.spark.writing.attempt import DRIVER_BYTES_OF_A_TASK, Job
+from pybroker.spark.writing.committing import accepted, publish_entries
+from pybroker.spark.writing.notes import end
 
 log = logging.getLogger("pybroker.spark")
 
@@ -254,26 +258,39 @@ class ExactlyOnce:
             session.acknowledge(name, span.to, txn)
         chain.acknowledge(session, txn)
         self._tell(Step.ACKNOWLEDGED, work)
-        self._publish(session, _outputs(self.write(batch, work.batch_id)), txn, work.batch_id)
+        attempts = self._publish(session, _outputs(self.write(batch, work.batch_id)), txn, work)
         evaluate_rest(batch)
         self._tell(Step.PUBLISHED, work)
         link = chain.publish(session, marker, txn)
         self._tell(Step.MARKED, work)
-        txn.commit()
+        txn.commit(together_with=attempts)
         chain.committed(link)
         self._tell(Step.COMMITTED, work)
 
     def _publish(
-        self, session: Session, outputs: Mapping[str, DataFrame], txn: Transaction, turn: int
-    ) -> None:
+        self, session: Session, outputs: Mapping[str, DataFrame], txn: Transaction, work: Work
+    ) -> list[TxnId]:
+        """The transactions of tasks that are to commit with `txn`."""
         if not outputs:
-            return
+            return []
         partitions = {topic: session.partitions(topic) for topic in outputs}
-        if self.options.mode == "driver":
-            publish_from_driver(outputs, partitions, session, txn, turn)
-        else:
-            url = self.options.service_url
-            publish_from_executors(outputs, partitions, url, txn.txn_id, turn)
+        job = self._job(session, work, txn)
+        written = publish_outputs(outputs, partitions, job, work.batch_id)
+        publish_entries(session, written, txn)
+        attempts = accepted(written)
+        if job.max_driver_bytes is not None:
+            self._chain_of(work).abort_others(session, attempts)
+        return attempts
+
+    def _job(self, session: Session, work: Work, txn: Transaction) -> Job:
+        by_executors = self.options.mode == "executor" and session.client.commits_together()
+        return Job(
+            partial(self.options.connect, self.options.service_url),
+            txn.txn_id,
+            self._chain_of(work).notes(session),
+            self.options.transaction_timeout_ms,
+            DRIVER_BYTES_OF_A_TASK if by_executors else None,
+        )
 
     def _settle(self, session: Session, checkpoint: Checkpoint) -> None:
         """Ends the transaction left open by this driver's last attempt, or by the driver before.
@@ -284,7 +301,7 @@ class ExactlyOnce:
         if left_open is None and not self._predecessor_settled:
             left_open = checkpoint.open_transaction()
         if left_open is not None:
-            _end(session, left_open)
+            end(session, left_open)
         self._open_transaction = None
         self._predecessor_settled = True
 
@@ -298,22 +315,11 @@ class ExactlyOnce:
             return
         if self._open_transaction is not None and not isinstance(error, _UNANSWERED):
             with contextlib.suppress(PulsarError):
-                _end(session, self._open_transaction)
+                end(session, self._open_transaction)
         session.close()
 
     def _tell(self, step: Step, work: Work) -> None:
         self.options.on_step(step, work)
-
-
-def _end(session: Session, txn_id: TxnId) -> None:
-    """Aborts the transaction, or waits for the commit that it had begun."""
-    txn = session.client.attach_transaction(txn_id)
-    try:
-        txn.abort()
-    except TransactionNotFound:
-        return
-    except InvalidTxnStatus:
-        session.client.attach_transaction(txn_id).commit()
 
 
 def _outputs(returned: object) -> Mapping[str, DataFrame]:

@@ -7,7 +7,7 @@ effect or, with `after=True`, when it had.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pybroker.client import InitialPosition, MessageId
@@ -67,14 +67,19 @@ class FakeTransaction:
     state: str = "open"
     acks: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def commit(self) -> None:
-        self.broker.act("commit", self._commit)
+    def commit(self, together_with: Sequence[TxnId] = ()) -> None:
+        others = [self.broker.transactions[txn_id] for txn_id in together_with]
+        self.broker.act("commit", lambda: self._commit([*others, self]))
 
-    def _commit(self) -> None:
-        self._require("open", "committed")
-        if self.state == "open":
-            self.state = "committed"
-            self.broker.cursors.update(self.acks)
+    def _commit(self, all_of_them: Sequence[FakeTransaction]) -> None:
+        for txn in all_of_them:
+            txn._require("open", "committed")
+        if len({txn.state for txn in all_of_them}) > 1:
+            raise InvalidTxnStatus(f"{self.txn_id} and the others are no longer together")
+        for txn in all_of_them:
+            if txn.state == "open":
+                txn.state = "committed"
+                self.broker.cursors.update(txn.acks)
 
     def abort(self) -> None:
         self.broker.act("abort", self._abort)
@@ -164,7 +169,10 @@ class FakeClient:
     def get_topic_partitions(self, topic: str) -> list[str]:
         return [topic]
 
-    def new_transaction(self, timeout_ms: int) -> FakeTransaction:
+    def commits_together(self) -> bool:
+        return True
+
+    def new_transaction(self, timeout_ms: int, beside: TxnId | None = None) -> FakeTransaction:
         self.broker.act("begin", lambda: None)
         return self.broker.begin()
 

@@ -164,10 +164,11 @@ class Query:
 
 
 class Sink(ExactlyOnce):
-    def _publish(self, session: Session, outputs: Any, txn: Any, turn: int) -> None:
+    def _publish(self, session: Session, outputs: Any, txn: Any, work: Work) -> list[TxnId]:
         for topic, values in outputs.items():
             for value in values:
                 session.producer(topic).send(value, txn=txn)
+        return []
 
 
 class Driver:

@@ -1,13 +1,16 @@
-from unittest.mock import MagicMock
+"""Entries made by columns are those that the client's producers make, message by message."""
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pybroker.client import partition_for_key
+from pybroker.client import Outgoing, encode_batch, partition_for_key
 from pybroker.client.producing.batching import split_batch
 from pybroker.errors import NotAllowed
-from pybroker.names import TxnId
-from pybroker.spark import publish
+from pybroker.spark.writing import byte_columns, entries
+from pybroker.spark.writing.entries import EntryEncoder, encode_messages
+from pybroker.spark.writing.routes import partitions_for_keys
 
 TOPIC = "persistent://public/default/out"
 PARTITIONS = {TOPIC: [f"{TOPIC}-partition-{index}" for index in range(3)]}
@@ -31,7 +34,8 @@ def rows(values, keys=None, properties=None, part=0):
 
 
 def encode(*batches, partitions=PARTITIONS, turn=0):
-    return list(publish._encode(batches, partitions, turn))
+    encoder = EntryEncoder(partitions, turn)
+    return [each for batch in batches for each in encoder.encode(batch)]
 
 
 def counts(batch):
@@ -63,9 +67,9 @@ def test_value_time_and_properties_arrive_in_order():
 
 
 def test_an_entry_is_full_at_its_limits_of_messages_and_bytes():
-    many = publish.MAX_ENTRY_MESSAGES + 1
-    assert counts(rows([b"v"] * many)) == [publish.MAX_ENTRY_MESSAGES, 1]
-    assert counts(rows([bytes(publish.MAX_ENTRY_BYTES * 2 // 5)] * 3)) == [2, 1]
+    many = entries.MAX_ENTRY_MESSAGES + 1
+    assert counts(rows([b"v"] * many)) == [entries.MAX_ENTRY_MESSAGES, 1]
+    assert counts(rows([bytes(entries.MAX_ENTRY_BYTES * 2 // 5)] * 3)) == [2, 1]
 
 
 def test_a_large_message_leaves_by_itself():
@@ -75,7 +79,7 @@ def test_a_large_message_leaves_by_itself():
 
 def test_properties_fill_an_entry_too():
     encoded = encode(rows([b"v"] * 1000, properties=[("p", "y" * 6000)]), partitions=UNDIVIDED)
-    assert max(len(batch.payload) for _, _, batch in encoded) <= publish.MAX_ENTRY_BYTES
+    assert max(len(batch.payload) for _, _, batch in encoded) <= entries.MAX_ENTRY_BYTES
 
 
 def test_a_null_value_and_an_empty_key_stay_what_they_are():
@@ -99,14 +103,82 @@ def test_small_batches_without_keys_take_turns_too():
 
 
 def test_messages_without_a_key_take_turns_by_whole_entries():
-    many = publish.MAX_ENTRY_MESSAGES * 3
+    many = entries.MAX_ENTRY_MESSAGES * 3
     partitions = [partition for _, partition, _ in encode(rows([b"v"] * many))]
     assert sorted(partitions) == PARTITIONS[TOPIC]
 
 
-def test_a_task_that_runs_again_refuses_to_publish(monkeypatch):
-    task = MagicMock()
-    task.attemptNumber.return_value = 1
-    monkeypatch.setattr(publish.TaskContext, "get", lambda: task)
-    with pytest.raises(NotAllowed, match="in a new transaction"):
-        next(publish._send([], "pulsar://nowhere", TxnId(0, 1)))
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
+row = st.tuples(
+    st.none() | st.binary(max_size=300),
+    st.none() | texts,
+    st.none() | st.integers(0, 2**63 - 1),
+    st.none() | st.dictionaries(texts, texts, max_size=3),
+)
+
+
+def arrays(given_rows):
+    values, keys, times, maps = zip(*given_rows, strict=True)
+    pairs = [None if each is None else list(each.items()) for each in maps]
+    return (
+        pa.array(values, pa.binary()),
+        pa.array(keys, pa.string()),
+        pa.array(times, pa.int64()),
+        pa.array(pairs, pa.map_(pa.string(), pa.string())),
+    )
+
+
+@given(st.lists(row, min_size=1, max_size=30), st.integers(0, 5))
+def test_each_message_is_what_a_producer_would_have_made(given_rows, dropped):
+    made = encode_messages(*(array[dropped:] for array in arrays(given_rows)))
+    for message, (value, key, time, properties) in zip(made, given_rows[dropped:], strict=True):
+        outgoing = Outgoing(value or b"", properties or None, key, None, None, time or None)
+        [(single, content)] = split_batch(message.as_py(), 1)
+        expected = outgoing._replace(null_value=value is None)
+        [(wanted, _)] = split_batch(encode_batch([expected]).payload, 1)
+        assert (single, content) == (wanted, value or b"")
+
+
+@given(st.lists(texts, min_size=1, max_size=20), st.integers(1, 9))
+def test_keys_go_where_the_client_sends_them(keys, count):
+    found = partitions_for_keys(byte_columns.of(pa.array(keys, pa.string())), count)
+    assert list(found) == [partition_for_key(key, count) for key in keys]
+
+
+@given(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=20))
+def test_varints_are_protobufs(values):
+    from pybroker.wire.varint import encode as varint
+
+    column = byte_columns.varints(pa.array(values).to_numpy())
+    if isinstance(column, bytes):
+        assert column == varint(values[0]) and len(set(values)) == 1
+    else:
+        assert column.to_pylist() == list(map(varint, values))
+
+
+def test_an_event_time_before_1970_is_refused():
+    with pytest.raises(NotAllowed, match="before 1970"):
+        encode_messages(*arrays([(b"v", None, None, None)])[:2], pa.array([-1]), pa.nulls(1))
+
+
+def test_a_null_map_that_has_contents_is_none():
+    maps = pa.MapArray.from_arrays(
+        pa.array([0, 1, 2], pa.int32()), pa.array(["a", "b"]), pa.array(["1", "2"])
+    )
+    hollow = pa.Array.from_buffers(
+        maps.type, 2, [pa.py_buffer(b"\x02"), maps.buffers()[1]], children=[maps.values]
+    )
+    made = encode_messages(*arrays([(b"v", None, None, None)] * 2)[:3], hollow)
+    singles = [next(split_batch(message.as_py(), 1))[0] for message in made]
+    assert [len(single.properties) for single in singles] == [0, 1]
+
+
+def test_large_batches_are_encoded_in_slices(monkeypatch):
+    monkeypatch.setattr(entries, "_MAX_SLICE_BYTES", 4096)
+    batch = rows([b"%d" % number for number in range(500)])
+    contents = [
+        content
+        for _, _, made in encode(batch, partitions=UNDIVIDED)
+        for _, content in messages(made)
+    ]
+    assert contents == [b"%d" % number for number in range(500)]

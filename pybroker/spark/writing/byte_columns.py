@@ -1,0 +1,109 @@
+"""Columns of byte strings, made and joined without an object per row.
+
+What a format puts around a value (lengths, tags, numbers) is a column, too: computed by numpy for
+all rows at once, and joined with the values by Arrow. A part that is the same in each row is plain
+bytes. So a row costs what its bytes cost.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Numbers = npt.NDArray[np.int64]
+Matrix = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+# A column of byte strings, or what every row has.
+Part: TypeAlias = "pa.LargeBinaryArray | bytes"
+
+_KIND: Final = pa.large_binary()
+_MAX_VARINT_BYTES: Final = 10
+
+
+def of(array: pa.Array) -> pa.LargeBinaryArray:
+    """Strings and byte strings of any kind, as they are; null is the empty one."""
+    return pc.fill_null(array.cast(_KIND), b"")
+
+
+def of_matrix(matrix: Matrix) -> pa.LargeBinaryArray:
+    """A row of the matrix each."""
+    rows, width = matrix.shape
+    return _array(np.arange(rows + 1, dtype=np.int64) * width, matrix)
+
+
+def _array(offsets: Numbers, data: npt.NDArray[Any]) -> pa.LargeBinaryArray:
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
+    return pa.Array.from_buffers(_KIND, len(offsets) - 1, buffers)
+
+
+def offsets(column: pa.LargeBinaryArray) -> Numbers:
+    """One more than there are rows; into `data`."""
+    found = np.frombuffer(column.buffers()[1], np.int64)
+    return found[column.offset : column.offset + len(column) + 1]
+
+
+def data(column: pa.LargeBinaryArray) -> memoryview:
+    buffer = column.buffers()[2]
+    return memoryview(b"") if buffer is None else memoryview(buffer)
+
+
+def lengths(part: Part, rows: int) -> Numbers:
+    if isinstance(part, bytes):
+        return np.full(rows, len(part), np.int64)
+    return np.diff(offsets(part))
+
+
+def varints(values: Numbers) -> Part:
+    """Protobuf's, of numbers that are not negative."""
+    if len(values) and (first := values[0]) == values.max() == values.min():
+        return bytes(_varint_matrix(first.reshape(1))[0][0][: _sizes(first.reshape(1))[0]])
+    matrix, sizes = _varint_matrix(values)
+    ends = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(sizes, out=ends[1:])
+    width = matrix.shape[1]
+    return _array(ends, matrix[np.arange(width) < sizes[:, None]])
+
+
+def _varint_matrix(values: Numbers) -> tuple[Matrix, Numbers]:
+    sizes = _sizes(values)
+    width = int(sizes.max(initial=1))
+    shifts = np.arange(width, dtype=np.uint64) * np.uint64(7)
+    septets = (values.astype(np.uint64)[:, None] >> shifts) & np.uint64(0x7F)
+    more = np.arange(width) < sizes[:, None] - 1
+    return (septets | (more.astype(np.uint64) << np.uint64(7))).astype(np.uint8), sizes
+
+
+def _sizes(values: Numbers) -> Numbers:
+    limits = np.uint64(1) << (np.arange(1, _MAX_VARINT_BYTES, dtype=np.uint64) * np.uint64(7))
+    return np.searchsorted(limits, values.astype(np.uint64), side="right") + 1
+
+
+def big_endian_u32(values: Numbers) -> Part:
+    if len(values) and (first := values[0]) == values.max() == values.min():
+        return int(first).to_bytes(4, "big")
+    return of_matrix(values.astype(">u4").view(np.uint8).reshape(-1, 4))
+
+
+def only(mask: Mask, part: Part) -> Part:
+    """Where the mask is set; elsewhere nothing."""
+    if mask.all():
+        return part
+    return pc.if_else(pa.array(mask), part, b"").cast(_KIND)
+
+
+def joined(parts: Sequence[Part], rows: int) -> pa.LargeBinaryArray:
+    """Each row's parts, one behind the other."""
+    if all(isinstance(part, bytes) for part in parts):
+        return of_matrix(np.tile(np.frombuffer(b"".join(parts), np.uint8), (rows, 1)))
+    operands = [pa.scalar(part, _KIND) if isinstance(part, bytes) else part for part in parts]
+    return pc.binary_join_element_wise(*operands, pa.scalar(b"", _KIND))
+
+
+def runs(column: pa.LargeBinaryArray, ends: Numbers) -> pa.LargeBinaryArray:
+    """Row i is what the rows from ends[i] to ends[i + 1] have, together: no byte is copied."""
+    places = offsets(column)[ends]
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(places)), pa.py_buffer(data(column))]
+    return pa.Array.from_buffers(_KIND, len(ends) - 1, buffers)

@@ -1,0 +1,221 @@
+"""From rows to entries: batches of messages, encoded by columns.
+
+A message of a batch is [size u32][SingleMessageMetadata][value]. All rows' messages are made as one
+column; rows that go to the same partition are brought together, and an entry is a slice of the
+column's bytes.
+
+Messages with a key go where its hash says; those without take turns over the partitions by whole
+entries. A null value is published as one (`null_value`), and an empty key is a key.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pybroker.client import CompressionType, EncodedBatch
+from pybroker.client.producing.batching import compressed
+from pybroker.errors import NotAllowed
+from pybroker.spark.writing import byte_columns
+from pybroker.spark.writing.byte_columns import Mask, Numbers, Part
+from pybroker.spark.writing.routes import partitions_for_keys
+
+MAX_ENTRY_MESSAGES: Final = 1000
+MAX_ENTRY_BYTES: Final = 256 * 1024
+# Of values, so much is encoded in one go: several times this is the memory that it takes.
+_MAX_SLICE_BYTES: Final = 16 * 1024 * 1024
+
+# Tags of SingleMessageMetadata and KeyValue.
+_PROPERTIES: Final = b"\x0a"
+_PARTITION_KEY: Final = b"\x12"
+_PAYLOAD_SIZE: Final = b"\x18"
+_EVENT_TIME: Final = b"\x28"
+_IS_NULL: Final = b"\x48\x01"
+_NAME: Final = b"\x0a"
+_TEXT: Final = b"\x12"
+
+# Topic -> its partitions' names; a topic without partitions has itself.
+Partitions = Mapping[str, Sequence[str]]
+
+
+class Destined(NamedTuple):
+    # Of the DataFrame, whose order is the order of publishing.
+    part: int
+    topic: str
+    batch: EncodedBatch
+
+
+class EntryEncoder:
+    """Of one task. Columns: topic, part (int), value, key, event_time (ms), properties (map)."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        turn: int = 0,
+        compression_type: CompressionType = CompressionType.NONE,
+    ) -> None:
+        """`turn` says with which partition messages without a key begin."""
+        self._partitions = partitions
+        self._turns: dict[str, int] = defaultdict(lambda: turn)
+        self._compression_type = compression_type
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[Destined]:
+        for rows in _slices(batch):
+            yield from self._encode(rows)
+
+    def _encode(self, rows: pa.RecordBatch) -> Iterator[Destined]:
+        messages = encode_messages(
+            rows.column("value"),
+            rows.column("key"),
+            rows.column("event_time"),
+            rows.column("properties"),
+        )
+        topics = rows.column("topic").dictionary_encode()
+        topic_indices = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        parts = rows.column("part").to_numpy(zero_copy_only=False).astype(np.int64)
+        names = topics.dictionary.to_pylist()
+        targets = self._targets(names, topic_indices, rows.column("key"))
+        for chosen, (part, topic_index, target) in _groups(parts, topic_indices, targets):
+            column = messages if chosen is None else messages.take(pa.array(chosen))
+            for start, end in _cuts(byte_columns.offsets(column)):
+                name = self._name(names[topic_index], target, part)
+                yield Destined(part, name, self._entry(column, start, end))
+
+    def _targets(self, names: Sequence[str], topics: Numbers, keys: pa.Array) -> Numbers:
+        """The partition's number; -1 where a row without a key has the choice."""
+        choices = np.array([len(self._partitions[name]) > 1 for name in names])
+        targets: Numbers = np.where(choices[topics], -1, 0)
+        keyed = _mask(keys.is_valid())
+        for index in np.flatnonzero(choices).tolist():
+            rows = np.flatnonzero(keyed & (topics == index))
+            if len(rows):
+                found = byte_columns.of(keys.take(pa.array(rows)))
+                targets[rows] = partitions_for_keys(found, len(self._partitions[names[index]]))
+        return targets
+
+    def _name(self, topic: str, target: int, part: int) -> str:
+        names = self._partitions[topic]
+        if target >= 0:
+            return names[target]
+        self._turns[topic] += 1
+        return names[(part + self._turns[topic] - 1) % len(names)]
+
+    def _entry(self, column: pa.LargeBinaryArray, start: int, end: int) -> EncodedBatch:
+        places = byte_columns.offsets(column)
+        payload = bytes(byte_columns.data(column)[places[start] : places[end]])
+        return compressed(payload, end - start, self._compression_type)
+
+
+def encode_messages(
+    values: pa.Array, keys: pa.Array, event_times: pa.Array, properties: pa.Array
+) -> pa.LargeBinaryArray:
+    """Each row as it stands in a batch. Raises NotAllowed."""
+    rows = len(values)
+    contents = byte_columns.of(values)
+    fields: list[Part] = [
+        *_properties(properties),
+        *_keys(keys),
+        _PAYLOAD_SIZE,
+        byte_columns.varints(byte_columns.lengths(contents, rows)),
+        *_event_times(event_times),
+    ]
+    if values.null_count:
+        fields.append(byte_columns.only(_mask(values.is_null()), _IS_NULL))
+    sizes = sum(byte_columns.lengths(field, rows) for field in fields)
+    assert not isinstance(sizes, int)
+    return byte_columns.joined([byte_columns.big_endian_u32(sizes), *fields, contents], rows)
+
+
+def _keys(keys: pa.Array) -> list[Part]:
+    if keys.null_count == len(keys):
+        return []
+    texts = byte_columns.of(keys)
+    sizes = byte_columns.varints(byte_columns.lengths(texts, len(keys)))
+    if not keys.null_count:
+        return [_PARTITION_KEY, sizes, texts]
+    there = _mask(keys.is_valid())
+    return [byte_columns.only(there, _PARTITION_KEY), byte_columns.only(there, sizes), texts]
+
+
+def _event_times(event_times: pa.Array) -> list[Part]:
+    """In ms; null and 0 are none."""
+    if event_times.null_count == len(event_times):
+        return []
+    times = event_times.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if times.min(initial=0) < 0:
+        raise NotAllowed("A row's event time is before 1970: a message cannot have that")
+    there = times > 0
+    if not there.any():
+        return []
+    encoded = byte_columns.varints(times)
+    return [byte_columns.only(there, _EVENT_TIME), byte_columns.only(there, encoded)]
+
+
+def _properties(properties: pa.Array) -> list[Part]:
+    """A map of strings each; null is an empty one, and so is a null text in it."""
+    if properties.null_count == len(properties):
+        return []
+    ends = properties.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    if np.diff(ends)[_mask(properties.is_null())].any():  # Arrow lets a null have contents
+        properties = pa.array(properties.to_pylist(), properties.type)
+        ends = properties.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    names, texts = byte_columns.of(properties.keys), byte_columns.of(properties.items)
+    count = len(names)
+    inner: list[Part] = [
+        _NAME,
+        byte_columns.varints(byte_columns.lengths(names, count)),
+        names,
+        _TEXT,
+        byte_columns.varints(byte_columns.lengths(texts, count)),
+        texts,
+    ]
+    sizes = sum(byte_columns.lengths(each, count) for each in inner)
+    assert not isinstance(sizes, int)
+    pairs = byte_columns.joined([_PROPERTIES, byte_columns.varints(sizes), *inner], count)
+    return [byte_columns.runs(pairs, ends)]
+
+
+def _mask(array: pa.Array) -> Mask:
+    mask: Mask = array.to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if not batch.num_rows:
+        return
+    if batch.nbytes <= _MAX_SLICE_BYTES or batch.num_rows == 1:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _slices(batch.slice(0, half))
+    yield from _slices(batch.slice(half))
+
+
+def _groups(
+    parts: Numbers, topics: Numbers, targets: Numbers
+) -> Iterator[tuple[Numbers | None, tuple[int, int, int]]]:
+    """The rows of each group, in order, by part first; None: all rows are of one."""
+    keys = (parts, topics, targets)
+    if all(column[0] == column.min() == column.max() for column in keys):
+        yield None, (int(parts[0]), int(topics[0]), int(targets[0]))
+        return
+    order = np.lexsort((targets, topics, parts))
+    ordered = [column[order] for column in keys]
+    changes = np.any([column[1:] != column[:-1] for column in ordered], axis=0)
+    starts = np.concatenate(([0], np.flatnonzero(changes) + 1, [len(order)]))
+    for start, end in pairwise(starts.tolist()):
+        part, topic, target = (int(column[start]) for column in ordered)
+        yield order[start:end], (part, topic, target)
+
+
+def _cuts(places: Numbers) -> Iterator[tuple[int, int]]:
+    """Where entries begin and end; a message larger than an entry should be has its own."""
+    start, rows = 0, len(places) - 1
+    while start < rows:
+        fits = int(np.searchsorted(places, places[start] + MAX_ENTRY_BYTES, side="right")) - 1
+        end = min(max(fits, start + 1), start + MAX_ENTRY_MESSAGES, rows)
+        yield start, end
+        start = end

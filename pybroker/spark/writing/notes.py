@@ -1,0 +1,62 @@
+"""Which transactions somebody may have left open: noted on a control topic before they are used.
+
+Whoever publishes for a job may die with a transaction open, which hides from readers what comes
+behind it until it times out. So its id is published first, plainly. The job's end, or its
+successor, ends what is noted and not wanted.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from pybroker.errors import InvalidTxnStatus, PulsarError, TransactionNotFound
+from pybroker.names import TxnId
+from pybroker.spark.offsets import Position
+from pybroker.spark.session import Session
+
+
+class NoteBook(NamedTuple):
+    """A topic without partitions, or one partition, and whose notes are meant."""
+
+    topic: str
+    owner: str
+
+    def note(self, session: Session, txn_id: TxnId) -> None:
+        note = {"owner": self.owner, "transaction": list(txn_id)}
+        session.publish(self.topic, json.dumps(note).encode())
+
+    def noted(self, session: Session, after: Position) -> Iterator[TxnId]:
+        own = self.owner.encode()
+        for _, data in session.read_to_end(self.topic, after):
+            if own in data and (txn_id := self._parsed(data)) is not None:
+                yield txn_id
+
+    def _parsed(self, data: bytes) -> TxnId | None:
+        """Anybody may write to the topic; markers stand there, too."""
+        try:
+            note = json.loads(data)
+            if note["owner"] != self.owner:
+                return None
+            most, least = map(int, note["transaction"])
+        except (ValueError, KeyError, TypeError):
+            return None
+        return TxnId(most, least)
+
+
+def end(session: Session, txn_id: TxnId) -> None:
+    """Aborts the transaction, or waits for the commit that it had begun."""
+    txn = session.client.attach_transaction(txn_id)
+    try:
+        txn.abort()
+    except TransactionNotFound:
+        return
+    except InvalidTxnStatus:
+        session.client.attach_transaction(txn_id).commit()
+
+
+def abort_all(session: Session, txn_ids: Iterable[TxnId]) -> None:
+    """As many as can be; the others have committed, or time out."""
+    for txn_id in txn_ids:
+        with contextlib.suppress(PulsarError):
+            session.client.attach_transaction(txn_id).abort()
