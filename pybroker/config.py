@@ -25,6 +25,32 @@ class BrokerConfig:
     keep_alive_interval_seconds: int = 30
     max_unacked_messages_per_consumer: int = 50_000
     max_unacked_messages_per_subscription: int = 200_000
+    # 0: no limit
+    max_producers_per_topic: int = 0
+    max_consumers_per_topic: int = 0
+    max_consumers_per_subscription: int = 0
+    max_subscriptions_per_topic: int = 0
+    max_topics_per_namespace: int = 0
+    # rates, of which 0 or less is no limit
+    max_publish_rate_per_topic_in_messages: int = 0
+    max_publish_rate_per_topic_in_bytes: int = 0
+    dispatch_throttling_rate_per_topic_in_msg: int = 0
+    dispatch_throttling_rate_per_topic_in_byte: int = 0
+    dispatch_throttling_rate_per_subscription_in_msg: int = 0
+    dispatch_throttling_rate_per_subscription_in_byte: int = 0
+    dispatch_throttling_rate_per_replicator_in_msg: int = 0
+    dispatch_throttling_rate_per_replicator_in_byte: int = 0
+    dispatch_throttling_rate_relative_to_publish_rate: bool = False
+    subscribe_throttling_rate_per_consumer: int = 0
+    subscribe_rate_period_per_consumer_in_second: int = 30
+    # backlogs
+    backlog_quota_check_interval_in_seconds: int = 60
+    backlog_quota_default_limit_bytes: int = -1
+    backlog_quota_default_limit_gb: float = -1.0  # the older key; it counts if it is set
+    backlog_quota_default_limit_second: int = -1
+    backlog_quota_default_retention_policy: str = "producer_request_hold"
+    ttl_duration_default_in_seconds: int = 0
+    message_expiry_check_interval_in_minutes: int = 5
     # topics
     enable_persistent_topics: bool = True
     enable_non_persistent_topics: bool = True
@@ -40,6 +66,16 @@ class BrokerConfig:
     enable_broker_side_subscription_pattern_evaluation: bool = True
     subscription_pattern_max_length: int = 50  # characters
     allow_auto_subscription_creation: bool = True
+    subscription_types_enabled: str = "Exclusive,Shared,Failover,Key_Shared"
+    subscription_expiration_time_minutes: int = 0
+    subscription_expiry_check_interval_in_minutes: int = 5
+    encryption_require_on_producer: bool = False
+    broker_service_compaction_threshold_in_bytes: int = 0
+    # schemas
+    schema_compatibility_strategy: str = "FULL"
+    is_schema_validation_enforced: bool = False
+    is_allow_auto_update_schema_enabled: bool = True
+    # deduplication
     broker_deduplication_enabled: bool = False
     broker_deduplication_max_number_of_producers: int = 10_000
     broker_deduplication_entries_interval: int = 1000
@@ -54,6 +90,9 @@ class BrokerConfig:
     managed_ledger_min_ledger_rollover_time_minutes: int = 10
     managed_ledger_max_ledger_rollover_time_minutes: int = 240
     managed_ledger_default_mark_delete_rate_limit: float = 1.0  # cursor writes a second
+    managed_ledger_default_ensemble_size: int = 2
+    managed_ledger_default_write_quorum: int = 2
+    managed_ledger_default_ack_quorum: int = 2
     default_retention_time_in_minutes: int = 0
     default_retention_size_in_mb: int = 0
     # transactions

@@ -24,11 +24,34 @@ _CHOICES: Final = {
         "delete_when_no_subscriptions",
         "delete_when_subscriptions_caught_up",
     ),
+    "backlog_quota_default_retention_policy": (
+        "producer_request_hold",
+        "producer_exception",
+        "consumer_backlog_eviction",
+    ),
+    "schema_compatibility_strategy": (
+        "UNDEFINED",
+        "ALWAYS_INCOMPATIBLE",
+        "ALWAYS_COMPATIBLE",
+        "BACKWARD",
+        "FORWARD",
+        "FULL",
+        "BACKWARD_TRANSITIVE",
+        "FORWARD_TRANSITIVE",
+        "FULL_TRANSITIVE",
+    ),
 }
 _MAY_BE_EMPTY: Final = {"broker_delete_inactive_topics_max_inactive_duration_seconds": 0}
 _MINIMUM: Final = {  # of every other number: 0
     "default_retention_time_in_minutes": -1,  # -1: for ever
     "default_retention_size_in_mb": -1,
+    "backlog_quota_default_limit_bytes": -1,
+    "backlog_quota_default_limit_gb": -1,
+    "backlog_quota_default_limit_second": -1,
+    "backlog_quota_check_interval_in_seconds": 1,
+    "message_expiry_check_interval_in_minutes": 1,
+    "subscription_expiry_check_interval_in_minutes": 1,
+    "subscribe_rate_period_per_consumer_in_second": 1,
     "broker_deduplication_snapshot_interval_seconds": 1,
     "broker_delete_inactive_topics_frequency_seconds": 1,
     "default_num_partitions": 1,

@@ -15,6 +15,8 @@ from pybroker.admin.lookup_routes import LookupRoutes
 from pybroker.admin.message_routes import MessageRoutes
 from pybroker.admin.metrics_routes import MetricsRoutes
 from pybroker.admin.namespace_routes import NamespaceRoutes
+from pybroker.admin.policy_routes import PolicyRoutes
+from pybroker.admin.quota_routes import QuotaRoutes
 from pybroker.admin.resource_routes import ResourceRoutes
 from pybroker.admin.schema_routes import SchemaRoutes
 from pybroker.admin.services import AdminServices
@@ -43,6 +45,8 @@ AREAS = (
     MessageRoutes,
     TransactionRoutes,
     MetricsRoutes,
+    QuotaRoutes,
+    PolicyRoutes,
 )
 
 

@@ -1,13 +1,13 @@
-"""Namespaces and those of their policies that have an effect here."""
+"""Namespaces: list, create, show, delete; those of their policies that are no family's."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from pybroker.admin.finding import unload_all
 from pybroker.admin.routing import (
     NAMESPACE,
     flag,
@@ -18,11 +18,24 @@ from pybroker.admin.routing import (
     tenant_of,
 )
 from pybroker.admin.services import AdminServices
+from pybroker.broker.policies.policies import checked_namespace, shown_namespace
+from pybroker.broker.policies.table import PROPERTIES
 from pybroker.broker.tenants import Conflict
 from pybroker.names import TopicName
 
-_AUTO_CREATION = "autoTopicCreation"
-_DEDUPLICATION = "deduplicationEnabled"
+_PROPERTY: Final = NAMESPACE + "/property/{key:segment}"
+
+
+# What Apache Pulsar shows of a namespace where nobody may set anything, and nothing is migrated.
+_NEVER: Final = {
+    "auth_policies": {
+        "namespaceAuthentication": {},
+        "topicAuthentication": {},
+        "subscriptionAuthentication": {},
+    },
+    "deleted": False,
+    "migrated": False,
+}
 
 
 class NamespaceRoutes:
@@ -30,7 +43,6 @@ class NamespaceRoutes:
         self._topics = services.topics
         self._tenants = services.topics.tenants
         self._cluster = services.config.cluster_name
-        self._most_partitions = services.config.max_num_partitions_per_partitioned_topic
 
     def routes(self) -> list[Route]:
         return [
@@ -40,12 +52,11 @@ class NamespaceRoutes:
             route("DELETE", NAMESPACE, self.delete),
             route("GET", f"{NAMESPACE}/topics", self.topics),
             route("GET", f"{NAMESPACE}/permissions", self.permissions),
-            route("GET", f"{NAMESPACE}/{_AUTO_CREATION}", self.auto_creation),
-            route("POST", f"{NAMESPACE}/{_AUTO_CREATION}", self.set_auto_creation),
-            route("DELETE", f"{NAMESPACE}/{_AUTO_CREATION}", self.reset_auto_creation),
-            route("GET", f"{NAMESPACE}/deduplication", self.deduplication),
-            route("POST", f"{NAMESPACE}/deduplication", self.set_deduplication),
-            route("DELETE", f"{NAMESPACE}/deduplication", self.reset_deduplication),
+            route("GET", f"{NAMESPACE}/replication", self.replication),
+            route("POST", f"{NAMESPACE}/replication", self.set_replication),
+            route("GET", _PROPERTY, self.property),
+            route("PUT", f"{_PROPERTY}/{{value:segment}}", self.set_property),
+            route("DELETE", _PROPERTY, self.remove_property),
         ]
 
     async def list_all(self, request: Request) -> list[str]:
@@ -55,12 +66,14 @@ class NamespaceRoutes:
 
     async def policies(self, request: Request) -> dict[str, Any]:
         one_bundle = {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
-        standard = {"replication_clusters": [self._cluster], "bundles": one_bundle}
-        return standard | self._tenants.policies(namespace_of(request))
+        standard = {"replication_clusters": [self._cluster], "bundles": one_bundle, **_NEVER}
+        namespace = namespace_of(request)
+        self._tenants.check_namespace(namespace)
+        values = self._topics.policies.namespace_values(namespace)
+        return standard | shown_namespace(values, self._cluster)
 
     async def create(self, request: Request) -> None:
-        body = await read_object(request)
-        policies = {name: body[name] for name in (_AUTO_CREATION, _DEDUPLICATION) if name in body}
+        policies = checked_namespace(await read_object(request), self._cluster)
         await self._tenants.create_namespace(namespace_of(request), policies)
 
     async def delete(self, request: Request) -> None:
@@ -92,53 +105,37 @@ class NamespaceRoutes:
         self._tenants.check_namespace(namespace_of(request))
         return {}
 
-    # -- policies
+    async def replication(self, request: Request) -> list[str]:
+        self._tenants.check_namespace(namespace_of(request))
+        return [self._cluster]
 
-    async def auto_creation(self, request: Request) -> Any:
-        return self._policy(request, _AUTO_CREATION)
+    async def set_replication(self, request: Request) -> None:
+        self._tenants.check_namespace(namespace_of(request))
+        clusters = await read_json(request)
+        if clusters != [self._cluster]:
+            raise HTTPException(412, f"The clusters must be {[self._cluster]}: there is no other")
 
-    async def set_auto_creation(self, request: Request) -> None:
-        override = await read_object(request)
-        self._check_auto_creation(override)
-        await self._tenants.set_policy(namespace_of(request), _AUTO_CREATION, override)
+    # -- properties, one by one
 
-    def _check_auto_creation(self, override: dict[str, Any]) -> None:
-        """The type and the number of partitions matter only where creation is allowed."""
-        if not isinstance(override.get("allowAutoTopicCreation", False), bool):
-            raise HTTPException(400, "allowAutoTopicCreation must be true or false")
-        if not override.get("allowAutoTopicCreation"):
-            return
-        kind, count = override.get("topicType"), override.get("defaultNumPartitions")
-        if kind == "partitioned":
-            if type(count) is not int or count < 1:
-                raise HTTPException(412, "defaultNumPartitions must be 1 or more for partitioned")
-            if count > self._most_partitions:
-                raise HTTPException(406, f"There may be at most {self._most_partitions} partitions")
-        elif kind != "non-partitioned":
-            raise HTTPException(412, "topicType must be partitioned or non-partitioned")
-        elif count is not None:
-            raise HTTPException(412, "defaultNumPartitions must not be set for non-partitioned")
+    async def property(self, request: Request) -> Response:
+        key = request.path_params["key"]
+        return PlainTextResponse(self._properties(request).get(key, ""))
 
-    async def reset_auto_creation(self, request: Request) -> None:
-        await self._tenants.set_policy(namespace_of(request), _AUTO_CREATION, None)
+    async def set_property(self, request: Request) -> None:
+        key, value = request.path_params["key"], request.path_params["value"]
+        await self._set_properties(request, self._properties(request) | {key: value})
 
-    async def deduplication(self, request: Request) -> Any:
-        return self._policy(request, _DEDUPLICATION)
+    async def remove_property(self, request: Request) -> Response:
+        """Answers what it was."""
+        properties = self._properties(request)
+        value = properties.pop(request.path_params["key"], "")
+        await self._set_properties(request, properties)
+        return PlainTextResponse(value)
 
-    async def set_deduplication(self, request: Request) -> None:
-        enabled = await read_json(request)
-        if not isinstance(enabled, bool):
-            raise HTTPException(400, "The body must be true or false")
-        await self._change_deduplication(request, enabled)
+    def _properties(self, request: Request) -> dict[str, str]:
+        found = self._topics.policies.set_of_namespace(namespace_of(request), PROPERTIES)
+        return dict(found or {})
 
-    async def reset_deduplication(self, request: Request) -> None:
-        await self._change_deduplication(request, None)
-
-    async def _change_deduplication(self, request: Request, enabled: bool | None) -> None:
+    async def _set_properties(self, request: Request, properties: dict[str, str]) -> None:
         namespace = namespace_of(request)
-        await self._tenants.set_policy(namespace, _DEDUPLICATION, enabled)
-        await unload_all(self._topics, namespace)  # a topic reads the policy when it is loaded
-
-    def _policy(self, request: Request, name: str) -> Any:
-        """None, which is 204 with no body, for a policy that was not set."""
-        return self._tenants.policies(namespace_of(request)).get(name)
+        await self._topics.policies.set_for_namespace(namespace, PROPERTIES, properties)

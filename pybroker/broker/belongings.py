@@ -3,8 +3,8 @@
     of a subscription    its pending-ack log; its cursor
     of a topic           the pending-ack logs of its subscriptions; the managed ledger with its
                          cursors; the snapshots of deduplication and of the transaction buffer
-    of a whole           (a partitioned topic, or one that is no partition) the schemas; the number
-                         of its partitions
+    of a whole           (a partitioned topic, or one that is no partition) the schemas; the
+                         policies; the number of its partitions
 
 Whatever comes to be stored beside these is to be removed here. Each removal may be repeated, and
 may find any part gone already. The snapshots go behind the ledger: when that is gone, the last one
@@ -18,6 +18,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker import tenants
 from pybroker.broker.deduplication import snapshot as deduplication_snapshot
+from pybroker.broker.policies.policies import topic_key
 from pybroker.broker.schemas import registry
 from pybroker.names import (
     PENDING_ACK_LOGS,
@@ -48,7 +49,7 @@ class Belongings:
         """What a topic has only one of, whether or not it has partitions."""
         if topic.partition < 0:
             await self._remove_keys(registry.schema_keys(self._metadata, topic))
-            await self._remove_keys([tenants.partitions_key(topic)])
+            await self._remove_keys([topic_key(topic), tenants.partitions_key(topic)])
 
     async def remove_strays(self) -> None:
         """Snapshots of topics and pending-ack logs of subscriptions that are not there: of readers,

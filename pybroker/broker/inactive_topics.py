@@ -2,9 +2,10 @@
 
 A topic is active while it has producers or subscriptions (or, in the mode
 `delete_when_subscriptions_caught_up`, producers, consumers or a backlog). One that has not been
-active for the maximum inactive duration, and for the retention time, goes. Only loaded topics are
-looked at; each is visited when it may have become inactive, and not before it may go. Those that
-are due within a second are one visit of the housekeeper's, which takes them a few in a turn.
+active for the maximum inactive duration of its policy, and for the retention time, goes. Only
+loaded topics are looked at; each is visited when it may have become inactive, and not before it may
+go. Those that are due within a second are one visit of the housekeeper's, which takes them a few in
+a turn.
 
 Differs: what an open transaction wrote keeps a topic.
 Source: Apache Pulsar, PersistentTopic.checkGC.
@@ -19,6 +20,8 @@ from functools import partial
 from typing import Any, Final
 
 from managed_ledger.housekeeper import VISITS_A_TURN, Housekeeper
+from pybroker.broker.policies.shapes import CAUGHT_UP
+from pybroker.broker.policies.table import INACTIVE_TOPICS
 from pybroker.broker.served import ServedTopic
 from pybroker.config import BrokerConfig
 from pybroker.names import SYSTEM_NAMESPACE
@@ -27,7 +30,6 @@ from pybroker.runtime import Tasks
 log = logging.getLogger(__name__)
 
 _TOGETHER_S: Final = 1.0
-CAUGHT_UP: Final = "delete_when_subscriptions_caught_up"
 
 
 class InactiveTopics:
@@ -37,25 +39,25 @@ class InactiveTopics:
         housekeeper: Housekeeper,
         delete: Callable[[ServedTopic], Coroutine[Any, Any, None]],
     ) -> None:
-        self._enabled = config.broker_delete_inactive_topics_enabled
-        self._caught_up_mode = config.broker_delete_inactive_topics_mode == CAUGHT_UP
         self._frequency_s = config.broker_delete_inactive_topics_frequency_seconds
-        self._inactive_s = (
-            config.broker_delete_inactive_topics_max_inactive_duration_seconds or self._frequency_s
-        )
         self._housekeeper = housekeeper
         self._delete = delete
-        self._watched: set[ServedTopic] = set()  # those that have a turn to come
+        self._watched: dict[ServedTopic, int] = {}  # in which second its turn comes
         self._turns: dict[int, deque[ServedTopic]] = {}  # by the second in which they are visited
         self._on_deserted = self._watch  # one for all of them
         self._tasks = Tasks("deletion of inactive topics")
 
-    def loaded(self, topic: ServedTopic) -> None:
-        """From now on it is watched."""
-        if self._enabled and topic.name.namespace_name != SYSTEM_NAMESPACE:
+    def follow(self, topic: ServedTopic) -> None:
+        """From its loading on it is watched; another policy may let it go sooner."""
+        if topic.name.namespace_name == SYSTEM_NAMESPACE:
+            return
+        if topic.on_deserted is not self._on_deserted:
             self._housekeeper.start()  # no ledger has been opened yet, perhaps
             topic.on_deserted = self._on_deserted
             topic.deserted()
+        else:
+            self._watched.pop(topic, None)  # the turn that it was to have is another policy's
+            self._watch(topic)
 
     async def close(self) -> None:
         self._turns.clear()
@@ -63,8 +65,11 @@ class InactiveTopics:
         await self._tasks.close()
 
     def _watch(self, topic: ServedTopic) -> None:
-        if topic not in self._watched and (self._caught_up_mode or not self._is_kept(topic)):
-            self._visit_in(topic, self._needed_s(topic))
+        if topic in self._watched or not topic.policies[INACTIVE_TOPICS]["deleteWhileInactive"]:
+            return
+        if _caught_up_mode(topic) or not self._is_kept(topic):
+            idle_s = asyncio.get_running_loop().time() - topic.deserted_at_s
+            self._visit_in(topic, max(0.0, self._needed_s(topic) - idle_s))
 
     def _visit_in(self, topic: ServedTopic, delay_s: float) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -73,7 +78,7 @@ class InactiveTopics:
             self._turns[second] = deque()
             self._turn_in(second * _TOGETHER_S - now_s, second)
         self._turns[second].append(topic)
-        self._watched.add(topic)
+        self._watched[topic] = second
 
     def _turn_in(self, delay_s: float, second: int) -> None:
         self._housekeeper.visit_in(delay_s, partial(self._turn, second))
@@ -83,7 +88,9 @@ class InactiveTopics:
             return  # it has been closed
         try:
             for _ in range(min(VISITS_A_TURN, len(topics))):
-                self._visited(topics.popleft())
+                topic = topics.popleft()
+                if self._watched.get(topic) == second:
+                    self._visited(topic)
         finally:
             if topics:
                 self._turn_in(0, second)
@@ -91,11 +98,11 @@ class InactiveTopics:
                 del self._turns[second]
 
     def _visited(self, topic: ServedTopic) -> None:
-        self._watched.discard(topic)
-        if topic.closed:
+        del self._watched[topic]
+        if topic.closed or not topic.policies[INACTIVE_TOPICS]["deleteWhileInactive"]:
             return
         if self._is_kept(topic):
-            if self._caught_up_mode:
+            if _caught_up_mode(topic):
                 topic.deserted()  # active until now, if not for long
             return
         idle_s = asyncio.get_running_loop().time() - topic.deserted_at_s
@@ -113,10 +120,15 @@ class InactiveTopics:
             await self._delete(topic)
 
     def _is_kept(self, topic: ServedTopic) -> bool:
-        if self._caught_up_mode:
+        if _caught_up_mode(topic):
             return topic.in_use or any(s.backlog for s in topic.subscriptions.values())
         return len(topic.producers) > 0 or bool(topic.subscriptions)
 
     def _needed_s(self, topic: ServedTopic) -> float:
         """How long it has to be inactive."""
-        return max(self._inactive_s, topic.retention_ms / 1000)
+        inactive_s: int = topic.policies[INACTIVE_TOPICS]["maxInactiveDurationSeconds"]
+        return max(inactive_s, topic.retention_ms / 1000)
+
+
+def _caught_up_mode(topic: ServedTopic) -> bool:
+    return bool(topic.policies[INACTIVE_TOPICS]["inactiveTopicDeleteMode"] == CAUGHT_UP)

@@ -1,7 +1,7 @@
-"""Tenants, namespaces with their policies, and partitioned topics: small records by name.
+"""Tenants, namespaces and partitioned topics: small records by name.
 
-They live in the metadata store as JSON. `public/default` and `pulsar/system` are always there, as
-in a standalone Apache Pulsar.
+They live in the metadata store as JSON; a namespace's holds its policies, see policies/.
+`public/default` and `pulsar/system` are always there, as in a standalone Apache Pulsar.
 """
 
 import json
@@ -14,7 +14,7 @@ from pybroker.errors import InvalidTopicName, NotAllowed, PulsarError
 from pybroker.names import COORDINATOR_ASSIGN, TopicName
 
 _TENANTS: Final = "/tenants/"
-_NAMESPACES: Final = "/namespaces/"
+NAMESPACES: Final = "/namespaces/"
 PARTITIONED_PREFIX: Final = "/partitioned-topics/"
 _BUILT_IN: Final = ("public/default", "pulsar/system")
 
@@ -67,11 +67,11 @@ class Tenants:
 
     def namespaces(self, tenant: str) -> list[str]:
         """Full names, "tenant/namespace"."""
-        stored = {k.removeprefix(_NAMESPACES) for k in self._metadata.keys(_NAMESPACES)}
+        stored = {k.removeprefix(NAMESPACES) for k in self._metadata.keys(NAMESPACES)}
         return sorted(n for n in stored | set(_BUILT_IN) if n.split("/")[0] == tenant)
 
     def has_namespace(self, namespace: str) -> bool:
-        return namespace in _BUILT_IN or self._metadata.get(_NAMESPACES + namespace) is not None
+        return namespace in _BUILT_IN or self._metadata.get(NAMESPACES + namespace) is not None
 
     def check_namespace(self, namespace: str) -> None:
         if not self.has_namespace(namespace):
@@ -80,33 +80,19 @@ class Tenants:
                 f"PUT /admin/v2/namespaces/{namespace}"
             )
 
-    def policies(self, namespace: str) -> dict[str, Any]:
-        """What was set for the namespace, under the admin API's names. Raises NotFound."""
-        self.check_namespace(namespace)
-        return self._get(_NAMESPACES + namespace)
-
     async def create_namespace(self, namespace: str, policies: Mapping[str, Any]) -> None:
         _check_name(namespace, 2)
         self.tenant(namespace.split("/")[0])
         if self.has_namespace(namespace):
             raise Conflict(f"Namespace {namespace} already exists")
-        await self._put(_NAMESPACES + namespace, policies)
-
-    async def set_policy(self, namespace: str, name: str, value: Any) -> None:
-        """None takes the policy back to the broker's default."""
-        policies = self.policies(namespace)
-        if value is None:
-            policies.pop(name, None)
-        else:
-            policies[name] = value
-        await self._put(_NAMESPACES + namespace, policies)
+        await self._put(NAMESPACES + namespace, policies)
 
     async def delete_namespace(self, namespace: str) -> None:
         """The caller has seen to it that no topic is left."""
         self.check_namespace(namespace)
         if namespace in _BUILT_IN:
             raise NotAllowed(f"Namespace {namespace} is built in and cannot be deleted")
-        await self._metadata.delete(_NAMESPACES + namespace)
+        await self._metadata.delete(NAMESPACES + namespace)
 
     # -- partitioned topics
 

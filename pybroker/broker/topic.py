@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
-from typing import Final, Protocol
+from typing import Final
 
 from managed_ledger.errors import LedgerClosed, ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
@@ -20,7 +20,14 @@ from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.deduplication import Deduplication, Taken
 from pybroker.broker.deletions import Deletions
 from pybroker.broker.dispatch.delayed import DelayPolicy, Delays
+from pybroker.broker.policies.effective import Effective
+from pybroker.broker.policies.table import (
+    DEDUPLICATION,
+    DEDUPLICATION_SNAPSHOT_INTERVAL,
+    DELAYED_DELIVERY,
+)
 from pybroker.broker.producers import Granted, Producer, Producers, ProducerState
+from pybroker.broker.publishing import LAST_WRITES_S, OnTheWay, Published, PublishRun
 from pybroker.broker.subscribing import Subscribing
 from pybroker.broker.subscription import Subscription
 from pybroker.config import BrokerConfig
@@ -31,7 +38,7 @@ from pybroker.errors import (
     ServiceNotReady,
     TopicTerminated,
 )
-from pybroker.names import TopicName, TxnId
+from pybroker.names import SYSTEM_NAMESPACE, TopicName, TxnId
 from pybroker.runtime import Clock, Tasks
 from pybroker.transaction.aborted_txns import HiddenEntries
 from pybroker.transaction.transaction_buffer import TransactionBuffer
@@ -41,23 +48,14 @@ from pybroker.wire.message_metadata import last_batch_index
 
 _EPOCH: Final = "topic.epoch"
 _TERMINATED: Final = "terminated"
-_LAST_WRITES_S: Final = 10.0
 
 log = logging.getLogger(__name__)
 
-# Called once: with the first entry's position, or with the reason why nothing was written.
-Published = Callable[[Position | None, Exception | None], None]
 
-
-class PublishRun(Protocol):
-    """Consecutive messages of one producer, by column (wire.frames.SendRun is one)."""
-
-    @property
-    def txn_id(self) -> TxnId | None: ...
-    @property
-    def entries(self) -> list[bytes]: ...
-    @property
-    def message_counts(self) -> list[int]: ...
+def _delay_policy(policies: Effective) -> DelayPolicy:
+    policy = policies[DELAYED_DELIVERY]
+    strict = policies.config.is_delayed_delivery_deliver_at_time_strict
+    return DelayPolicy(policy["active"], policy["tickTime"], strict)
 
 
 def nobody_watches(topic: "Topic") -> None:
@@ -66,10 +64,9 @@ def nobody_watches(topic: "Topic") -> None:
 
 class Topic:
     __slots__ = (
-        "_all_published",
         "_closed",
         "_notified",
-        "_publishing",
+        "_on_the_way",
         "_subscribing",
         "_terminated",
         "_terminating",
@@ -90,6 +87,7 @@ class Topic:
         "name",
         "on_deserted",
         "outcomes",
+        "policies",
         "producers",
         "published_at_ms",
         "subscriptions",
@@ -106,6 +104,7 @@ class Topic:
         outcomes: TransactionOutcomes,
         clock: Clock,
         config: BrokerConfig,
+        policies: Effective,
     ) -> None:
         self.name = name
         self.ledger = ledger
@@ -115,6 +114,7 @@ class Topic:
         self.outcomes = outcomes
         self.clock = clock
         self.config = config
+        self.policies = policies  # as they are now: see policies/following
         self.tasks = Tasks(name)
         self.subscriptions: dict[str, Subscription] = {}
         self.deduplication: Deduplication | None = None
@@ -133,8 +133,7 @@ class Topic:
         self._closed: str | None = None
         self._terminated = _TERMINATED in ledger.properties  # for good
         self._terminating = False
-        self._publishing = 0  # runs that are not durable yet
-        self._all_published: asyncio.Event | None = None  # set by the last of them
+        self._on_the_way = OnTheWay()
         self._notified = False
 
     @classmethod
@@ -147,25 +146,29 @@ class Topic:
         outcomes: TransactionOutcomes,
         clock: Clock,
         config: BrokerConfig,
-        deduplicated: bool,
+        policies: Effective,
     ) -> "Topic":
         """Load the ledger and recover everything; the topic serves when this returns."""
         ledger = await factory.open(name.ledger_name)
-        topic = cls(name, ledger, factory, metadata, deletions, outcomes, clock, config)
+        topic = cls(name, ledger, factory, metadata, deletions, outcomes, clock, config, policies)
         try:
-            await topic._recover(deduplicated)
+            await topic._recover()
         except BaseException:
             with suppress(ManagedLedgerError):  # nothing of this try hangs on to the next one's
                 await ledger.close()
             raise
         return topic
 
-    async def _recover(self, deduplicated: bool) -> None:
+    @property
+    def to_be_deduplicated(self) -> bool:
+        return self.policies[DEDUPLICATION] and self.name.namespace_name != SYSTEM_NAMESPACE
+
+    async def _recover(self) -> None:
         self.buffer = await TransactionBuffer.recover(
             self.ledger, self.metadata, self.outcomes, self.clock, self.config, self.notify
         )
         self.buffer.on_ended = self._transaction_ended
-        if deduplicated:
+        if self.to_be_deduplicated:
             try:
                 await self.enable_deduplication()
             except BaseException:
@@ -216,16 +219,13 @@ class Topic:
         return TopicTerminated(f"{self.name} was terminated; it takes no more messages")
 
     def _notifying(self, published: Published) -> Published:
-        self._publishing += 1
+        self._on_the_way.count += 1
 
         def done(position: Position | None, error: Exception | None) -> None:
             if error is not None and not isinstance(error, PulsarError):
                 error = PersistenceError(f"{self.name}: the write failed: {error}")
-            self._publishing -= 1
             published(position, error)
-            if self._all_published is not None and not self._publishing:
-                self._all_published.set()
-                self._all_published = None
+            self._on_the_way.arrived()
             if self.subscriptions and not self._notified:
                 self._notified = True
                 asyncio.get_running_loop().call_soon(self._notify_now)
@@ -263,7 +263,7 @@ class Topic:
             self.metadata,
             self.config.broker_deduplication_max_number_of_producers,
             self.config.broker_deduplication_entries_interval,
-            self.config.broker_deduplication_snapshot_interval_seconds,
+            self.policies[DEDUPLICATION_SNAPSHOT_INTERVAL],
         )
         await deduplication.recover()
         self.deduplication = deduplication
@@ -324,13 +324,16 @@ class Topic:
     @property
     def max_delay_ms(self) -> int:
         """Of what is published; 0: no limit."""
-        config = self.config
-        return config.delayed_delivery_max_delay_in_millis * config.delayed_delivery_enabled
+        policy = self.policies[DELAYED_DELIVERY]
+        return int(policy["maxDeliveryDelayInMillis"]) * bool(policy["active"])
 
     @property
     def delays(self) -> Delays:
-        policy = DelayPolicy.of(self.config)
-        return Delays(lambda: policy, self.clock, self.ledger.housekeeper)
+        return Delays(self.delay_policy, self.clock, self.ledger.housekeeper)
+
+    def delay_policy(self) -> DelayPolicy:
+        """As it is now."""
+        return self.policies.made(_delay_policy)
 
     # -- subscriptions
 
@@ -383,8 +386,8 @@ class Topic:
         """
         self._terminating = True
         try:
-            if not await self._finish_publishing():
-                raise ServiceNotReady(f"messages were not written within {_LAST_WRITES_S:g} s")
+            if not await self._on_the_way.settled():
+                raise ServiceNotReady(f"messages were not written within {LAST_WRITES_S:g} s")
             await self.ledger.set_property(_TERMINATED, "true")
             self._terminated = True
             self.producers.disconnect_all(self._no_more_messages())
@@ -420,7 +423,7 @@ class Topic:
         """Though nobody is connected: an open transaction has written to it, somebody is about to
         subscribe, or a message is on its way to the disk.
         """
-        return self._publishing > 0 or self._subscribing.busy or self.buffer.has_open
+        return self._on_the_way.count > 0 or self._subscribing.busy or self.buffer.has_open
 
     def deserted(self) -> None:
         """Its last producer, or a subscription, has gone: perhaps nobody uses it any more."""
@@ -461,8 +464,8 @@ class Topic:
         reading here what only the topic's next life knows how to hide.
         """
         self._closed = reason
-        if not await self._finish_publishing():
-            log.error("%s: messages were not written within %g s", self.name, _LAST_WRITES_S)
+        if not await self._on_the_way.settled():
+            log.error("%s: messages were not written within %g s", self.name, LAST_WRITES_S)
         self.producers.disconnect_all(self._unloading())
         async with AsyncExitStack() as steps:  # the last one first, whatever another one raises
             steps.push_async_callback(self.ledger.close)
@@ -472,15 +475,6 @@ class Topic:
             steps.push_async_callback(self.tasks.close)
             for subscription in reversed(self.subscriptions.values()):
                 steps.push_async_callback(subscription.close)
-
-    async def _finish_publishing(self) -> bool:
-        """Nobody may be held up for ever by what the storage does not answer."""
-        if self._publishing and self._all_published is None:
-            self._all_published = asyncio.Event()
-        if self._all_published is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._all_published.wait(), _LAST_WRITES_S)
-        return not self._publishing
 
     async def discard(self) -> None:
         """Disconnect everybody and write nothing more: it is being deleted."""

@@ -7,7 +7,7 @@ comes into being at first use.
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -19,6 +19,11 @@ from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.deletions import Deletions, Doomed
 from pybroker.broker.inactive_topics import InactiveTopics
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
+from pybroker.broker.policies.actors import acting
+from pybroker.broker.policies.following import Following
+from pybroker.broker.policies.policies import Policies
+from pybroker.broker.policies.policy import Record
+from pybroker.broker.policies.table import AUTO_TOPIC_CREATION
 from pybroker.broker.schemas.registry import Schemas
 from pybroker.broker.served import ServedTopic, persistent
 from pybroker.broker.tenants import Conflict, Tenants
@@ -49,6 +54,7 @@ class Topics:
         self.tenants = tenants
         self.deletions = Deletions(factory, metadata)
         self.schemas = Schemas(metadata, clock, self.deletions.concerns)
+        self.policies = Policies(metadata, tenants, config, self.check_there)
         self.lists = TopicLists(factory, metadata, tenants)
         self.watches = TopicWatches(self.lists)
         self._factory = factory
@@ -57,6 +63,7 @@ class Topics:
         self._clock = clock
         self._config = config
         self._inactive = InactiveTopics(config, factory.housekeeper, self._delete_inactive)
+        self.following = Following(self, (*acting(factory.housekeeper, clock), self._inactive))
         self._loaded: dict[TopicName, ServedTopic] = {}
         self._loading: dict[TopicName, asyncio.Future[ServedTopic]] = {}
         # Being unloaded, or made partitioned; who wants one of them waits, and looks again.
@@ -119,6 +126,12 @@ class Topics:
         if not self.exists(name):
             self._check_creatable(name)
 
+    def check_there(self, name: TopicName) -> None:
+        """It exists, with or without partitions, and is not being deleted. Raises TopicNotFound."""
+        there = self.exists(name) or self.tenants.partitions(name)
+        if not there or self.deletions.concerns(name):
+            raise TopicNotFound(f"{name} does not exist")
+
     async def settled(self, name: TopicName) -> None:
         """Return when it is neither being changed nor deleted. Raises ServiceNotReady."""
         while True:
@@ -137,7 +150,7 @@ class Topics:
             del self._loading[name]
             if not loading.cancelled() and loading.exception() is None:
                 self._loaded[name] = loading.result()
-                self._inactive.loaded(loading.result())
+                self.following.loaded(loading.result())
                 if not name.persistent:
                     self.lists.nonpersistent_came(name)
 
@@ -154,9 +167,13 @@ class Topics:
         return topic
 
     def _auto_creation(self, name: TopicName) -> bool:
-        policy = self.tenants.policies(name.namespace_name).get("autoTopicCreation", {})
-        allowed = policy.get("allowAutoTopicCreation", self._config.allow_auto_topic_creation)
+        """Raises NotFound."""
+        self.tenants.check_namespace(name.namespace_name)
+        allowed = self._creation_of(name)["allowAutoTopicCreation"]
         return bool(allowed) or name.namespace_name == SYSTEM_NAMESPACE
+
+    def _creation_of(self, name: TopicName) -> Record:
+        return self.policies.of_namespace(name.namespace_name)[AUTO_TOPIC_CREATION]
 
     def _check_creatable(self, name: TopicName) -> None:
         config = self._config
@@ -175,10 +192,7 @@ class Topics:
 
     async def _load(self, name: TopicName) -> ServedTopic:
         if not name.persistent:
-            return NonPersistentTopic(name, self._clock)
-        deduplicated = self.tenants.policies(name.namespace_name).get(
-            "deduplicationEnabled", self._config.broker_deduplication_enabled
-        )
+            return NonPersistentTopic(name, self._clock, self.policies.of(name))
         await self.deletions.subscriptions_settled(name)
         return await Topic.open(
             name,
@@ -188,7 +202,7 @@ class Topics:
             self._outcomes,
             self._clock,
             self._config,
-            bool(deduplicated) and name.namespace_name != SYSTEM_NAMESPACE,
+            self.policies.of(name),
         )
 
     # -- partitions
@@ -206,11 +220,10 @@ class Topics:
             return 0
         if not auto_create or not self._auto_creation(name):
             raise TopicNotFound(f"{name} does not exist and may not be created by its use")
-        policy = self.tenants.policies(name.namespace_name).get("autoTopicCreation", {})
-        kind = policy.get("topicType", self._config.allow_auto_topic_creation_type)
-        if kind != "partitioned":
+        creation = self._creation_of(name)
+        if creation.get("topicType") != "partitioned":
             return 0
-        partitions = policy.get("defaultNumPartitions", self._config.default_num_partitions)
+        partitions = creation["defaultNumPartitions"]
         await self.create_partitioned(name, partitions)
         return int(partitions)
 
@@ -275,7 +288,7 @@ class Topics:
     async def _delete(self, doomed: Doomed, force: bool) -> None:
         names = dict.fromkeys(doomed.topics())
         await self._loads_of(names)
-        if not force and any(topic.in_use for topic in self._loaded_of(names)):
+        if not force and any(topic.in_use for topic in self.loaded_of(names)):
             raise Conflict(
                 f"{doomed.topic} has connected producers or consumers; close them or use force"
             )
@@ -309,7 +322,7 @@ class Topics:
             if (changing := self._changing.get(name)) is not None:
                 await asyncio.wait([changing])
         await self._loads_of(names)
-        for topic in self._loaded_of(names):
+        for topic in self.loaded_of(names):
             self._forget(topic.name)
             await topic.discard()
 
@@ -317,7 +330,7 @@ class Topics:
         if self._loaded.pop(name, None) is not None and not name.persistent:
             self.lists.nonpersistent_went(name)
 
-    def _loaded_of(self, names: Collection[TopicName]) -> list[ServedTopic]:
+    def loaded_of(self, names: Iterable[TopicName]) -> list[ServedTopic]:
         return [self._loaded[name] for name in names if name in self._loaded]
 
     async def _loads_of(self, names: Collection[TopicName]) -> None:
@@ -349,6 +362,7 @@ class Topics:
     async def close(self) -> None:
         """Nobody may ask for a topic any more."""
         await self.watches.close()
+        await self.following.close()
         await self._inactive.close()
         await self.deletions.close()
         working: list[asyncio.Future[Any]] = [*self._loading.values(), *self._changing.values()]

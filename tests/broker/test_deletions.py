@@ -23,6 +23,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.journal import EmbeddedBackend
 from pybroker.broker.deduplication.snapshot import encode_head, snapshot_keys
+from pybroker.broker.policies.table import DEDUPLICATION
 from pybroker.broker.schemas.registry import StoredSchema
 from pybroker.broker.tenants import Conflict, Tenants
 from pybroker.broker.topics import Topics
@@ -216,8 +217,8 @@ def run(scenario: Work, disk: FaultyDisk | None = None) -> None:
 def test_a_deduplication_snapshot_goes_with_its_topic_though_deduplication_is_off_by_then() -> None:
     async def scenario(life: Life) -> None:
         await life.fill(ORDERS)
-        await life.tenants.set_policy("public/default", "deduplicationEnabled", False)
-        await life.topics.unload(ORDERS)
+        await life.topics.policies.set_for_namespace("public/default", DEDUPLICATION, False)
+        await life.topics.following.told()
         await life.topics.delete(ORDERS)
         assert life.traces(ORDERS) == []
 

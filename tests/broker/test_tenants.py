@@ -1,4 +1,4 @@
-"""Tenants, namespaces, policies and partition counts: what is kept, what is refused."""
+"""Tenants, namespaces and partition counts: what is kept, what is refused."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -47,18 +47,6 @@ def test_a_namespace_needs_its_tenant_and_a_tenant_outlives_its_namespaces() -> 
         await tenants.delete_namespace("acme/prod")
         await tenants.delete_tenant("acme")
         assert tenants.tenants() == ["public", "pulsar"]
-
-    run(scenario)
-
-
-def test_a_policy_is_set_and_taken_back() -> None:
-    async def scenario(tenants: Tenants) -> None:
-        await tenants.set_policy("public/default", "deduplicationEnabled", True)
-        assert tenants.policies("public/default") == {"deduplicationEnabled": True}
-        await tenants.set_policy("public/default", "deduplicationEnabled", None)
-        assert tenants.policies("public/default") == {}
-        with pytest.raises(NotFound):
-            await tenants.set_policy("acme/none", "deduplicationEnabled", True)
 
     run(scenario)
 

@@ -11,6 +11,7 @@ from managed_ledger.position import EARLIEST
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.broker import subscription as subscription_module
 from pybroker.broker.consumer import Consumer, SubscriptionType
+from pybroker.broker.policies.table import AUTO_TOPIC_CREATION
 from pybroker.broker.producers import AccessMode, Producer
 from pybroker.broker.schemas.registry import StoredSchema
 from pybroker.broker.tenants import Conflict, NotFound
@@ -100,8 +101,9 @@ def test_auto_creation_follows_the_namespace_then_the_broker() -> None:
     async def scenario(world: World) -> None:
         with pytest.raises(TopicNotFound):
             await world.topics.require(ORDERS)
-        await world.tenants.set_policy(
-            "public/default", "autoTopicCreation", {"allowAutoTopicCreation": True}
+        creation = {"allowAutoTopicCreation": True, "topicType": "non-partitioned"}
+        await world.topics.policies.set_for_namespace(
+            "public/default", AUTO_TOPIC_CREATION, creation
         )
         assert (await world.topics.require(ORDERS)).name == ORDERS
 

@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from starlette.routing import Route
 
 from pybroker.admin.application import AREAS
+from pybroker.admin.policy_routes import PolicyRoutes
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import varint
 from pybroker.wire.connection_state import ACCEPTED, ConnectionState
@@ -263,13 +264,28 @@ _ENDS_THE_BROKER: Final = ("/admin/v2/brokers/shutdown",)
 
 def requests() -> Iterator[Request]:
     for area in AREAS:
+        families: set[object] = set()
         for route in area(MagicMock()).routes():
-            if route.path not in _ENDS_THE_BROKER:
-                yield from _requests_of(route)
+            if route.path in _ENDS_THE_BROKER:
+                continue
+            family = _family(route) if area is PolicyRoutes else id(route)
+            yield from _requests_of(route, first=family not in families)
+            families.add(family)
 
 
-def _requests_of(route: Route) -> Iterator[Request]:
+def _family(route: Route) -> object:
+    """Those that the table of policies makes differ in their last word, and in what they take."""
+    return route.path.rpartition("/")[0], tuple(sorted(route.methods or ()))
+
+
+def _requests_of(route: Route, first: bool) -> Iterator[Request]:
+    """`first` of its family: of the others, only the body is of interest."""
     for method in sorted((route.methods or set()) - {"HEAD"}):
+        if not first:
+            sensible = {n: _SENSIBLE_PARTS.get(n, "0") for n in route.param_convertors}
+            for body in _BODIES.values() if method != "GET" else (b"",):
+                yield Request(method, _path(route, sensible), body)
+            continue
         names = list(route.param_convertors)
         sensible = {name: _SENSIBLE_PARTS.get(name, "0") for name in names}
         for extreme in names:

@@ -19,8 +19,9 @@ from managed_ledger.position import Position
 from pybroker.broker.deduplication import Taken
 from pybroker.broker.dispatch.delivery import ROUND_BYTES, Delivery
 from pybroker.broker.nonpersistent.subscription import NonPersistentSubscription
+from pybroker.broker.policies.effective import Effective
 from pybroker.broker.producers import Granted, Producer, Producers, ProducerState
-from pybroker.broker.topic import Published, PublishRun
+from pybroker.broker.publishing import Published, PublishRun
 from pybroker.errors import (
     NotAllowed,
     ProducerFenced,
@@ -65,6 +66,7 @@ class NonPersistentTopic:
         "messages_in",
         "name",
         "on_deserted",
+        "policies",
         "producers",
         "published_at_ms",
         "subscriptions",
@@ -74,11 +76,13 @@ class NonPersistentTopic:
     max_delay_ms: Final = 0
     deduplication: Final = None
     terminated: Final = False
+    to_be_deduplicated: Final = False
     retention_ms: Final = 0
 
-    def __init__(self, name: TopicName, clock: Clock) -> None:
+    def __init__(self, name: TopicName, clock: Clock, policies: Effective) -> None:
         self.name = name
         self.clock = clock
+        self.policies = policies  # as they are now: see policies/following
         self.created_at_ms = clock.now_ms()
         self.tasks = Tasks(name)
         self.subscriptions: dict[str, NonPersistentSubscription] = {}

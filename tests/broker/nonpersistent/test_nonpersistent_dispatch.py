@@ -11,7 +11,9 @@ from dispatch_fakes import KEY_SHARED, SHARED, RecordingSink, SteppedClock
 from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscriptionType
 from pybroker.broker.nonpersistent.subscription import NonPersistentSubscription
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
+from pybroker.broker.policies.effective import Effective
 from pybroker.broker.producers import Producer, ProducerState
+from pybroker.config import BrokerConfig
 from pybroker.errors import ConsumerAssignError
 from pybroker.names import TopicName, TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -65,7 +67,9 @@ class World:
 def run(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     async def go() -> None:
         topic = NonPersistentTopic(
-            TopicName.parse("non-persistent://public/default/t"), SteppedClock()
+            TopicName.parse("non-persistent://public/default/t"),
+            SteppedClock(),
+            Effective(BrokerConfig(), ()),
         )
         producer = Producer(1, "p", owner=None)  # type: ignore[arg-type]
         producer.state = ProducerState.WRITING

@@ -17,6 +17,7 @@ from sim_broker import BrokerProcess
 
 from features.feature import Feature, half_way
 from managed_ledger.errors import ManagedLedgerError
+from pybroker.broker.policies.table import DEDUPLICATION
 from pybroker.broker.tenants import Conflict
 from pybroker.broker.topics import Topics
 from pybroker.client import aio
@@ -91,7 +92,7 @@ class Phoenix(Process):
         async def prepare(topics: Topics) -> None:
             if not topics.tenants.has_namespace(NAMESPACE):
                 await topics.tenants.create_namespace(NAMESPACE, {})
-            await topics.tenants.set_policy(NAMESPACE, "deduplicationEnabled", deduplicated)
+            await topics.policies.set_for_namespace(NAMESPACE, DEDUPLICATION, deduplicated)
             if self.partitions:
                 await topics.create_partitioned(self.parsed, self.partitions)
 
@@ -188,7 +189,7 @@ class Phoenix(Process):
 
         async def delete(topics: Topics) -> bool:
             if switched is not None and topics.tenants.has_namespace(NAMESPACE):
-                await topics.tenants.set_policy(NAMESPACE, "deduplicationEnabled", switched)
+                await topics.policies.set_for_namespace(NAMESPACE, DEDUPLICATION, switched)
                 await topics.unload(name.partition_at(0) if self.partitions else name)
             old = self._ledgers()
             rivals = self._rivals(topics)

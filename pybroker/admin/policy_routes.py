@@ -1,0 +1,135 @@
+"""The policies of namespaces and topics: the same three routes for each, from the table's rows.
+
+GET says what was set, and nothing where nothing is; for a topic with ?applied=true what holds.
+POST or PUT sets, DELETE takes back. An answer comes when every loaded topic acts on it.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.routing import Route
+
+from pybroker.admin.routing import (
+    NAMESPACE,
+    TOPIC,
+    flag,
+    namespace_of,
+    read_json,
+    route,
+    topic_of,
+)
+from pybroker.admin.services import AdminServices
+from pybroker.broker.policies.policy import Level, Policy
+from pybroker.broker.policies.table import POLICIES
+from pybroker.broker.topics import Topics
+from pybroker.names import TopicName
+
+Value = Callable[[Request, Level], Awaitable[Any]]
+
+
+class PolicyRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._topics = services.topics
+        self._policies = services.topics.policies
+
+    def routes(self) -> list[Route]:
+        return [made for policy in POLICIES for made in self._routes_of(policy)] + [
+            route("DELETE", f"{TOPIC}/policies", self.remove_all)
+        ]
+
+    def _routes_of(self, policy: Policy[Any]) -> Iterator[Route]:
+        of_namespace, of_topic = policy.namespace, policy.topic
+        if of_namespace is not None and not of_namespace.by_hand:
+            yield from self._family(NAMESPACE, of_namespace, _OfNamespace(self._topics, policy))
+        if of_topic is not None and not of_topic.by_hand:
+            yield from self._family(TOPIC, of_topic, _OfTopic(self._topics, policy))
+
+    def _family(
+        self, base: str, level: Level, policy: "_OfNamespace | _OfTopic"
+    ) -> Iterator[Route]:
+        path = f"{base}/{level.path}"
+        yield route("GET", path, policy.get)
+        yield route(level.verb, path, policy.set)
+        if level.removable:
+            yield route("DELETE", path, policy.remove)
+
+    async def remove_all(self, request: Request) -> None:
+        """What was set for the topic alone."""
+        topic = existing_topic(self._topics, request)
+        await self._policies.forget_topic(topic)
+        await self._topics.following.told()
+
+
+class _OfNamespace:
+    def __init__(self, topics: Topics, policy: Policy[Any]) -> None:
+        assert policy.namespace is not None
+        self._topics = topics
+        self._policy = policy
+        self._level = policy.namespace
+
+    async def get(self, request: Request) -> Any:
+        namespace = namespace_of(request)
+        if flag(request, "applied"):
+            self._topics.tenants.check_namespace(namespace)
+            return self._topics.policies.of_namespace(namespace)[self._policy]
+        found = self._topics.policies.set_of_namespace(namespace, self._policy)
+        return self._level.unset if found is None else found
+
+    async def set(self, request: Request) -> None:
+        await self._change(request, await value_of(request, self._level))
+
+    async def remove(self, request: Request) -> None:
+        await self._change(request, None)
+
+    async def _change(self, request: Request, value: Any) -> None:
+        namespace = namespace_of(request)
+        await self._topics.policies.set_for_namespace(namespace, self._policy, value)
+        await self._topics.following.told()
+
+
+class _OfTopic:
+    def __init__(self, topics: Topics, policy: Policy[Any]) -> None:
+        assert policy.topic is not None
+        self._topics = topics
+        self._policy = policy
+        self._level = policy.topic
+
+    async def get(self, request: Request) -> Any:
+        topic = existing_topic(self._topics, request)
+        if flag(request, "applied"):
+            return self._topics.policies.of(topic)[self._policy]
+        everywhere = flag(request, "isGlobal")
+        found = self._topics.policies.set_of_topic(topic, self._policy, everywhere)
+        return self._level.unset if found is None else found
+
+    async def set(self, request: Request) -> None:
+        await self._change(request, await value_of(request, self._level))
+
+    async def remove(self, request: Request) -> None:
+        await self._change(request, None)
+
+    async def _change(self, request: Request, value: Any) -> None:
+        topic, everywhere = existing_topic(self._topics, request), flag(request, "isGlobal")
+        await self._topics.policies.set_for_topic(topic, self._policy, value, everywhere)
+        await self._topics.following.told()
+
+
+def existing_topic(topics: Topics, request: Request) -> TopicName:
+    """From the path; of a partition, the topic that it belongs to. Raises TopicNotFound."""
+    name = topic_of(request).partitioned_name
+    topics.check_there(name)
+    return name
+
+
+async def value_of(request: Request, level: Level) -> Any:
+    """From the body, or from the query. None, or null, takes the policy back."""
+    if not level.by_query:
+        return await read_json(request)
+    text = request.query_params.get(level.path)
+    if text is None:
+        return None
+    if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdigit():
+        raise HTTPException(400, f"{level.path} must be a whole number")
+    return int(text) if len(text) < 20 else -1

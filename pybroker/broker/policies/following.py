@@ -1,0 +1,94 @@
+"""Topics follow their policies: what holds is told to each at its loading, and at every change.
+
+A change that concerns many topics reaches them a few in a turn. `told` returns when it has reached
+them all, so that what an administrator was answered is true.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
+
+from pybroker.broker.policies.policies import Policies
+from pybroker.broker.served import ServedTopic
+from pybroker.broker.tenants import Tenants
+from pybroker.broker.topic import Topic
+from pybroker.names import TopicName
+from pybroker.runtime import Pace, Tasks
+
+_TOPICS_A_TURN: Final = 200
+News = tuple[str, TopicName | None]  # which namespace; which topic, if it is of one only
+
+
+class Actor(Protocol):
+    """Sees to it that some policies are kept."""
+
+    def follow(self, topic: ServedTopic) -> None:
+        """It has been loaded, or `topic.policies` is another one: act as they say from now on."""
+        ...
+
+
+class LoadedTopics(Protocol):
+    @property
+    def tenants(self) -> Tenants: ...
+    @property
+    def policies(self) -> Policies: ...
+    def loaded_names(self) -> list[TopicName]: ...
+    def serving(self, name: TopicName) -> Topic | None: ...
+    async def unload(self, name: TopicName) -> None: ...
+    def loaded_of(self, names: Iterable[TopicName]) -> list[ServedTopic]: ...
+
+
+class Following:
+    def __init__(self, topics: LoadedTopics, actors: Sequence[Actor]) -> None:
+        self._topics = topics
+        self._actors = actors
+        self._news: deque[News] = deque()
+        self._telling: asyncio.Task[None] | None = None
+        self._tasks = Tasks("policies")
+        topics.policies.tell(self._heard)
+
+    def loaded(self, topic: ServedTopic) -> None:
+        """Whatever changed while it was being loaded."""
+        topic.policies = self._topics.policies.of(topic.name)
+        for actor in self._actors:
+            actor.follow(topic)
+        if topic.to_be_deduplicated is not (topic.deduplication is not None):
+            self._tasks.start(self._load_anew(topic), f"unloading of {topic.name}")
+
+    async def _load_anew(self, topic: ServedTopic) -> None:
+        """Whether messages are deduplicated is decided when a topic is loaded."""
+        if self._topics.serving(topic.name) is topic:
+            await self._topics.unload(topic.name)
+
+    async def told(self) -> None:
+        """Every loaded topic knows by now of the changes that were durable at the call."""
+        await self._tasks.ended()
+
+    async def close(self) -> None:
+        self._news.clear()
+        await self._tasks.close()
+
+    def _heard(self, namespace: str, topic: TopicName | None) -> None:
+        self._news.append((namespace, topic))
+        if self._telling is None:
+            self._telling = self._tasks.start(self._tell(), "telling topics")
+            self._telling.add_done_callback(self._told)
+
+    def _told(self, _: "asyncio.Task[None]") -> None:
+        self._telling = None
+
+    async def _tell(self) -> None:
+        pace = Pace(_TOPICS_A_TURN)
+        while self._news:
+            for topic in self._concerned(*self._news.popleft()):
+                if not topic.closed:
+                    self.loaded(topic)
+                await pace.step()
+
+    def _concerned(self, namespace: str, name: TopicName | None) -> list[ServedTopic]:
+        if name is None:
+            names = self._topics.loaded_names()
+            return self._topics.loaded_of(n for n in names if n.namespace_name == namespace)
+        partitions = range(self._topics.tenants.partitions(name))
+        return self._topics.loaded_of([name, *map(name.partition_at, partitions)])

@@ -1,0 +1,140 @@
+"""What the value of a policy may look like: each kind takes JSON and gives it back, complete.
+
+Whatever a check accepts can be stored, shown and acted upon without another look.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pybroker.errors import PulsarError
+
+# From a JSON value to the same one with all its parts. Raises BadPolicy.
+Check = Callable[[Any], Any]
+
+INT: Final = 2**31 - 1  # Java's
+LONG: Final = 2**63 - 1
+_MOST_ITEMS: Final = 1000
+_MOST_CHARS: Final = 64 * 1024
+
+
+class BadPolicy(PulsarError):
+    """It cannot be a value of the policy at all."""
+
+    code = 22
+    http_status = 400
+
+
+class RefusedPolicy(BadPolicy):
+    """It could be one, but for what it says."""
+
+    http_status = 412
+
+
+def whole(least: int = 0, most: int = INT) -> Check:
+    def check(value: Any) -> int:
+        if type(value) is not int:
+            raise BadPolicy(f"{str(value)[:80]!r} is not a whole number")
+        if not least <= value <= most:
+            limit = f"at least {least}" if value < least else f"at most {most}"
+            raise RefusedPolicy(f"{str(value)[:80]} must be {limit}")
+        return value
+
+    return check
+
+
+def number(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value) or abs(value) > 1e15:
+        raise BadPolicy(f"{str(value)[:80]!r} is not a number of sensible size")
+    return float(value)
+
+
+def truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise BadPolicy(f"{str(value)[:80]!r} is neither true nor false")
+    return value
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise BadPolicy("it must be text")
+    if len(value) > _MOST_CHARS:
+        raise RefusedPolicy(f"{len(value)} characters are more than {_MOST_CHARS}")
+    return value
+
+
+def choice(*choices: str) -> Check:
+    def check(value: Any) -> str:
+        if value not in choices:
+            raise BadPolicy(f"{str(value)[:80]!r} must be one of: {', '.join(choices)}")
+        return str(value)
+
+    return check
+
+
+def names(*choices: str) -> Check:
+    """A list without repetitions; of any text, if there are no `choices`."""
+    check_item = choice(*choices) if choices else text
+
+    def check(value: Any) -> list[str]:
+        if not isinstance(value, list) or len(value) > _MOST_ITEMS:
+            raise BadPolicy(f"it must be a list of at most {_MOST_ITEMS} names")
+        return list(dict.fromkeys(map(check_item, value)))
+
+    return check
+
+
+def properties(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+        raise BadPolicy("properties must be an object whose values are strings")
+    if sum(len(key) + len(item) for key, item in value.items()) > _MOST_CHARS:
+        raise RefusedPolicy(f"properties have at most {_MOST_CHARS} characters together")
+    return value
+
+
+def record(*, together: Check | None = None, **fields: tuple[Check, Any]) -> Check:
+    """An object with these fields, each with what holds where it is left out or null; None: none.
+
+    `together` looks at all of them; what others the object has is dropped, as Apache Pulsar does.
+    """
+
+    def check(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise BadPolicy("it must be an object")
+        every = ((name, _field(value, name, *field)) for name, field in fields.items())
+        found = {name: part for name, part in every if part is not None}
+        return found if together is None else dict(together(found))
+
+    return check
+
+
+def _field(value: Mapping[str, Any], name: str, check: Check, default: Any) -> Any:
+    if value.get(name) is None:
+        return default
+    try:
+        return check(value[name])
+    except BadPolicy as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
+def by_name(check: Check, *choices: str) -> Check:
+    """An object with values of one kind; with `choices`, under these names only."""
+
+    def checked(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict) or len(value) > _MOST_ITEMS:
+            raise BadPolicy(f"it must be an object of at most {_MOST_ITEMS} parts")
+        for name in value:
+            if choices and name not in choices:
+                raise BadPolicy(f"{name[:80]!r} must be one of: {', '.join(choices)}")
+        return {text(name): check(item) for name, item in value.items() if item is not None}
+
+    return checked
+
+
+def anything(value: Any) -> Any:
+    """Kept and shown; nobody acts on it."""
+    if not isinstance(value, dict | list | str | int | float | bool):
+        raise BadPolicy("it must be a value")
+    if len(str(value)) > _MOST_CHARS:
+        raise RefusedPolicy(f"it is longer than {_MOST_CHARS} characters")
+    return value

@@ -1,0 +1,232 @@
+"""The policies of namespaces and topics: kept, resolved, and told of when they change.
+
+A namespace's are its record in the metadata store, a topic's a record of its own, which goes with
+the topic: JSON by Apache Pulsar's names of the fields. All partitions of a topic have its policies.
+Whoever acts on policies hears of a change from the metadata store, whichever way it came there.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, unquote
+from weakref import WeakValueDictionary
+
+from managed_ledger.errors import BadVersion
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.broker.policies.effective import Effective, Values
+from pybroker.broker.policies.policy import Level, Policy
+from pybroker.broker.policies.table import POLICIES, check_together
+from pybroker.broker.tenants import NAMESPACES, Conflict, Tenants
+from pybroker.config import BrokerConfig
+from pybroker.names import TopicName
+
+T = TypeVar("T")
+TOPIC_POLICIES: Final = "/topic-policies/"
+ABSENT: Final = -1
+NOTHING: Final[Values] = {}
+# As namespaces' records had them before there was a table.
+_OLD_FIELDS: Final = {"autoTopicCreation": "autoTopicCreationOverride"}
+_OF_NAMESPACES: Final = {p.namespace.field: p for p in POLICIES if p.namespace is not None}
+_OF_TOPICS: Final = {p.topic.field: p for p in POLICIES if p.topic is not None}
+# Hears which namespace, and which topic (of partitions: the whole) if it is of one only.
+Heard = Callable[[str, TopicName | None], None]
+Change = Callable[[T | None], T | None]  # from what was set to what will be
+
+
+def topic_key(topic: TopicName) -> str:
+    return TOPIC_POLICIES + quote(topic.partitioned_name.ledger_name, safe="")
+
+
+class Policies:
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        tenants: Tenants,
+        config: BrokerConfig,
+        check_topic: Callable[[TopicName], None],
+    ) -> None:
+        """`check_topic` raises TopicNotFound unless it exists, and stays."""
+        self._check_topic = check_topic
+        self._metadata = metadata
+        self._tenants = tenants
+        self._config = config
+        self._of_namespaces: dict[str, Effective] = {}
+        self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._heard: list[Heard] = []
+        metadata.watch(NAMESPACES, self._namespace_changed)
+        metadata.watch(TOPIC_POLICIES, self._topic_changed)
+
+    # -- what holds
+
+    def of(self, topic: TopicName) -> Effective:
+        """What holds for the topic, or for the topic that it is a partition of."""
+        local, every = self._of_topic(topic, False), self._of_topic(topic, True)
+        if not local and not every:
+            return self.of_namespace(topic.namespace_name)
+        namespace = self.namespace_values(topic.namespace_name)
+        return Effective(self._config, (local, every, namespace))
+
+    def of_namespace(self, namespace: str) -> Effective:
+        found = self._of_namespaces.get(namespace)
+        if found is None:
+            found = Effective(self._config, (self.namespace_values(namespace),))
+            if self._tenants.has_namespace(namespace):
+                self._of_namespaces[namespace] = found
+        return found
+
+    # -- what was set
+
+    def namespace_values(self, namespace: str) -> Values:
+        return _by_policy(self._record(NAMESPACES + namespace), _OF_NAMESPACES)
+
+    def _of_topic(self, topic: TopicName, everywhere: bool) -> Values:
+        record = self._record(topic_key(topic)).get(_part(everywhere), {})
+        return _by_policy(record, _OF_TOPICS)
+
+    def set_of_namespace(self, namespace: str, policy: Policy[T]) -> T | None:
+        """What was set, if anything. Raises NotFound."""
+        self._tenants.check_namespace(namespace)
+        return self.namespace_values(namespace).get(policy.name)
+
+    def set_of_topic(
+        self, topic: TopicName, policy: Policy[T], everywhere: bool = False
+    ) -> T | None:
+        """What was set, if anything; `everywhere`: for all clusters, which counts less."""
+        return self._of_topic(topic, everywhere).get(policy.name)
+
+    # -- setting
+
+    async def set_for_namespace(self, namespace: str, policy: Policy[T], value: T | None) -> None:
+        """None takes it back. Raises NotFound, BadPolicy, Conflict."""
+        await self.change_for_namespace(namespace, policy, lambda now: value)
+
+    async def change_for_namespace(
+        self, namespace: str, policy: Policy[T], change_value: Change[T]
+    ) -> None:
+        def change(record: dict[str, Any]) -> dict[str, Any]:
+            return _changed(record, policy, policy.namespace, change_value, _OF_NAMESPACES)
+
+        self._tenants.check_namespace(namespace)
+        async with self._locked(NAMESPACES + namespace):
+            self._tenants.check_namespace(namespace)
+            await self._change(NAMESPACES + namespace, change)
+
+    async def set_for_topic(
+        self, topic: TopicName, policy: Policy[T], value: T | None, everywhere: bool = False
+    ) -> None:
+        """None takes it back. Raises TopicNotFound, BadPolicy, Conflict."""
+        await self.change_for_topic(topic, policy, lambda now: value, everywhere)
+
+    async def change_for_topic(
+        self,
+        topic: TopicName,
+        policy: Policy[T],
+        change_value: Change[T],
+        everywhere: bool = False,
+    ) -> None:
+        part = _part(everywhere)
+
+        def change(record: dict[str, Any]) -> dict[str, Any]:
+            changed = _changed(record.get(part, {}), policy, policy.topic, change_value, _OF_TOPICS)
+            return record | {part: changed}
+
+        async with self._locked(topic_key(topic)):
+            self._check_topic(topic.partitioned_name)  # what comes later would outlive it
+            await self._change(topic_key(topic), change)
+
+    async def forget_topic(self, topic: TopicName) -> None:
+        """All that was set for it alone."""
+        await self._metadata.delete(topic_key(topic))
+
+    def _locked(self, key: str) -> asyncio.Lock:
+        return self._writing.setdefault(key, asyncio.Lock())
+
+    async def _change(self, key: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        stored = self._metadata.get(key)
+        record = change(self._record(key))
+        version = ABSENT if stored is None else stored.version
+        try:
+            await self._metadata.put(key, json.dumps(record).encode(), version)
+        except BadVersion as error:
+            raise Conflict(f"The policies were changed or deleted meanwhile: {error}") from error
+
+    def _record(self, key: str) -> dict[str, Any]:
+        stored = self._metadata.get(key)
+        record = {} if stored is None else json.loads(stored.value)
+        return {_OLD_FIELDS.get(field, field): value for field, value in record.items()}
+
+    # -- who wants to know
+
+    def tell(self, heard: Heard) -> None:
+        """Of every change, once it is durable."""
+        self._heard.append(heard)
+
+    def _namespace_changed(self, key: str) -> None:
+        namespace = key.removeprefix(NAMESPACES)
+        self._of_namespaces.pop(namespace, None)
+        for heard in self._heard:
+            heard(namespace, None)
+
+    def _topic_changed(self, key: str) -> None:
+        topic = TopicName.of_ledger(unquote(key.removeprefix(TOPIC_POLICIES)))
+        for heard in self._heard:
+            heard(topic.namespace_name, topic)
+
+
+def _part(everywhere: bool) -> str:
+    return "global" if everywhere else "local"
+
+
+def _by_policy(record: Mapping[str, Any], table: Mapping[str, Policy[Any]]) -> Values:
+    found = {table[field].name: value for field, value in record.items() if field in table}
+    return found or NOTHING
+
+
+def _changed(
+    record: Mapping[str, Any],
+    policy: Policy[Any],
+    level: Level | None,
+    change: Change[Any],
+    table: Mapping[str, Policy[Any]],
+) -> dict[str, Any]:
+    """The record with another value. Raises BadPolicy."""
+    assert level is not None, f"{policy.name} has no such level"
+    value = change(record.get(level.field))
+    changed = {field: kept for field, kept in record.items() if field != level.field}
+    if value is not None:
+        changed[level.field] = policy.check(value)
+        check_together(dict(_by_policy(changed, table)))
+    return changed
+
+
+def checked_namespace(body: Mapping[str, Any], cluster: str) -> dict[str, Any]:
+    """The policies in the body that makes a namespace, as its record has them. Raises BadPolicy.
+
+    What the body says that is no policy of a namespace is dropped.
+    """
+    record: dict[str, Any] = {}
+    for field, value in body.items():
+        policy = _OF_NAMESPACES.get(_OLD_FIELDS.get(field, field))
+        if policy is None or policy.namespace is None or value is None:
+            continue
+        if policy.namespace.by_cluster:
+            value = value.get(cluster) if isinstance(value, dict) else value
+        if value is not None and value != policy.namespace.unset:
+            record[policy.namespace.field] = policy.check(value)
+    check_together(dict(_by_policy(record, _OF_NAMESPACES)))
+    return record
+
+
+def shown_namespace(values: Values, cluster: str) -> dict[str, Any]:
+    """Under the names of Apache Pulsar's Policies, with what is never left out."""
+    shown: dict[str, Any] = {}
+    for policy in _OF_NAMESPACES.values():
+        level = policy.namespace
+        assert level is not None
+        value = values.get(policy.name, level.unset)
+        if level.by_cluster:
+            value = {} if value is None else {cluster: value}
+        if value is not None:
+            shown[level.field] = value
+    return shown

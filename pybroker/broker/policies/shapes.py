@@ -1,0 +1,123 @@
+"""Values of policies that are more than a number: their parts, and what the parts must agree on."""
+
+from typing import Final
+
+from pybroker.broker.policies.kinds import (
+    LONG,
+    BadPolicy,
+    RefusedPolicy,
+    choice,
+    record,
+    truth,
+    whole,
+)
+from pybroker.broker.policies.policy import Record
+
+SIZE, AGE = "destination_storage", "message_age"  # kinds of backlog quotas
+HOLD, EXCEPTION, EVICTION = (
+    "producer_request_hold",
+    "producer_exception",
+    "consumer_backlog_eviction",
+)
+NO_SUBSCRIPTIONS, CAUGHT_UP = (
+    "delete_when_no_subscriptions",
+    "delete_when_subscriptions_caught_up",
+)
+STRATEGIES: Final = (
+    "UNDEFINED",
+    "ALWAYS_INCOMPATIBLE",
+    "ALWAYS_COMPATIBLE",
+    "BACKWARD",
+    "FORWARD",
+    "FULL",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD_TRANSITIVE",
+    "FULL_TRANSITIVE",
+)
+AUTO_UPDATE: Final = (
+    "AutoUpdateDisabled",
+    "Backward",
+    "Forward",
+    "Full",
+    "AlwaysCompatible",
+    "BackwardTransitive",
+    "ForwardTransitive",
+    "FullTransitive",
+)
+_MOST_PARTITIONS: Final = 100_000
+SUBSCRIPTION_TYPES: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
+
+
+class TooManyPartitions(BadPolicy):
+    http_status = 406
+
+
+# -- what values look like
+
+
+def no_contradiction(retention: Record) -> Record:
+    """Nothing is kept by one measure if the other one says that nothing is."""
+    time, size = retention["retentionTimeInMinutes"], retention["retentionSizeInMB"]
+    if (time == 0) != (size == 0):
+        raise RefusedPolicy(
+            "Invalid retention policy: Setting a single time or size limit to 0 is invalid when "
+            "one of the limits has a non-zero value. Use the value of -1 instead of 0 to ignore a "
+            "specific limit. To disable retention both limits must be set to 0."
+        )
+    return retention
+
+
+def _quota(quota: Record) -> Record:
+    size = quota.get("limitSize", quota.get("limit", -1))
+    if "policy" not in quota:
+        raise RefusedPolicy(f"policy must be one of: {HOLD}, {EXCEPTION}, {EVICTION}")
+    return {"limit": size, "limitSize": size, "limitTime": quota["limitTime"]} | {
+        "policy": quota["policy"]
+    }
+
+
+QUOTA: Final = record(
+    together=_quota,
+    limit=(whole(-LONG - 1, LONG), None),
+    limitSize=(whole(-LONG - 1, LONG), None),
+    limitTime=(whole(-1), -1),
+    policy=(choice(HOLD, EXCEPTION, EVICTION), None),
+)
+
+
+def topic_creation(override: Record) -> Record:
+    """The type and the number of partitions matter only where creation is allowed."""
+    if "allowAutoTopicCreation" not in override:
+        raise BadPolicy("allowAutoTopicCreation must be true or false")
+    if not override["allowAutoTopicCreation"]:
+        return override
+    kind, count = override.get("topicType"), override.get("defaultNumPartitions")
+    if kind not in ("partitioned", "non-partitioned"):
+        raise RefusedPolicy("topicType must be partitioned or non-partitioned")
+    if kind == "partitioned" and (count is None or count < 1):
+        raise RefusedPolicy("defaultNumPartitions must be 1 or more for partitioned")
+    if count is not None and count > _MOST_PARTITIONS:
+        raise TooManyPartitions(f"There may be at most {_MOST_PARTITIONS} partitions")
+    if kind == "non-partitioned" and count is not None:
+        raise RefusedPolicy("defaultNumPartitions must not be set for non-partitioned")
+    return override
+
+
+def bookies(policies: Record) -> Record:
+    ensemble, write, ack = (
+        policies[f"bookkeeper{what}"] for what in ("Ensemble", "WriteQuorum", "AckQuorum")
+    )
+    if not ensemble >= write >= ack:
+        raise BadPolicy(
+            f"Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({write}) >= AckQuorum ({ack}) "
+            "must hold"
+        )
+    return policies
+
+
+DISPATCH_RATE_SHAPE: Final = record(
+    dispatchThrottlingRateInMsg=(whole(-(2**31)), -1),
+    dispatchThrottlingRateInByte=(whole(-LONG - 1, LONG), -1),
+    relativeToPublishRate=(truth, False),
+    ratePeriodInSecond=(whole(1), 1),
+)

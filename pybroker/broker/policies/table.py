@@ -1,0 +1,486 @@
+"""Every policy there is, a row each: what is stored, resolved and routed comes from here.
+
+A row names the policy; what its value looks like; what holds where nobody set it, which is
+broker.conf's; and how the admin API calls it at each level. Who acts on it asks for it by the row:
+`topic.policies[MESSAGE_TTL]`. Rows with `acts=False` are kept and shown as Apache Pulsar does, and
+mean nothing on one broker without replication, offloading and bundles.
+"""
+
+from typing import Any, Final
+
+from pybroker.broker.policies.kinds import (
+    LONG,
+    Check,
+    RefusedPolicy,
+    anything,
+    by_name,
+    choice,
+    names,
+    number,
+    properties,
+    record,
+    text,
+    truth,
+    whole,
+)
+from pybroker.broker.policies.policy import Key, Level, Policy, Record
+from pybroker.broker.policies.shapes import (
+    AGE,
+    AUTO_UPDATE,
+    CAUGHT_UP,
+    DISPATCH_RATE_SHAPE,
+    NO_SUBSCRIPTIONS,
+    QUOTA,
+    SIZE,
+    STRATEGIES,
+    SUBSCRIPTION_TYPES,
+    bookies,
+    no_contradiction,
+    topic_creation,
+)
+from pybroker.config import BrokerConfig
+
+
+def _dispatch_rate(messages: str, size: str) -> Record:
+    return {
+        "dispatchThrottlingRateInMsg": Key(messages),
+        "dispatchThrottlingRateInByte": Key(size),
+        "relativeToPublishRate": Key("dispatch_throttling_rate_relative_to_publish_rate"),
+        "ratePeriodInSecond": 1,
+    }
+
+
+def _rate(
+    name: str, ns_field: str, topic_field: str, broker: Record, acts: bool = True
+) -> Policy[Record]:
+    return Policy(
+        name,
+        DISPATCH_RATE_SHAPE,
+        broker,
+        Level(name, ns_field, by_cluster=True),
+        Level(name, topic_field),
+        acts,
+    )
+
+
+def _limit(name: str, path: str, ns_field: str, topic_field: str, broker: str) -> Policy[int]:
+    """How many there may be; 0 is no limit."""
+    return Policy(name, whole(), broker, Level(name, ns_field), Level(path, topic_field))
+
+
+def _default_quotas(config: BrokerConfig) -> Record:
+    size = config.backlog_quota_default_limit_bytes
+    if config.backlog_quota_default_limit_gb >= 0:
+        size = int(config.backlog_quota_default_limit_gb * 1024**3)
+    quota = {
+        "limitSize": size,
+        "limitTime": config.backlog_quota_default_limit_second,
+        "policy": config.backlog_quota_default_retention_policy,
+    }
+    return {SIZE: QUOTA(quota), AGE: QUOTA(quota)}
+
+
+def _inactivity(config: BrokerConfig) -> Record:
+    longest = config.broker_delete_inactive_topics_max_inactive_duration_seconds
+    return {
+        "inactiveTopicDeleteMode": config.broker_delete_inactive_topics_mode,
+        "maxInactiveDurationSeconds": longest
+        or config.broker_delete_inactive_topics_frequency_seconds,
+        "deleteWhileInactive": config.broker_delete_inactive_topics_enabled,
+    }
+
+
+# -- messages: how long, how much
+
+RETENTION: Final = Policy[Record](
+    "retention",
+    record(
+        together=no_contradiction,
+        retentionTimeInMinutes=(whole(-1), 0),
+        retentionSizeInMB=(whole(-1, LONG // 1024**2), 0),
+    ),
+    {
+        "retentionTimeInMinutes": Key("default_retention_time_in_minutes"),
+        "retentionSizeInMB": Key("default_retention_size_in_mb"),
+    },
+    Level("retention", "retention_policies"),
+    Level("retention", "retentionPolicies"),
+)
+MESSAGE_TTL: Final = Policy[int](
+    "messageTTL",
+    whole(),
+    "ttl_duration_default_in_seconds",
+    Level("messageTTL", "message_ttl_in_seconds"),
+    Level("messageTTL", "messageTTLInSeconds", by_query=True),
+)
+BACKLOG_QUOTAS: Final = Policy[Record](
+    "backlogQuota",
+    by_name(QUOTA, SIZE, AGE),
+    _default_quotas,
+    Level("backlogQuota", "backlog_quota_map", unset={}, by_hand=True),
+    Level("backlogQuota", "backLogQuotaMap", unset={}, by_hand=True),
+    merged=True,
+)
+COMPACTION_THRESHOLD: Final = Policy[int](
+    "compactionThreshold",
+    whole(0, LONG),
+    "broker_service_compaction_threshold_in_bytes",
+    Level("compactionThreshold", "compaction_threshold", verb="PUT"),
+    Level("compactionThreshold", "compactionThreshold"),
+    acts=False,
+)
+DELAYED_DELIVERY: Final = Policy[Record](
+    "delayedDelivery",
+    record(
+        tickTime=(whole(1, LONG), 1000),
+        active=(truth, False),
+        maxDeliveryDelayInMillis=(whole(0, LONG), 0),
+    ),
+    {
+        "tickTime": Key("delayed_delivery_tick_time_millis"),
+        "active": Key("delayed_delivery_enabled"),
+        "maxDeliveryDelayInMillis": Key("delayed_delivery_max_delay_in_millis"),
+    },
+    Level("delayedDelivery", "delayed_delivery_policies"),
+    Level("delayedDelivery", "delayedDelivery"),
+)
+PERSISTENCE: Final = Policy[Record](
+    "persistence",
+    record(
+        together=bookies,
+        bookkeeperEnsemble=(whole(1), 2),
+        bookkeeperWriteQuorum=(whole(1), 2),
+        bookkeeperAckQuorum=(whole(1), 2),
+        managedLedgerMaxMarkDeleteRate=(number, 1.0),
+        managedLedgerStorageClassName=(text, None),
+    ),
+    {
+        "bookkeeperEnsemble": Key("managed_ledger_default_ensemble_size"),
+        "bookkeeperWriteQuorum": Key("managed_ledger_default_write_quorum"),
+        "bookkeeperAckQuorum": Key("managed_ledger_default_ack_quorum"),
+        "managedLedgerMaxMarkDeleteRate": Key("managed_ledger_default_mark_delete_rate_limit"),
+    },
+    Level("persistence", "persistence"),
+    Level("persistence", "persistence"),
+    acts=False,
+)
+
+# -- deduplication
+
+DEDUPLICATION: Final = Policy[bool](
+    "deduplication",
+    truth,
+    "broker_deduplication_enabled",
+    Level("deduplication", "deduplicationEnabled"),
+    Level("deduplicationEnabled", "deduplicationEnabled"),
+)
+DEDUPLICATION_SNAPSHOT_INTERVAL: Final = Policy[int](
+    "deduplicationSnapshotInterval",
+    whole(),
+    "broker_deduplication_snapshot_interval_seconds",
+    Level("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds"),
+    Level("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds"),
+)
+
+# -- how fast
+
+PUBLISH_RATE: Final = Policy[Record](
+    "publishRate",
+    record(
+        publishThrottlingRateInMsg=(whole(-(2**31)), -1),
+        publishThrottlingRateInByte=(whole(-LONG - 1, LONG), -1),
+    ),
+    {
+        "publishThrottlingRateInMsg": Key("max_publish_rate_per_topic_in_messages"),
+        "publishThrottlingRateInByte": Key("max_publish_rate_per_topic_in_bytes"),
+    },
+    Level("publishRate", "publishMaxMessageRate", by_cluster=True),
+    Level("publishRate", "publishRate"),
+)
+DISPATCH_RATE: Final = _rate(
+    "dispatchRate",
+    "topicDispatchRate",
+    "dispatchRate",
+    _dispatch_rate(
+        "dispatch_throttling_rate_per_topic_in_msg", "dispatch_throttling_rate_per_topic_in_byte"
+    ),
+)
+SUBSCRIPTION_DISPATCH_RATE: Final = _rate(
+    "subscriptionDispatchRate",
+    "subscriptionDispatchRate",
+    "subscriptionDispatchRate",
+    _dispatch_rate(
+        "dispatch_throttling_rate_per_subscription_in_msg",
+        "dispatch_throttling_rate_per_subscription_in_byte",
+    ),
+)
+REPLICATOR_DISPATCH_RATE: Final = _rate(
+    "replicatorDispatchRate",
+    "replicatorDispatchRate",
+    "replicatorDispatchRate",
+    _dispatch_rate(
+        "dispatch_throttling_rate_per_replicator_in_msg",
+        "dispatch_throttling_rate_per_replicator_in_byte",
+    ),
+    acts=False,
+)
+SUBSCRIPTION_POLICIES: Final = Policy[Record](  # of single ones, by name
+    "subscriptionPolicies",
+    by_name(record(dispatchRate=(DISPATCH_RATE_SHAPE, None))),
+    lambda config: {},
+    topic=Level("dispatchRate", "subscriptionPolicies", unset={}, by_hand=True),
+)
+SUBSCRIBE_RATE: Final = Policy[Record](
+    "subscribeRate",
+    record(
+        subscribeThrottlingRatePerConsumer=(whole(-(2**31)), -1),
+        ratePeriodInSecond=(whole(1), 30),
+    ),
+    {
+        "subscribeThrottlingRatePerConsumer": Key("subscribe_throttling_rate_per_consumer"),
+        "ratePeriodInSecond": Key("subscribe_rate_period_per_consumer_in_second"),
+    },
+    Level("subscribeRate", "clusterSubscribeRate", by_cluster=True),
+    Level("subscribeRate", "subscribeRate"),
+)
+
+# -- how many
+
+MAX_PRODUCERS: Final = _limit(
+    "maxProducersPerTopic",
+    "maxProducers",
+    "max_producers_per_topic",
+    "maxProducerPerTopic",
+    "max_producers_per_topic",
+)
+MAX_CONSUMERS: Final = _limit(
+    "maxConsumersPerTopic",
+    "maxConsumers",
+    "max_consumers_per_topic",
+    "maxConsumerPerTopic",
+    "max_consumers_per_topic",
+)
+MAX_CONSUMERS_PER_SUBSCRIPTION: Final = _limit(
+    "maxConsumersPerSubscription",
+    "maxConsumersPerSubscription",
+    "max_consumers_per_subscription",
+    "maxConsumersPerSubscription",
+    "max_consumers_per_subscription",
+)
+MAX_SUBSCRIPTIONS: Final = _limit(
+    "maxSubscriptionsPerTopic",
+    "maxSubscriptionsPerTopic",
+    "max_subscriptions_per_topic",
+    "maxSubscriptionsPerTopic",
+    "max_subscriptions_per_topic",
+)
+MAX_UNACKED_PER_CONSUMER: Final = _limit(
+    "maxUnackedMessagesPerConsumer",
+    "maxUnackedMessagesOnConsumer",
+    "max_unacked_messages_per_consumer",
+    "maxUnackedMessagesOnConsumer",
+    "max_unacked_messages_per_consumer",
+)
+MAX_UNACKED_PER_SUBSCRIPTION: Final = _limit(
+    "maxUnackedMessagesPerSubscription",
+    "maxUnackedMessagesOnSubscription",
+    "max_unacked_messages_per_subscription",
+    "maxUnackedMessagesOnSubscription",
+    "max_unacked_messages_per_subscription",
+)
+MAX_TOPICS: Final = Policy[int](
+    "maxTopicsPerNamespace",
+    whole(),
+    "max_topics_per_namespace",
+    Level("maxTopicsPerNamespace", "max_topics_per_namespace"),
+)
+MAX_MESSAGE_SIZE: Final = Policy[int](
+    "maxMessageSize",
+    whole(),
+    lambda config: 0,  # the connection sees to broker.conf's
+    topic=Level("maxMessageSize", "maxMessageSize"),
+)
+
+# -- what comes by itself, and goes by itself
+
+AUTO_TOPIC_CREATION: Final = Policy[Record](
+    "autoTopicCreation",
+    record(
+        together=topic_creation,
+        allowAutoTopicCreation=(truth, None),
+        topicType=(text, None),
+        defaultNumPartitions=(whole(-(2**31)), None),
+    ),
+    {
+        "allowAutoTopicCreation": Key("allow_auto_topic_creation"),
+        "topicType": Key("allow_auto_topic_creation_type"),
+        "defaultNumPartitions": Key("default_num_partitions"),
+    },
+    Level("autoTopicCreation", "autoTopicCreationOverride"),
+)
+AUTO_SUBSCRIPTION_CREATION: Final = Policy[Record](
+    "autoSubscriptionCreation",
+    record(allowAutoSubscriptionCreation=(truth, False)),
+    {"allowAutoSubscriptionCreation": Key("allow_auto_subscription_creation")},
+    Level("autoSubscriptionCreation", "autoSubscriptionCreationOverride"),
+    Level("autoSubscriptionCreation", "autoSubscriptionCreationOverride"),
+)
+INACTIVE_TOPICS: Final = Policy[Record](
+    "inactiveTopicPolicies",
+    record(
+        inactiveTopicDeleteMode=(choice(NO_SUBSCRIPTIONS, CAUGHT_UP), NO_SUBSCRIPTIONS),
+        maxInactiveDurationSeconds=(whole(1), 60),
+        deleteWhileInactive=(truth, False),
+    ),
+    _inactivity,
+    Level("inactiveTopicPolicies", "inactive_topic_policies"),
+    Level("inactiveTopicPolicies", "inactiveTopicPolicies"),
+)
+SUBSCRIPTION_EXPIRY: Final = Policy[int](
+    "subscriptionExpirationTime",
+    whole(),
+    "subscription_expiration_time_minutes",
+    Level("subscriptionExpirationTime", "subscription_expiration_time_minutes"),
+    Level("subscriptionExpirationTime", "subscriptionExpirationTimeInMinutes", by_query=True),
+)
+
+# -- who may
+
+SUBSCRIPTION_TYPES_ENABLED: Final = Policy[list[str]](
+    "subscriptionTypesEnabled",
+    names(*SUBSCRIPTION_TYPES),
+    lambda config: [t.strip() for t in config.subscription_types_enabled.split(",") if t.strip()],
+    Level("subscriptionTypesEnabled", "subscription_types_enabled", unset=[]),
+    Level("subscriptionTypesEnabled", "subscriptionTypesEnabled"),
+)
+ENCRYPTION_REQUIRED: Final = Policy[bool](
+    "encryptionRequired",
+    truth,
+    "encryption_require_on_producer",
+    Level("encryptionRequired", "encryption_required", unset=False, removable=False),
+)
+
+# -- schemas
+
+SCHEMA_COMPATIBILITY: Final = Policy[str](
+    "schemaCompatibilityStrategy",
+    choice(*STRATEGIES),
+    "schema_compatibility_strategy",
+    Level(
+        "schemaCompatibilityStrategy",
+        "schema_compatibility_strategy",
+        verb="PUT",
+        unset="UNDEFINED",
+        removable=False,
+    ),
+    Level("schemaCompatibilityStrategy", "schemaCompatibilityStrategy", verb="PUT"),
+)
+SCHEMA_ENFORCED: Final = Policy[bool](
+    "schemaValidationEnforced",
+    truth,
+    "is_schema_validation_enforced",
+    Level("schemaValidationEnforced", "schema_validation_enforced", unset=False, removable=False),
+    Level("schemaValidationEnforced", "schemaValidationEnforced", removable=False),
+)
+SCHEMA_AUTO_UPDATE: Final = Policy[bool](
+    "isAllowAutoUpdateSchema",
+    truth,
+    "is_allow_auto_update_schema_enabled",
+    Level("isAllowAutoUpdateSchema", "is_allow_auto_update_schema", removable=False),
+)
+
+# -- kept and shown
+
+
+def _kept(
+    name: str, field: str, check: Check = anything, unset: Any = None, **level: Any
+) -> Policy[Any]:
+    """Of a namespace; without any effect on one broker."""
+    at = Level(name, field, unset=unset, **level)
+    return Policy(name, check, lambda config: unset, at, acts=False)
+
+
+PROPERTIES: Final = Policy[Record](
+    "properties",
+    properties,
+    lambda config: {},
+    Level("properties", "properties", verb="PUT", unset={}),
+    acts=False,
+)
+KEPT: Final = (
+    _kept("schemaAutoUpdateCompatibilityStrategy", "schema_auto_update_compatibility_strategy",
+          choice(*AUTO_UPDATE), verb="PUT", removable=False),
+    _kept("allowedTopicPropertyKeysForMetrics", "allowed_topic_property_keys_for_metrics",
+          names(), unset=[]),
+    _kept("antiAffinity", "antiAffinityGroup", text),
+    _kept("offloadDeletionLagMs", "offload_deletion_lag_ms", whole(-1, LONG), verb="PUT"),
+    _kept("offloadThreshold", "offload_threshold", whole(-LONG - 1, LONG), unset=-1, verb="PUT",
+          removable=False),
+    _kept("offloadThresholdInSeconds", "offload_threshold_in_seconds", whole(-LONG - 1, LONG),
+          unset=-1, verb="PUT", removable=False),
+    _kept("subscriptionAuthMode", "subscription_auth_mode", choice("None", "Prefix"),
+          unset="None", removable=False),
+    _kept("persistence/bookieAffinity", "bookieAffinityGroup"),
+)  # fmt: skip
+OFFLOAD: Final = Policy[Any](
+    "offloadPolicies",
+    anything,
+    lambda config: None,
+    Level("offloadPolicies", "offload_policies", removable=False),
+    Level("offloadPolicies", "offloadPolicies"),
+    acts=False,
+)
+ENTRY_FILTERS: Final = Policy[Any](
+    "entryFilters",
+    record(entryFilterNames=(text, "")),
+    lambda config: {"entryFilterNames": ""},
+    Level("entryFilters", "entryFilters"),
+    Level("entryFilters", "entryFilters"),
+    acts=False,
+)
+PAUSE_ON_ACK_STATE: Final = Policy[bool](
+    "dispatcherPauseOnAckStatePersistent",
+    truth,
+    lambda config: False,
+    Level("dispatcherPauseOnAckStatePersistent", "dispatcherPauseOnAckStatePersistentEnabled"),
+    Level("dispatcherPauseOnAckStatePersistent", "dispatcherPauseOnAckStatePersistentEnabled"),
+    acts=False,
+)
+REPLICATION: Final = Policy[list[str]](
+    "replication",
+    names(),
+    lambda config: [config.cluster_name],
+    Level("replication", "replication_clusters", removable=False, by_hand=True),
+    Level("replication", "replicationClusters"),
+    acts=False,
+)
+SHADOW_TOPICS: Final = Policy[list[str]](
+    "shadowTopics",
+    names(),
+    lambda config: [],
+    topic=Level("shadowTopics", "shadowTopics", verb="PUT"),
+    acts=False,
+)
+
+POLICIES: Final[tuple[Policy[Any], ...]] = (
+    *(value for value in dict(globals()).values() if isinstance(value, Policy)),
+    *KEPT,
+)
+BY_NAME: Final = {policy.name: policy for policy in POLICIES}
+
+
+def check_together(found: Record) -> None:
+    """What is set at one level, by policies' names: retention must exceed the backlog quotas, or it
+    would release what a quota still counts. Raises RefusedPolicy.
+    """
+    retention, quotas = found.get(RETENTION.name), found.get(BACKLOG_QUOTAS.name, {})
+    if not retention:
+        return
+    size_bytes = retention["retentionSizeInMB"] * 1024**2
+    time_s = retention["retentionTimeInMinutes"] * 60
+    for quota in quotas.values():
+        if 0 < size_bytes <= quota["limitSize"] or 0 < time_s <= quota["limitTime"]:
+            raise RefusedPolicy(
+                "Retention Quota must exceed configured backlog quota: raise the retention, or "
+                "lower the backlog quota"
+            )
