@@ -59,8 +59,7 @@ class ManagedLedgerFactory:
 
     async def open(self, name: str, config: ManagedLedgerConfig | None = None) -> ManagedLedger:
         """The managed ledger of that name, made if there is none; open ones are shared."""
-        ledger = self._ledgers.get(name)
-        if ledger is not None and not ledger.closed:
+        if (ledger := self.opened(name)) is not None:
             return ledger
         if self._closed:
             raise LedgerClosed(f"{name} cannot be opened: the storage is closing")
@@ -68,6 +67,11 @@ class ManagedLedgerFactory:
             work = self._open(name, config or self._config)
             own(self._opening, name, work)
         return await asyncio.shield(self._opening[name])
+
+    def opened(self, name: str) -> ManagedLedger | None:
+        """If it is open now."""
+        ledger = self._ledgers.get(name)
+        return None if ledger is None or ledger.closed else ledger
 
     def exists(self, name: str) -> bool:
         stored = self._backend.metadata.get(ledgers_key(name))
@@ -109,8 +113,7 @@ class ManagedLedgerFactory:
 
     async def delete_cursor(self, name: str, cursor: str) -> None:
         """Delete a durable cursor, whether or not its managed ledger is open. Idempotent."""
-        ledger = self._ledgers.get(name)
-        if ledger is not None and not ledger.closed:
+        if (ledger := self.opened(name)) is not None:
             await ledger.delete_cursor(cursor)
         await self._backend.metadata.delete(cursor_key(name, cursor))
 

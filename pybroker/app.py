@@ -145,6 +145,7 @@ class Broker:
             clock=self._clock,
             config=self._config,
             metadata=self._backend.metadata,
+            ledgers=self.ledgers,
             clusters=Clusters(self._backend.metadata, self._config.cluster_name),
             shut_down=self._shut_down,
             service_url=self.service_url,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.clusters import Clusters
 from pybroker.broker.topics import Topics
@@ -20,6 +21,7 @@ class AdminServices:
     clock: Clock
     config: BrokerConfig
     metadata: MetadataStore
+    ledgers: ManagedLedgerFactory
     clusters: Clusters
     service_url: str  # pulsar://host:port, as clients reach it
     admin_url: str  # http://host:port

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from pybroker.admin.finding import each_served, partitioned, served
+from pybroker.admin.ledger_stats import internal_stats, no_internal_stats
 from pybroker.admin.nonpersistent_stats import nonpersistent_stats
 from pybroker.admin.rates import Rates
 from pybroker.admin.routing import TOPIC, flag, partitioned_metadata, route, topic_of
@@ -15,9 +16,7 @@ from pybroker.admin.topic_stats import (
     PARTS_A_TURN,
     Stats,
     Wanted,
-    internal_stats,
     merged_stats,
-    no_internal_stats,
     topic_stats,
 )
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic

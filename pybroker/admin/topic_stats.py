@@ -86,7 +86,6 @@ _MERGED_BY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "backlogQuotaLimitTime": max,
     "topicEpoch": lambda left, _: left,
 }
-_NO_LEDGER: Final = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,54 +273,6 @@ def producer_stats(producer: Producer, topic: TopicName, rates: Rates) -> Stats:
     }
 
 
-def internal_stats(topic: Topic) -> Stats:
-    ledgers = [
-        {
-            "ledgerId": ledger.ledger_id,
-            "entries": ledger.entries,
-            "size": ledger.size_bytes,
-            "offloaded": False,
-            **_damage(topic, ledger.ledger_id),
-        }
-        for ledger in topic.ledger.ledgers()
-    ]
-    return {
-        "numberOfEntries": sum(ledger["entries"] for ledger in ledgers),
-        "totalSize": topic.ledger.total_size_bytes,
-        "currentLedgerEntries": ledgers[-1]["entries"],
-        "currentLedgerSize": ledgers[-1]["size"],
-        "lastConfirmedEntry": str(topic.ledger.last_confirmed),
-        "state": "LedgerOpened",
-        "ledgers": ledgers,
-        "cursors": {
-            name: _cursor(subscription, topic) for name, subscription in topic.subscriptions.items()
-        },
-        "schemaLedgers": [],
-        "compactedLedger": _NO_LEDGER,
-    }
-
-
-def no_internal_stats() -> Stats:
-    """Of a topic that has no log."""
-    return {
-        "numberOfEntries": 0,
-        "totalSize": 0,
-        "currentLedgerEntries": 0,
-        "currentLedgerSize": 0,
-        "lastConfirmedEntry": None,
-        "ledgers": [],
-        "cursors": {},
-        "schemaLedgers": [],
-        "compactedLedger": _NO_LEDGER,
-    }
-
-
-def _damage(topic: Topic, ledger_id: int) -> Stats:
-    """Ours: the entries that are known not to be readable."""
-    damaged = topic.ledger.damaged(ledger_id)
-    return {} if damaged is None else {"damaged": {"from": damaged[0], "to": damaged[1]}}
-
-
 def merged_stats(partitions: Iterable[Stats]) -> Stats:
     """Numbers added, subscriptions merged by name, everything else from the first partition."""
     merged: Stats = {}
@@ -346,20 +297,6 @@ def _is_number(value: object) -> bool:
 
 def iso_time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-
-
-def _cursor(subscription: Subscription, topic: Topic) -> Stats:
-    cursor = subscription.cursor
-    return {
-        "markDeletePosition": str(cursor.mark_delete_position),
-        "readPosition": str(subscription.read_position),
-        "totalNonContiguousDeletedMessagesRange": cursor.unacked_ranges_count,
-        "numberOfEntriesSinceFirstNotAckedMessage": cursor.backlog(topic.ledger.last_confirmed),
-        "cursorLedger": -1,
-        "cursorLedgerLastEntry": -1,
-        "state": "Open",
-        "properties": {},
-    }
 
 
 def traffic_in(counter: tuple[str, ...], source: ServedTopic | Producer, rates: Rates) -> Stats:

@@ -6,16 +6,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
 
+from managed_ledger.position import Position
 from pybroker.admin.finding import existing
-from pybroker.admin.routing import read_json, route, topic_of
+from pybroker.admin.ledger_stats import log_stats
+from pybroker.admin.routing import number, read_json, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
-from pybroker.errors import SubscriptionNotFound, TransactionNotFound
-from pybroker.names import COORDINATOR_ASSIGN, TxnId
+from pybroker.errors import ServiceNotReady, SubscriptionNotFound, TransactionNotFound
+from pybroker.names import COORDINATOR_ASSIGN, TxnId, pending_ack_log
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.transaction.metadata_store import TransactionMetadata
 from pybroker.transaction.participants import Retry
+from pybroker.transaction.transaction_log import log_name
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
 _BASE: Final = "/admin/v3/transactions"
@@ -37,11 +40,19 @@ class TransactionRoutes:
             route("GET", f"{_BASE}/coordinators", self.coordinators),
             route("POST", f"{_BASE}/transactionCoordinator/replicas", self.raise_count),
             route("GET", f"{_BASE}/coordinatorStats", self.coordinator_stats),
+            route("GET", f"{_BASE}/coordinatorInternalStats/{{most:int}}", self.coordinator_log),
             route("GET", f"{_BASE}/slowTransactions/{{timeout_ms:int}}", self.slow),
             route("GET", f"{_BASE}/transactionMetadata/{_TXN}", self.metadata),
             route("GET", f"{_BASE}/transactionBufferStats/{_TOPIC}", self.buffer_stats),
+            route("GET", f"{_BASE}/transactionBufferInternalStats/{_TOPIC}", self.buffer_internal),
             route("GET", f"{_BASE}/transactionInBufferStats/{_TOPIC}/{_TXN}", self.in_buffer),
             route("GET", f"{_BASE}/pendingAckStats/{subscription}", self.pending_ack_stats),
+            route("GET", f"{_BASE}/pendingAckInternalStats/{subscription}", self.pending_ack_log),
+            route(
+                "GET",
+                f"{_BASE}/positionStatsInPendingAck/{subscription}/{{ledger:int}}/{{entry:int}}",
+                self.position_in_pending_ack,
+            ),
             route(
                 "GET",
                 f"{_BASE}/transactionInPendingAckStats/{subscription}/{_TXN}",
@@ -72,6 +83,16 @@ class TransactionRoutes:
         chosen = await self._chosen(request)
         stats = {str(c.coordinator_id): _coordinator_stats(c) for c in chosen}
         return next(iter(stats.values())) if "coordinatorId" in request.query_params else stats
+
+    async def coordinator_log(self, request: Request) -> Stats:
+        coordinator = await self._coordinators.get(request.path_params["most"])
+        return {"transactionLogStats": self._log(log_name(coordinator.coordinator_id))}
+
+    def _log(self, name: str) -> Stats:
+        ledger = self._services.ledgers.opened(name)
+        if ledger is None:
+            raise ServiceNotReady(f"{name} is being opened: try again")
+        return log_stats(ledger)
 
     async def slow(self, request: Request) -> Stats:
         """Transactions that are open for at least so many milliseconds, by id."""
@@ -138,6 +159,16 @@ class TransactionRoutes:
             "ongoingTxnSize": topic.buffer.open_count,
         }
 
+    async def buffer_internal(self, request: Request) -> Stats:
+        """Snapshots are records of the metadata store here, not a topic of the namespace's."""
+        await self._topic(request)
+        return {
+            "snapshotType": "Single",
+            "singleSnapshotSystemTopicInternalStats": None,
+            "segmentInternalStats": None,
+            "segmentIndexInternalStats": None,
+        }
+
     async def in_buffer(self, request: Request) -> Stats:
         return _in(await self._topic(request), _txn_id(request))
 
@@ -146,6 +177,20 @@ class TransactionRoutes:
         if pending is None:
             return {"state": "None", "ongoingTxnSize": 0}
         return {"state": "Ready", "ongoingTxnSize": len(pending.stats())}
+
+    async def pending_ack_log(self, request: Request) -> Stats:
+        subscription = await self._subscription(request)
+        if subscription.pending_acks is None:
+            raise TransactionNotFound(f"{subscription} never saw a transaction: it has no log")
+        name = pending_ack_log(topic_of(request), subscription.name)
+        return {"pendingAckLogStats": self._log(name)}
+
+    async def position_in_pending_ack(self, request: Request) -> Stats:
+        """With ?batchIndex=N: of one message of a batch."""
+        topic, subscription = await self._topic(request), await self._subscription(request)
+        position = Position(request.path_params["ledger"], request.path_params["entry"])
+        index = number(request, "batchIndex", default=-1)
+        return {"state": _state_of(topic, subscription, position, index)}
 
     async def in_pending_ack(self, request: Request) -> Stats:
         txn_id = _txn_id(request)
@@ -166,6 +211,23 @@ class TransactionRoutes:
 
     async def _topic(self, request: Request) -> Topic:
         return await existing(self._topics, topic_of(request))
+
+
+def _state_of(topic: Topic, subscription: Subscription, position: Position, index: int) -> str:
+    """Apache Pulsar's PositionInPendingAckStats.State."""
+    pending, cursor = subscription.pending_acks, subscription.cursor
+    if cursor.is_deleted(position):
+        return "MarkDelete"
+    if not topic.ledger.has_entry(position):
+        return "InvalidPosition"
+    if pending is None:
+        return "NotInPendingAck"
+    cumulative = pending.cumulative_position
+    if pending.is_pending(*position) or (cumulative is not None and position <= cumulative):
+        return "PendingAck"
+    indexes = pending.pending_indexes(position)
+    is_held = 0 <= index < indexes.bit_length() and indexes >> index & 1
+    return "PendingAck" if is_held else "NotInPendingAck"
 
 
 def _txn_id(request: Request) -> TxnId:

@@ -1,0 +1,128 @@
+"""What the admin API says of managed ledgers: ManagedLedgerInternalStats, alone and in others."""
+
+from typing import Any, Final
+
+from managed_ledger.cursor import ManagedCursor
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.ledger_metadata import LedgerInfo
+from pybroker.admin.topic_stats import iso_time
+from pybroker.broker.topic import Topic
+
+Stats = dict[str, Any]
+
+_NO_LEDGER: Final = {
+    "ledgerId": -1,
+    "entries": -1,
+    "size": -1,
+    "offloaded": False,
+    "underReplicated": False,
+}
+# What has no meaning where nothing is read ahead for a cursor, and cursors are not ledgers.
+_CURSOR_WITHOUT: Final[Stats] = {
+    "waitingReadOp": False,
+    "pendingReadOps": 0,
+    "messagesConsumedCounter": 0,
+    "cursorLedger": -1,
+    "cursorLedgerLastEntry": -1,
+    "lastLedgerSwitchTimestamp": None,
+    "subscriptionHavePendingRead": False,
+    "subscriptionHavePendingReplayRead": False,
+    "state": "Open",
+    "properties": {},
+}
+_RANGES_SHOWN: Final = 100
+_TOPIC_WITHOUT: Final = {"schemaLedgers": [], "compactedLedger": _NO_LEDGER}
+
+
+def internal_stats(topic: Topic) -> Stats:
+    """PersistentTopicInternalStats."""
+    stats = ledger_stats(topic.ledger)
+    for name, subscription in topic.subscriptions.items():
+        stats["cursors"][name] = _cursor(subscription.cursor, topic.ledger) | {
+            "readPosition": str(subscription.read_position),
+            "active": bool(subscription.consumers),
+        }
+    return stats | _TOPIC_WITHOUT
+
+
+def no_internal_stats() -> Stats:
+    """Of a topic that has no log."""
+    return {
+        "numberOfEntries": 0,
+        "totalSize": 0,
+        "currentLedgerEntries": 0,
+        "currentLedgerSize": 0,
+        "lastConfirmedEntry": None,
+        "ledgers": [],
+        "cursors": {},
+        **_TOPIC_WITHOUT,
+    }
+
+
+def ledger_stats(ledger: ManagedLedger) -> Stats:
+    """ManagedLedgerInternalStats."""
+    ledgers = [_ledger(ledger, info) for info in ledger.ledgers()]
+    return {
+        "entriesAddedCounter": sum(info["entries"] for info in ledgers),
+        "numberOfEntries": sum(info["entries"] for info in ledgers),
+        "totalSize": ledger.total_size_bytes,
+        "currentLedgerEntries": ledgers[-1]["entries"],
+        "currentLedgerSize": ledgers[-1]["size"],
+        "lastLedgerCreatedTimestamp": iso_time(ledger.created_at_ms),
+        "lastLedgerCreationFailureTimestamp": None,
+        "waitingCursorsCount": 0,
+        "pendingAddEntriesCount": 0,
+        "lastConfirmedEntry": str(ledger.last_confirmed),
+        "state": "LedgerOpened",
+        "ledgers": ledgers,
+        "cursors": {name: _cursor(cursor, ledger) for name, cursor in ledger.cursors.items()},
+        "properties": dict(ledger.properties),
+    }
+
+
+def log_stats(ledger: ManagedLedger) -> Stats:
+    """TransactionLogStats."""
+    return {"managedLedgerName": ledger.name, "managedLedgerInternalStats": ledger_stats(ledger)}
+
+
+def _ledger(ledger: ManagedLedger, info: LedgerInfo) -> Stats:
+    return {
+        "ledgerId": info.ledger_id,
+        "entries": info.entries,
+        "size": info.size_bytes,
+        "offloaded": False,
+        "underReplicated": False,
+        **_damage(ledger, info.ledger_id),
+    }
+
+
+def _damage(ledger: ManagedLedger, ledger_id: int) -> Stats:
+    """Ours: the entries that are known not to be readable."""
+    damaged = ledger.damaged(ledger_id)
+    return {} if damaged is None else {"damaged": {"from": damaged[0], "to": damaged[1]}}
+
+
+def _cursor(cursor: ManagedCursor, ledger: ManagedLedger) -> Stats:
+    return {
+        **_CURSOR_WITHOUT,
+        "markDeletePosition": str(cursor.mark_delete_position),
+        "readPosition": str(ledger.next_position(cursor.mark_delete_position.after)),
+        "individuallyDeletedMessages": _acknowledged(cursor, ledger),
+        "totalNonContiguousDeletedMessagesRange": cursor.unacked_ranges_count,
+        "numberOfEntriesSinceFirstNotAckedMessage": cursor.backlog(ledger.last_confirmed),
+        "active": False,
+    }
+
+
+def _acknowledged(cursor: ManagedCursor, ledger: ManagedLedger) -> str:
+    """The ranges behind the mark-delete position, as (before..last]; of very many, the first."""
+    mark, found = cursor.mark_delete_position, list[str]()
+    for info in ledger.ledgers():
+        if info.ledger_id < mark.ledger_id or not info.entries:
+            continue
+        first = mark.entry_id + 1 if info.ledger_id == mark.ledger_id else 0
+        for start, end in cursor.deleted_within(info.ledger_id, first, info.entries - 1):
+            if len(found) == _RANGES_SHOWN:
+                return f"[{','.join(found)},…]"
+            found.append(f"({info.ledger_id}:{start - 1}..{info.ledger_id}:{end}]")
+    return f"[{','.join(found)}]"
