@@ -8,6 +8,7 @@ from starlette.types import ASGIApp
 
 from pybroker.admin.authenticated import Authenticated
 from pybroker.admin.broker_routes import BrokerRoutes
+from pybroker.admin.broker_stats_routes import BrokerStatsRoutes
 from pybroker.admin.bundle_routes import BundleRoutes
 from pybroker.admin.cluster_routes import ClusterRoutes
 from pybroker.admin.guard import Guard
@@ -31,6 +32,7 @@ from pybroker.errors import PulsarError
 
 AREAS = (
     BrokerRoutes,
+    BrokerStatsRoutes,
     ClusterRoutes,
     ResourceRoutes,
     TenantRoutes,

@@ -6,6 +6,7 @@ from contextlib import closing
 import httpx
 import pytest
 
+import pybroker.testing
 from pybroker.client import Client
 from pybroker.testing import RunningBroker
 
@@ -195,3 +196,32 @@ def test_nothing_is_configured_while_the_broker_runs(admin: httpx.Client) -> Non
 
 def test_a_broker_within_another_process_is_not_shut_down_from_outside(admin: httpx.Client) -> None:
     assert admin.post("/admin/v2/brokers/shutdown").status_code == 405
+
+
+def test_the_stats_of_all_topics_come_by_namespace(
+    admin: httpx.Client, namespace: str, topic: str
+) -> None:
+    stats = admin.get("/admin/v2/broker-stats/topics").json()
+    (found,) = stats[namespace][WHOLE]["persistent"].values()
+    assert found["storageSize"] == 0
+    assert f"persistent://{topic}" in stats[namespace][WHOLE]["persistent"]
+
+
+def test_a_broker_without_topics_has_no_stats_of_topics() -> None:
+    with pybroker.testing.broker(http=True) as broker:
+        assert httpx.get(f"{broker.admin_url}/admin/v2/broker-stats/topics").json() == {}
+
+
+def test_the_broker_tells_of_its_load(
+    admin: httpx.Client, admin_broker: RunningBroker, namespace: str
+) -> None:
+    report = admin.get("/admin/v2/broker-stats/load-report").json()
+    assert f"{namespace}/{WHOLE}" in report["bundles"]
+    assert report["pulsarServiceUrl"] == admin_broker.service_url
+    (metrics,) = admin.get("/admin/v2/broker-stats/metrics").json()
+    assert metrics["metrics"]["brk_topics_count"] == report["numTopics"]
+    assert admin.get("/admin/v2/broker-stats/mbeans").json() == []
+    assert admin.get("/admin/v2/broker-stats/bookieops").json() == {}
+    assert admin.get("/admin/v2/broker-stats/allocator-stats/default").json() == {}
+    available = f"/admin/v2/broker-stats/broker-resource-availability/{namespace}"
+    assert len(admin.get(available).json()) == 1

@@ -1,0 +1,111 @@
+"""Statistics of the whole broker: of all its topics, and what balances load between brokers, of
+which there is one.
+"""
+
+import json
+import resource
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from pybroker.admin.rates import Rates
+from pybroker.admin.routing import namespace_of, route
+from pybroker.admin.services import AdminServices
+from pybroker.admin.topic_stats import PARTS_A_TURN, Stats, Wanted, topic_stats
+from pybroker.broker.topic import Topic
+from pybroker.runtime import Pace
+from pybroker.version import version
+
+_BASE: Final = "/admin/v2/broker-stats"
+_WHOLE: Final = "0x00000000_0xffffffff"  # a namespace's only bundle
+
+
+class BrokerStatsRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._services = services
+        self._rates = Rates(services.clock)
+
+    def routes(self) -> list[Route]:
+        return [
+            route("GET", f"{_BASE}/topics", self.topics),
+            route("GET", f"{_BASE}/metrics", self.metrics),
+            route("GET", f"{_BASE}/mbeans", self.nothing),
+            route("GET", f"{_BASE}/bookieops", self.no_fields),
+            route("GET", f"{_BASE}/allocator-stats/{{allocator:segment}}", self.no_fields),
+            route("GET", f"{_BASE}/load-report", self.load_report),
+            route(
+                "GET",
+                f"{_BASE}/broker-resource-availability/{{tenant:segment}}/{{namespace:segment}}",
+                self.availability,
+            ),
+        ]
+
+    async def topics(self, _: Request) -> Response:
+        """{namespace: {bundle: {"persistent": {topic: stats}}}} of the topics in memory."""
+        return StreamingResponse(self._topics_as_json(), media_type="application/json")
+
+    async def _topics_as_json(self) -> AsyncIterator[str]:
+        """A topic at a time: there may be very many."""
+        by_namespace: dict[str, list[Topic]] = {}
+        for topic in self._services.topics.loaded():
+            by_namespace.setdefault(topic.name.namespace_name, []).append(topic)
+        pace, before = Pace(PARTS_A_TURN), "{"
+        for namespace, topics in sorted(by_namespace.items()):
+            yield f'{before}{json.dumps(namespace)}:{{"{_WHOLE}":{{"persistent":'
+            inner = "{"
+            for topic in topics:
+                stats = await self._stats(topic, pace)
+                yield f"{inner}{json.dumps(str(topic.name))}:{json.dumps(stats)}"
+                inner = ","
+            yield "}}}"
+            before = ","
+        yield "{}" if before == "{" else "}"
+
+    async def _stats(self, topic: Topic, pace: Pace) -> Stats:
+        now_ms = self._services.clock.now_ms()
+        return await topic_stats(topic, self._rates, now_ms, pace, Wanted(hashes=False))
+
+    async def metrics(self, _: Request) -> list[dict[str, Any]]:
+        """What /metrics says of the broker, in Apache Pulsar's older form."""
+        services = self._services
+        counts = {
+            "brk_connections_count": services.connections(),
+            "brk_topics_count": len(services.topics.loaded()),
+            "brk_memory_most_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+        return [{"metrics": counts, "dimensions": {"broker": services.broker_id}}]
+
+    async def nothing(self, _: Request) -> list[Any]:
+        """There is no Java virtual machine to tell of."""
+        return []
+
+    async def no_fields(self, _: Request) -> dict[str, Any]:
+        """No bookies, and no allocator, to tell of."""
+        return {}
+
+    async def load_report(self, _: Request) -> dict[str, Any]:
+        """LocalBrokerData, as far as one broker alone has something to say."""
+        services = self._services
+        return {
+            "webServiceUrl": services.admin_url,
+            "pulsarServiceUrl": services.service_url,
+            "brokerVersionString": version(),
+            "persistentTopicsEnabled": True,
+            "nonPersistentTopicsEnabled": True,
+            "numTopics": len(services.topics.loaded()),
+            "numBundles": len(self._namespaces()),
+            "bundles": [f"{namespace}/{_WHOLE}" for namespace in self._namespaces()],
+            "lastUpdate": services.clock.now_ms(),
+        }
+
+    async def availability(self, request: Request) -> dict[str, Any]:
+        """Which brokers could take the namespace: this one."""
+        self._services.topics.tenants.check_namespace(namespace_of(request))
+        return {self._services.broker_id: {"resourceId": self._services.admin_url}}
+
+    def _namespaces(self) -> list[str]:
+        tenants = self._services.topics.tenants
+        return [n for tenant in tenants.tenants() for n in tenants.namespaces(tenant)]
