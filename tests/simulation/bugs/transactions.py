@@ -7,7 +7,9 @@ from unittest.mock import patch
 
 from managed_ledger.position import Position
 from managed_ledger.storage.journal_writer import JournalWriter
+from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.errors import InvalidTxnStatus
+from pybroker.names import TopicName
 from pybroker.transaction.metadata_store import TransactionMetadataStore
 from pybroker.transaction.open_transactions import OpenTransactions
 from pybroker.transaction.outcome_window import OutcomeWindow
@@ -93,6 +95,23 @@ def max_read_position_moved_early() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def left_open_and_not_asked_about() -> Iterator[None]:
+    """A topic that is not loaded counts as having followed an end; and what it finds open when it
+    is, it waits for.
+    """
+
+    def on_a_loaded_one(self: LocalParticipants, topic: str, end: Any) -> Any:
+        serving = self._topics.serving(TopicName.parse(topic))
+        return None if serving is None else end(serving)
+
+    with (
+        patch.object(LocalParticipants, "_on", on_a_loaded_one),
+        patch.object(TransactionBuffer, "_settle", lambda self, txn_id: None),
+    ):
+        yield
+
+
 BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "receipt-before-the-fsync": receipt_before_the_fsync,
     "marker-skipped": marker_skipped,
@@ -100,5 +119,6 @@ BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "outcome-dropped": outcome_dropped,
     "outcomes-forgotten-at-recovery": outcomes_forgotten_at_recovery,
     "opposite-end-answered": opposite_end_answered,
+    "left-open-and-not-asked-about": left_open_and_not_asked_about,
     "max-read-position-moved-early": max_read_position_moved_early,
 }
