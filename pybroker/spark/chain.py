@@ -11,17 +11,15 @@ cursor, though something must be there: that is waited for.
 """
 
 from collections.abc import Collection, Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from pybroker.client import Transaction
 from pybroker.errors import ServiceNotReady
 from pybroker.names import TxnId
 from pybroker.spark.marker import Marker
-from pybroker.spark.offsets import CursorName, Position
+from pybroker.spark.offsets import EARLIEST, CursorName, Position
 from pybroker.spark.session import Session
-from pybroker.spark.writing.notes import NoteBook, abort_all
-
-_EARLIEST: Final = Position(-1, -1)
+from pybroker.spark.writing.notes import NoteBook, abort_all, batch_notes
 
 
 class Link(NamedTuple):
@@ -65,14 +63,18 @@ class Chain:
     def committed(self, link: Link) -> None:
         self._newest = link
 
-    def notes(self, session: Session) -> NoteBook:
-        """Where transactions are noted that belong to the batch behind the newest marker."""
-        return NoteBook(self._topic(session), self._query_id)
+    def notes(self, session: Session, batch_id: int) -> NoteBook:
+        """Where the transactions of a batch are noted."""
+        return batch_notes(self._topic(session), self._query_id, batch_id)
 
-    def abort_others(self, session: Session, wanted: Collection[TxnId]) -> None:
-        """What is noted and neither wanted nor committed: nobody goes on with it."""
+    def noted(self, session: Session, batch_id: int) -> list[TxnId]:
+        """Of a batch that is the newest marker's, or behind it."""
         assert self._newest is not None
-        noted = self.notes(session).noted(session, self._newest.position)
+        return list(self.notes(session, batch_id).noted(session, self._newest.position))
+
+    def abort_others(self, session: Session, batch_id: int, wanted: Collection[TxnId]) -> None:
+        """What is noted and neither wanted nor committed: nobody goes on with it."""
+        noted = self.noted(session, batch_id)
         abort_all(session, [txn_id for txn_id in noted if txn_id not in wanted])
 
     def _find(self, session: Session) -> Link | None:
@@ -95,7 +97,7 @@ class Chain:
         return found
 
     def _has_link_up_to(self, session: Session, cursor: Position) -> bool:
-        return any(link.position <= cursor for link in self._links(session, _EARLIEST, cursor))
+        return any(link.position <= cursor for link in self._links(session, EARLIEST, cursor))
 
     def _links(
         self, session: Session, after: Position, up_to: Position | None = None

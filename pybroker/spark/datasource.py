@@ -4,12 +4,18 @@ The options are of one table (pybroker.spark.options); each way of use takes tho
 """
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from pybroker.spark.options import Mode, chosen
 from pybroker.spark.reading import SCHEMA
 from pybroker.spark.source import PulsarStreamReader
+from pybroker.spark.writing.sink import Plan, PulsarBatchWriter, PulsarStreamWriter
 
 
 def register(spark: SparkSession) -> None:
@@ -31,3 +37,9 @@ class PulsarDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return PulsarStreamReader(chosen(self.options, Mode.READ_STREAM))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return PulsarBatchWriter(Plan(chosen(self.options, Mode.WRITE), schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return PulsarStreamWriter(Plan(chosen(self.options, Mode.WRITE_STREAM), schema, overwrite))

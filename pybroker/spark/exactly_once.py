@@ -279,7 +279,7 @@ class ExactlyOnce:
         publish_entries(session, written, txn)
         attempts = accepted(written)
         if job.max_driver_bytes is not None:
-            self._chain_of(work).abort_others(session, attempts)
+            self._chain_of(work).abort_others(session, work.batch_id, attempts)
         return attempts
 
     def _job(self, session: Session, work: Work, txn: Transaction) -> Job:
@@ -287,7 +287,7 @@ class ExactlyOnce:
         return Job(
             partial(self.options.connect, self.options.service_url),
             txn.txn_id,
-            self._chain_of(work).notes(session),
+            self._chain_of(work).notes(session, work.batch_id),
             self.options.transaction_timeout_ms,
             DRIVER_BYTES_OF_A_TASK if by_executors else None,
         )

@@ -28,6 +28,9 @@ class Position(NamedTuple):
         return cls(int(ledger_id), int(entry_id))
 
 
+EARLIEST: Final = Position(-1, -1)
+
+
 class Span(NamedTuple):
     """The entries of a partition behind `after`, up to and including `to`."""
 

@@ -166,6 +166,15 @@ OPTIONS: Final = (
     Option("waitingForNonExistedTopic", Mode.READS, boolean, False),
     Option("allowDifferentTopicSchemas", Mode.READS, boolean, False),
     # Writing.
+    Option("controlTopic", Mode.WRITES, text, aliases=("control_topic",)),
+    Option("transactionTimeoutMs", Mode.WRITES, whole, 600_000, ("transaction_timeout_ms",)),
+    Option("maxDriverBytesPerTask", Mode.WRITES, whole, 64 * 1024),
+    Option(
+        "pulsar.producer.compressionType",
+        Mode.WRITES,
+        one_of("none", "lz4", "zlib", "zstd", "snappy"),
+        "none",
+    ),
     # Spark's own, which it hands to the sink with the others.
     Option("checkpointLocation", Mode.WRITE_STREAM, text),
     # How to tune the official Java client: there is none here.

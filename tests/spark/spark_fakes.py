@@ -10,8 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pybroker.client import InitialPosition, MessageId
-from pybroker.errors import InvalidTxnStatus, TransactionConflict, TransactionNotFound
+from pybroker.client import EncodedBatch, InitialPosition, MessageId, Result
+from pybroker.errors import (
+    InvalidTxnStatus,
+    PulsarError,
+    TransactionConflict,
+    TransactionNotFound,
+)
 from pybroker.names import TxnId
 
 LEDGER = 1
@@ -227,6 +232,17 @@ class FakeProducer:
         name = f"publish {self.topic}" if txn is None else f"send {self.topic}"
         self.broker.act(name, lambda: self._store(data, txn))
         return message_id(len(self.broker.topic(self.topic).entries) - 1)
+
+    def send_batch_async(
+        self,
+        batch: EncodedBatch,
+        callback: Callable[[object, MessageId | None], None],
+        txn: FakeTransaction | None = None,
+    ) -> None:
+        try:
+            callback(Result.Ok, self.send(batch.payload, txn))
+        except PulsarError as error:
+            callback(error, None)
 
     def _store(self, data: bytes, txn: FakeTransaction | None) -> None:
         if txn is not None:

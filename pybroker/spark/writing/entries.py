@@ -73,7 +73,9 @@ class EntryEncoder:
             rows.column("event_time"),
             rows.column("properties"),
         )
-        topics = rows.column("topic").dictionary_encode()
+        topics = rows.column("topic")
+        if not pa.types.is_dictionary(topics.type):
+            topics = topics.dictionary_encode()
         topic_indices = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         parts = rows.column("part").to_numpy(zero_copy_only=False).astype(np.int64)
         names = topics.dictionary.to_pylist()

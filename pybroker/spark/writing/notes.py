@@ -44,6 +44,10 @@ class NoteBook(NamedTuple):
         return TxnId(most, least)
 
 
+def batch_notes(topic: str, query_id: str, batch_id: int) -> NoteBook:
+    return NoteBook(topic, f"{query_id}/{batch_id}")
+
+
 def end(session: Session, txn_id: TxnId) -> None:
     """Aborts the transaction, or waits for the commit that it had begun."""
     txn = session.client.attach_transaction(txn_id)

@@ -1,0 +1,121 @@
+"""The end of a job of `df.write`: all of it becomes visible by one decision, or nothing.
+
+The job's transaction was begun before its tasks were. Its commit is asked for until its outcome is
+known: asking twice is safe. If it turns out that it was aborted (by its timeout, say) nothing of
+the job was seen, and another transaction takes its place, as long as the attempts' are still open.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from pybroker.client import AlreadyClosed, ConnectError, Timeout, TransactionOutcomeUnknown
+from pybroker.errors import (
+    InvalidTxnStatus,
+    PulsarError,
+    ServiceNotReady,
+    TransactionCoordinatorNotFound,
+)
+from pybroker.names import TxnId
+from pybroker.spark.offsets import EARLIEST
+from pybroker.spark.session import PATIENCE_S, PAUSE_S, Session
+from pybroker.spark.writing.attempt import Job, Written
+from pybroker.spark.writing.committing import accepted, publish_entries
+from pybroker.spark.writing.notes import abort_all
+
+log = logging.getLogger("pybroker.spark")
+
+_MAY_HEAL: Final = (
+    AlreadyClosed,
+    ConnectError,
+    ServiceNotReady,
+    Timeout,
+    TransactionCoordinatorNotFound,
+    TransactionOutcomeUnknown,
+)
+_TRANSACTIONS: Final = 3
+
+Pause = Callable[[float], None]
+
+
+class JobEnd:
+    def __init__(
+        self,
+        job: Job,
+        written: Sequence[Written],
+        pause: Pause = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._job = job
+        self._written = written
+        self._pause = pause
+        self._clock = clock
+        self._txn_id = job.txn_id
+        # Whether the transaction has been asked to commit: from then on its outcome counts.
+        self._asked = False
+        self._transactions = 1
+
+    def commit(self) -> None:
+        """Returns when the job is visible. Raises what keeps it from that; then nothing of it is,
+        or, with TransactionOutcomeUnknown, nobody knows."""
+        give_up_at = self._clock() + PATIENCE_S
+        while True:
+            try:
+                self._with_session(self._attempt)
+                return
+            except InvalidTxnStatus:
+                if self._transactions >= _TRANSACTIONS:
+                    raise
+                self._transactions += 1
+                self._with_session(self._begin_again)
+            except _MAY_HEAL as error:
+                log.warning("The job of transaction %s: %s", self._job.txn_id, error)
+                if self._clock() >= give_up_at:
+                    raise
+                self._pause(PAUSE_S)
+
+    def _attempt(self, session: Session) -> None:
+        attempts = accepted(self._written)
+        txn = session.client.attach_transaction(self._txn_id)
+        if not self._asked:
+            self._abort_others(session, attempts)
+            try:
+                publish_entries(session, self._written, txn)
+            except BaseException:
+                self._begin_again(session)
+                raise
+            self._asked = True
+        txn.commit(together_with=attempts)
+
+    def _begin_again(self, session: Session) -> None:
+        with contextlib.suppress(PulsarError):
+            session.client.attach_transaction(self._txn_id).abort()
+        timeout_ms = self._job.transaction_timeout_ms
+        self._txn_id = session.client.new_transaction(timeout_ms, beside=self._job.txn_id).txn_id
+        self._asked = False
+
+    def abort(self) -> None:
+        """As far as it can be done: what is left open times out."""
+        with contextlib.suppress(PulsarError):
+            self._with_session(self._abort)
+
+    def _abort(self, session: Session) -> None:
+        abort_all(session, [self._job.txn_id, *accepted(self._written)])
+        self._abort_others(session, ())
+
+    def _abort_others(self, session: Session, wanted: Collection[TxnId]) -> None:
+        """Attempts that nobody accepted; without the note book they time out."""
+        if self._job.max_driver_bytes is None:
+            return
+        with contextlib.suppress(PulsarError):
+            noted = self._job.notes.noted(session, EARLIEST)
+            abort_all(session, [txn_id for txn_id in noted if txn_id not in wanted])
+
+    def _with_session(self, action: Callable[[Session], None]) -> None:
+        session = Session(self._job.connect())
+        try:
+            action(session)
+        finally:
+            session.close()

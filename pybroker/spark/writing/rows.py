@@ -1,0 +1,132 @@
+"""A DataFrame's columns, and which part of a message each of them is.
+
+The names are the pulsar-spark connector's: `__topic`, `__key`, `__eventTime` and
+`__messageProperties`; other columns that begin with two underscores are what a reader adds, and are
+left out. With a column `value` of text or bytes the message is that, and the plain names `topic`,
+`key`, `event_time` and `properties` do as well. Without one, all other columns together are it.
+
+The option `topic` comes before a column of that name, as everywhere in Spark.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from pybroker.errors import NotAllowed
+
+_TEXT: Final = (StringType, BinaryType)
+_TIME: Final = (TimestampType, TimestampNTZType, LongType)
+_KINDS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
+    "topic": (StringType,),
+    "key": _TEXT,
+    "event_time": _TIME,
+    "properties": (MapType,),
+}
+_CONNECTORS: Final = {
+    "__topic": "topic",
+    "__key": "key",
+    "__eventTime": "event_time",
+    "__messageProperties": "properties",
+}
+# What our own source hands out beside these.
+_READ_ONLY: Final = ("message_id", "publish_time")
+_ARROW: Final = {
+    "topic": pa.string(),
+    "key": pa.large_binary(),
+    "event_time": pa.int64(),
+    "properties": pa.map_(pa.string(), pa.string()),
+}
+
+
+class Rows(NamedTuple):
+    """Where a message's parts are in a DataFrame; travels to executors."""
+
+    topic: str | None
+    # Part of a message -> the column that has it.
+    parts: Mapping[str, str]
+    # Those that are the message: `value` alone, or a structure's.
+    values: tuple[str, ...]
+    is_raw: bool
+
+    def columns(self, batch: pa.RecordBatch, part: int, value: pa.Array) -> pa.RecordBatch:
+        """As EntryEncoder takes them. Raises NotAllowed for a row without a topic."""
+        count = batch.num_rows
+        arrays = {
+            "topic": self._topics(batch),
+            "part": pa.array(np.full(count, part, np.int32)),
+            "value": value,
+            "key": self._part(batch, "key"),
+            "event_time": self._event_times(batch),
+            "properties": self._part(batch, "properties"),
+        }
+        return pa.RecordBatch.from_pydict(arrays)
+
+    def _topics(self, batch: pa.RecordBatch) -> pa.Array:
+        if self.topic is not None:
+            indices = pa.array(np.zeros(batch.num_rows, np.int32))
+            return pa.DictionaryArray.from_arrays(indices, pa.array([self.topic]))
+        topics = batch.column(self.parts["topic"])
+        if topics.null_count:
+            raise NotAllowed(f"A row has no topic: its column {self.parts['topic']} is null")
+        return topics.cast(pa.string()).dictionary_encode()
+
+    def _part(self, batch: pa.RecordBatch, part: str) -> pa.Array:
+        if part not in self.parts:
+            return pa.nulls(batch.num_rows, _ARROW[part])
+        return batch.column(self.parts[part]).cast(_ARROW[part])
+
+    def _event_times(self, batch: pa.RecordBatch) -> pa.Array:
+        if "event_time" not in self.parts:
+            return pa.nulls(batch.num_rows, pa.int64())
+        times = batch.column(self.parts["event_time"])
+        if pa.types.is_timestamp(times.type):
+            microseconds = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
+            return pc.divide(microseconds, 1000)
+        return times
+
+
+def rows_of(schema: StructType, topic: str | None) -> Rows:
+    """Raises NotAllowed."""
+    kinds = {field.name: field.dataType for field in schema.fields}
+    is_raw = isinstance(kinds.get("value"), _TEXT)
+    found: dict[str, str] = {}
+    values = []
+    for name in kinds:
+        part = _CONNECTORS.get(name) or (name if is_raw and name in _KINDS else None)
+        if part is not None:
+            _check(name, kinds[name], part, found)
+            found[part] = name
+        elif not name.startswith("__") and not (is_raw and name in _READ_ONLY):
+            values.append(name)
+    if is_raw and values != ["value"]:
+        others = ", ".join(name for name in values if name != "value")
+        raise NotAllowed(
+            f"Beside the column value, which is the whole message, there are {others}: leave them "
+            "out, or name value something else, and all columns together are the message"
+        )
+    if not values:
+        raise NotAllowed(f"None of the columns {', '.join(kinds)} is the message: call it value")
+    if topic is None and "topic" not in found:
+        raise NotAllowed('format("pulsar") needs the option topic, or a column __topic')
+    return Rows(topic, found, tuple(values), is_raw)
+
+
+def _check(name: str, kind: DataType, part: str, found: Mapping[str, str]) -> None:
+    if part in found:
+        raise NotAllowed(f"The columns {found[part]} and {name} are both the {part}: leave one out")
+    if not isinstance(kind, _KINDS[part]):
+        wanted = " or ".join(each.typeName() for each in _KINDS[part])
+        raise NotAllowed(f"The column {name} is {kind.simpleString()}; it must be {wanted}")

@@ -1,0 +1,165 @@
+"""format("pulsar") written to by a real Spark, local[2]: jobs and streams, whole or not at all."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pybroker.client import Client, InitialPosition
+from pybroker.demo.topics import create_partitioned, read_all
+from pybroker.spark import register
+from pybroker.testing.broker_process import BrokerProcess
+
+pytestmark = pytest.mark.spark
+
+ROWS = 2000
+BY_DRIVER, BY_TASKS = "1000000", "1"
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.sql.shuffle.partitions", "2")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    session = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    register(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    folder = tmp_path_factory.mktemp("broker")
+    config = folder / "broker.conf"
+    config.write_text("brokerDeleteInactiveTopicsEnabled=false\n")
+    with BrokerProcess(folder / "data", ["--config", str(config)]) as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker: BrokerProcess, request: pytest.FixtureRequest) -> str:
+    name = f"persistent://public/default/{request.node.name.replace('_', '-')[:60]}"
+    name = name.replace("[", "-").replace("]", "")
+    create_partitioned(broker.admin_url, name, 3)
+    with Client(broker.service_url) as client:
+        client.subscribe(name, "keep", initial_position=InitialPosition.Earliest)
+    return name
+
+
+def numbers(spark: SparkSession, count: int = ROWS) -> DataFrame:
+    return spark.range(0, count, 1, 2).select(F.col("id").cast("string").alias("value"))
+
+
+def save(frame: DataFrame, broker: BrokerProcess, topic: str, **options: str) -> None:
+    named = {"service.url": broker.service_url, "topic": topic, **options}
+    frame.write.format("pulsar").mode("append").options(**named).save()
+
+
+def read(broker: BrokerProcess, topic: str) -> list[int]:
+    return sorted(int(message.data()) for message in read_all(broker.service_url, [topic]))
+
+
+@pytest.mark.parametrize("max_driver_bytes", [BY_DRIVER, BY_TASKS])
+def test_a_job_writes_each_row_once(spark, broker, topic, max_driver_bytes):
+    save(numbers(spark), broker, topic, maxDriverBytesPerTask=max_driver_bytes)
+    assert read(broker, topic) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("max_driver_bytes", [BY_DRIVER, BY_TASKS])
+def test_nothing_of_a_job_that_fails_is_seen(spark, broker, topic, max_driver_bytes):
+    """One of its tasks has done all its work, and sent it."""
+    is_last = F.col("value") == str(ROWS - 1)
+    broken = numbers(spark).where(F.when(is_last, F.raise_error("broken")).otherwise(True))
+    with pytest.raises(PySparkException):
+        save(broken, broker, topic, maxDriverBytesPerTask=max_driver_bytes)
+    save(numbers(spark, 10), broker, topic)
+    assert read(broker, topic) == list(range(10))
+
+
+def test_a_message_is_what_the_connectors_columns_say(spark, broker, topic):
+    frame = spark.sql(
+        "select 'hello' value, 'k' `__key`, timestamp '2024-01-01 00:00:00 UTC' `__eventTime`,"
+        " map('a', 'b') `__messageProperties`, 'left out' `__messageId`"
+    )
+    save(frame, broker, topic)
+    [message] = read_all(broker.service_url, [topic])
+    assert (message.data(), message.partition_key()) == (b"hello", "k")
+    assert (message.event_timestamp(), message.properties()) == (1704067200000, {"a": "b"})
+
+
+def test_overwriting_is_refused(spark, broker, topic):
+    writer = numbers(spark).write.format("pulsar").mode("overwrite")
+    with pytest.raises(PySparkException, match="adds messages to topics"):
+        writer.options(**{"service.url": broker.service_url, "topic": topic}).save()
+
+
+class Stream:
+    """Counts from a file source, 100 numbers a batch."""
+
+    def __init__(self, spark, broker, topic, folder: Path):
+        self.spark, self.broker, self.topic = spark, broker, topic
+        self.input, self.checkpoint = folder / "input", str(folder / "checkpoint")
+        self.input.mkdir()
+
+    def add(self, first: int, count: int = 100) -> None:
+        lines = "\n".join(str(number) for number in range(first, first + count))
+        (self.input / f"{first:06}.txt").write_text(lines)
+
+    def run(self, **options: str) -> None:
+        """Works off what is there, a file a batch."""
+        source = self.spark.readStream.format("text").option("maxFilesPerTrigger", "1")
+        named = {
+            "service.url": self.broker.service_url,
+            "topic": self.topic,
+            "checkpointLocation": self.checkpoint,
+            "maxDriverBytesPerTask": BY_TASKS,
+            **options,
+        }
+        rows = source.load(str(self.input)).repartition(2)
+        writer = rows.writeStream.format("pulsar").options(**named)
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+
+@pytest.fixture
+def stream(spark, broker, topic, tmp_path) -> Stream:
+    return Stream(spark, broker, topic, tmp_path)
+
+
+def test_a_stream_of_files_is_written_once_over_its_restarts(stream, broker, topic):
+    stream.add(0)
+    stream.add(100)
+    stream.run()
+    stream.add(200)
+    stream.run(maxDriverBytesPerTask=BY_DRIVER)
+    assert read(broker, topic) == list(range(300))
+
+
+def test_a_batch_that_spark_has_not_recorded_is_not_written_again(stream, broker, topic):
+    """As when the driver dies between the commit and Spark's own record of it."""
+    stream.add(0)
+    stream.run()
+    for record in Path(stream.checkpoint, "commits").iterdir():
+        record.unlink()
+    stream.add(100)
+    stream.run()
+    assert read(broker, topic) == list(range(200))
+
+
+def test_a_restored_checkpoint_is_refused(stream, broker, topic):
+    stream.add(0)
+    stream.add(100)
+    stream.run()
+    for folder in ("commits", "offsets"):
+        for record in Path(stream.checkpoint, folder).glob("*1*"):
+            record.unlink()
+    Path(stream.checkpoint, "commits", "0").unlink()
+    with pytest.raises(PySparkException, match="is older than what this query committed"):
+        stream.run()
+    assert read(broker, topic) == list(range(200))
