@@ -11,12 +11,14 @@ from pybroker.admin.broker_routes import BrokerRoutes
 from pybroker.admin.broker_stats_routes import BrokerStatsRoutes
 from pybroker.admin.bundle_routes import BundleRoutes
 from pybroker.admin.cluster_routes import ClusterRoutes
+from pybroker.admin.group_routes import GroupRoutes
 from pybroker.admin.guard import Guard
 from pybroker.admin.lookup_routes import LookupRoutes
 from pybroker.admin.message_routes import MessageRoutes
 from pybroker.admin.metrics_routes import MetricsRoutes
 from pybroker.admin.namespace_routes import NamespaceRoutes
 from pybroker.admin.policy_routes import PolicyRoutes
+from pybroker.admin.property_routes import PropertyRoutes
 from pybroker.admin.quota_routes import QuotaRoutes
 from pybroker.admin.resource_routes import ResourceRoutes
 from pybroker.admin.schema_routes import SchemaRoutes
@@ -38,7 +40,9 @@ AREAS = (
     TenantRoutes,
     NamespaceRoutes,
     BundleRoutes,
+    GroupRoutes,
     TopicRoutes,
+    PropertyRoutes,
     StatsRoutes,
     StorageRoutes,
     SubscriptionRoutes,

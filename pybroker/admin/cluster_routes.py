@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from pybroker.admin.routing import read_json, read_object, route
 from pybroker.admin.services import AdminServices
-from pybroker.broker.clusters import FAILURE_DOMAINS, ISOLATION_POLICIES
+from pybroker.broker.clusters import FAILURE_DOMAINS, ISOLATION_POLICIES, Clusters
 
 _CLUSTER: Final = "/admin/v2/clusters/{cluster:segment}"
 _PEERS: Final = "peerClusterNames"  # a field of the cluster's data
@@ -155,3 +155,10 @@ def _texts(value: Any, name: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise HTTPException(400, f"{name} must be a list of text")
     return value
+
+
+def known_cluster(clusters: Clusters, request: Request) -> str:
+    """From the path. Raises NotFound."""
+    name: str = request.path_params["cluster"]
+    clusters.check(name)
+    return name

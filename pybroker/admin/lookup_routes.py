@@ -4,6 +4,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from pybroker.admin.routing import route, topic_of
@@ -17,7 +18,13 @@ class LookupRoutes:
         self._services = services
 
     def routes(self) -> list[Route]:
-        return [route("GET", f"/lookup/v2/topic/{_TOPIC}", self.topic)]
+        path = f"/lookup/v2/topic/{_TOPIC}"
+        return [route("GET", path, self.topic), route("GET", f"{path}/bundle", self.bundle)]
+
+    async def bundle(self, request: Request) -> Response:
+        """A namespace is one."""
+        self._services.topics.tenants.check_namespace(topic_of(request).namespace_name)
+        return PlainTextResponse("0x00000000_0xffffffff")
 
     async def topic(self, request: Request) -> dict[str, Any]:
         services = self._services

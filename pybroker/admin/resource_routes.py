@@ -36,7 +36,7 @@ _DEFAULT: Final = "default"  # a record's name, as those of namespaces are, whic
 
 class ResourceRoutes:
     def __init__(self, services: AdminServices) -> None:
-        self._groups = Records(services.metadata, "/resource-groups/", "Resource group")
+        self._groups = services.resource_groups
         self._quotas = Records(services.metadata, "/resource-quotas/", "Resource quota")
         self._tenants = services.topics.tenants
 

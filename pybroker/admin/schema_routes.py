@@ -42,6 +42,7 @@ class SchemaRoutes:
             route("GET", f"{_TOPIC}/schema", self.get),
             route("GET", f"{_TOPIC}/schema/{{version:int}}", self.get),
             route("GET", f"{_TOPIC}/schemas", self.get_all),
+            route("GET", f"{_TOPIC}/metadata", self.metadata),
             route("POST", f"{_TOPIC}/schema", self.add),
             route("DELETE", f"{_TOPIC}/schema", self.delete),
             route("POST", f"{_TOPIC}/compatibility", self.compatibility),
@@ -55,6 +56,14 @@ class SchemaRoutes:
     async def get_all(self, request: Request) -> dict[str, Any]:
         versions = self._schemas.all(topic_of(request))
         return {"getSchemaResponses": [_shown(version) for version in versions]}
+
+    async def metadata(self, request: Request) -> dict[str, Any]:
+        """SchemaMetadata: the versions without the schemas."""
+        versions = self._schemas.all(topic_of(request))
+        infos = [
+            {"version": version.number, "timestamp": version.added_at_ms} for version in versions
+        ]
+        return {"info": infos[-1], "index": infos}
 
     async def add(self, request: Request) -> dict[str, Any]:
         schema = await _schema_of(request)

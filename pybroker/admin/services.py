@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.clusters import Clusters
+from pybroker.broker.records import Records
 from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
 from pybroker.runtime import Clock
@@ -31,6 +32,10 @@ class AdminServices:
     authentication: Authentication | None = None  # None: everybody may do everything
     # Ends the broker's process in order; None where it runs within somebody else's.
     shut_down: Callable[[], None] | None = None
+
+    @property
+    def resource_groups(self) -> Records:
+        return Records(self.metadata, "/resource-groups/", "Resource group")
 
     @property
     def broker_id(self) -> str:

@@ -9,23 +9,35 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
 
+from managed_ledger.position import Position
 from managed_ledger.trim import Retention
 from pybroker.admin.finding import each_part, single
 from pybroker.admin.routing import TOPIC, message_id, read_json, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.topic_stats import iso_time, size_of
+from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
+from pybroker.broker.waiting_entries import waiting
+from pybroker.errors import SubscriptionNotFound
 
 _NOTHING_KEPT: Final = Retention()
+_SUBSCRIPTION: Final = TOPIC + "/subscription/{subscription:segment}"
+_MOST_ANALYZED: Final = 10_000  # entries
+_READ: Final = 1000
+_READ_BYTES: Final = 4 * 1024 * 1024
 
 
 class StorageRoutes:
     def __init__(self, services: AdminServices) -> None:
         self._topics = services.topics
+        self._clock = services.clock
+        self._broker_id = services.broker_id
 
     def routes(self) -> list[Route]:
         return [
             route("PUT", f"{TOPIC}/backlogSize", self.backlog_size),
+            route("GET", f"{TOPIC}/backlog", self.backlog),
+            route("POST", f"{_SUBSCRIPTION}/analyzeBacklog", self.analyze),
             route("GET", f"{TOPIC}/internal-info", self.internal_info),
             route("POST", f"{TOPIC}/trim", self.trim),
             route("DELETE", f"{TOPIC}/truncate", self.truncate),
@@ -39,6 +51,36 @@ class StorageRoutes:
         first = message_id(await read_json(request))
         before = topic.ledger.previous_position(first)
         return size_of(topic.ledger.count_between(before, topic.ledger.last_confirmed), topic)
+
+    async def backlog(self, request: Request) -> dict[str, Any]:
+        """PersistentOfflineTopicStats: entries that wait for whom, without who is connected."""
+        topic = await single(self._topics, topic_of(request), "ask for")
+        entries = sum(info.entries for info in topic.ledger.ledgers())
+        backlogs = {name: found.backlog for name, found in topic.subscriptions.items()}
+        return {
+            "storageSize": topic.ledger.total_size_bytes,
+            "totalMessages": entries,
+            "messageBacklog": sum(backlogs.values()),
+            "averageMsgSize": topic.ledger.total_size_bytes / max(entries, 1),
+            "topicName": topic.name.ledger_name,
+            "brokerName": self._broker_id,
+            "dataLedgerDetails": _managed_ledger_info(topic)["ledgers"],
+            "cursorDetails": {name: {"cursorBacklog": count} for name, count in backlogs.items()},
+            "statGeneratedAt": iso_time(self._clock.now_ms()),
+        }
+
+    async def analyze(self, request: Request) -> dict[str, Any]:
+        """How many messages wait, read and counted; {ledgerId, entryId}: from there on.
+
+        Of a longer backlog the first 10,000 entries, and `aborted` is true.
+        """
+        topic = await single(self._topics, topic_of(request), "analyze")
+        name = request.path_params["subscription"]
+        if (subscription := topic.subscriptions.get(name)) is None:
+            raise SubscriptionNotFound(f"{topic.name} has no subscription {name}")
+        body, mark = await read_json(request), subscription.cursor.mark_delete_position
+        after = topic.ledger.previous_position(message_id(body)) if body else mark
+        return await _analyzed(topic, subscription, max(after, mark))
 
     async def internal_info(self, request: Request) -> dict[str, Any]:
         """Apache Pulsar's ManagedLedgerInfo; of a partitioned topic, by partition."""
@@ -71,6 +113,34 @@ class StorageRoutes:
     async def offload(self, request: Request) -> None:
         await single(self._topics, topic_of(request), "offload")
         raise HTTPException(412, "There is no offloader here: ledgers stay on this broker's disk")
+
+
+async def _analyzed(topic: Topic, subscription: Subscription, after: Position) -> dict[str, Any]:
+    entries = messages = 0
+    first = last = None
+    for ledger_id, (start, end) in waiting(topic.ledger, subscription.cursor, topic.hidden, after):
+        while start <= end and entries < _MOST_ANALYZED:
+            up_to = Position(ledger_id, min(end, start + _READ - 1))
+            run = await topic.ledger.read(Position(ledger_id, start), up_to, _READ, _READ_BYTES)
+            if run is None or run.ledger_id != ledger_id:
+                break  # trimmed meanwhile
+            entries += len(run.entries)
+            messages += sum(run.message_counts)
+            start = run.first_entry_id + len(run.entries)
+            first = first or Position(ledger_id, run.first_entry_id)
+            last = Position(ledger_id, start - 1)
+    filters = {f"filter{how}Entries": 0 for how in ("Rejected", "Rescheduled")}
+    filters |= {f"filter{how}Messages": 0 for how in ("Rejected", "Rescheduled")}
+    return {
+        "entries": entries,
+        "messages": messages,
+        "filterAcceptedEntries": entries,
+        "filterAcceptedMessages": messages,
+        **filters,
+        "aborted": entries >= _MOST_ANALYZED,
+        "firstMessageId": None if first is None else str(first),
+        "lastMessageId": None if last is None else str(last),
+    }
 
 
 def _managed_ledger_info(topic: Topic) -> dict[str, Any]:

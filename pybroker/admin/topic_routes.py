@@ -8,6 +8,7 @@ from starlette.routing import Route
 
 from managed_ledger.position import Position
 from pybroker.admin.finding import each_part, existing, names_of_parts, partitioned, single
+from pybroker.admin.property_routes import change_properties
 from pybroker.admin.routing import (
     TOPIC,
     TOPICS,
@@ -59,7 +60,10 @@ class TopicRoutes:
     # -- topics
 
     async def create(self, request: Request) -> None:
+        properties = texts(await read_json(request))
         await self._topics.create(topic_of(request))
+        if properties:
+            await change_properties(self._topics, topic_of(request), properties)
 
     async def delete(self, request: Request) -> None:
         await self._topics.delete(topic_of(request), flag(request, "force"))

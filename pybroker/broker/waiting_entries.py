@@ -15,16 +15,23 @@ def nth_waiting(
     ledger: ManagedLedger, cursor: ManagedCursor, hidden: HiddenRanges, number: int
 ) -> Position | None:
     """The entry `number`, counted from 1, that is neither acknowledged nor hidden."""
-    mark = cursor.mark_delete_position
-    for info in ledger.ledgers():
-        first = mark.entry_id + 1 if info.ledger_id == mark.ledger_id else 0
-        if info.ledger_id < mark.ledger_id or first >= info.entries:
-            continue
-        for start, end in _waiting(cursor, hidden, info.ledger_id, (first, info.entries - 1)):
-            if number <= end - start + 1:
-                return Position(info.ledger_id, start + number - 1)
-            number -= end - start + 1
+    for ledger_id, (start, end) in waiting(ledger, cursor, hidden, cursor.mark_delete_position):
+        if number <= end - start + 1:
+            return Position(ledger_id, start + number - 1)
+        number -= end - start + 1
     return None
+
+
+def waiting(
+    ledger: ManagedLedger, cursor: ManagedCursor, hidden: HiddenRanges, after: Position
+) -> Iterator[tuple[int, Range]]:
+    """Closed ranges of all such entries behind `after`, with the ledgers they are in."""
+    for info in ledger.ledgers():
+        first = after.entry_id + 1 if info.ledger_id == after.ledger_id else 0
+        if info.ledger_id < after.ledger_id or first >= info.entries:
+            continue
+        for found in _waiting(cursor, hidden, info.ledger_id, (first, info.entries - 1)):
+            yield info.ledger_id, found
 
 
 def _waiting(

@@ -20,6 +20,7 @@ VALUES: dict[str, Any] = {
     "subscriptionTypesEnabled": ["Shared", "Failover"],
     "subscriptionAuthMode": "Prefix",
     "antiAffinity": "group",
+    "allowedClusters": ["standalone"],
     "persistence/bookieAffinity": {"bookkeeperAffinityGroupPrimary": "a"},
     "offloadPolicies": {"managedLedgerOffloadDriver": "S3"},
     "properties": {"owner": "me"},

@@ -407,12 +407,14 @@ PROPERTIES: Final = Policy[Record](
     Level("properties", "properties", verb="PUT", unset={}),
     acts=False,
 )
+ANTI_AFFINITY: Final = _kept("antiAffinity", "antiAffinityGroup", text)
+RESOURCE_GROUP: Final = _kept("resourcegroup", "resource_group_name", text, by_hand=True)
 KEPT: Final = (
     _kept("schemaAutoUpdateCompatibilityStrategy", "schema_auto_update_compatibility_strategy",
           choice(*AUTO_UPDATE), verb="PUT", removable=False),
     _kept("allowedTopicPropertyKeysForMetrics", "allowed_topic_property_keys_for_metrics",
           names(), unset=[]),
-    _kept("antiAffinity", "antiAffinityGroup", text),
+    _kept("allowedClusters", "allowed_clusters", names(), unset=[], removable=False),
     _kept("offloadDeletionLagMs", "offload_deletion_lag_ms", whole(-1, LONG), verb="PUT"),
     _kept("offloadThreshold", "offload_threshold", whole(-LONG - 1, LONG), unset=-1, verb="PUT",
           removable=False),

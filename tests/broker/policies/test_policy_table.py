@@ -20,6 +20,7 @@ UNSAID = {
     "autoTopicCreation",  # a number of partitions, also where none is partitioned
     "offloadPolicies",
     "antiAffinity",
+    "resourcegroup",
     "schemaAutoUpdateCompatibilityStrategy",
     "offloadDeletionLagMs",
     "persistence/bookieAffinity",

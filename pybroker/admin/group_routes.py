@@ -1,0 +1,67 @@
+"""Namespaces that belong together: their resource group and their anti-affinity group; and the way
+out of offloading that has a route of its own. Kept, without any effect on one broker.
+"""
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from pybroker.admin.cluster_routes import known_cluster
+from pybroker.admin.routing import NAMESPACE, namespace_of, route
+from pybroker.admin.services import AdminServices
+from pybroker.broker.policies.table import ANTI_AFFINITY, OFFLOAD, RESOURCE_GROUP
+from pybroker.broker.records import Records
+
+_RESOURCE_GROUP: Final = f"{NAMESPACE}/resourcegroup"
+
+
+class GroupRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._clusters = services.clusters
+        self._tenants = services.topics.tenants
+        self._policies = services.topics.policies
+        self._groups: Records = services.resource_groups
+
+    def routes(self) -> list[Route]:
+        return [
+            route("GET", _RESOURCE_GROUP, self.resource_group),
+            route("POST", f"{_RESOURCE_GROUP}/{{group:segment}}", self.set_resource_group),
+            route("DELETE", _RESOURCE_GROUP, self.remove_resource_group),
+            route(
+                "GET",
+                "/admin/v2/namespaces/{cluster:segment}/antiAffinity/{group:segment}",
+                self.anti_affinity_namespaces,
+            ),
+            route("DELETE", f"{NAMESPACE}/removeOffloadPolicies", self.remove_offload),
+        ]
+
+    async def resource_group(self, request: Request) -> Response | None:
+        found = self._policies.set_of_namespace(namespace_of(request), RESOURCE_GROUP)
+        return None if found is None else PlainTextResponse(found)
+
+    async def set_resource_group(self, request: Request) -> None:
+        """Of a group that exists."""
+        group = request.path_params["group"]
+        self._groups.get(group)
+        await self._policies.set_for_namespace(namespace_of(request), RESOURCE_GROUP, group)
+
+    async def remove_resource_group(self, request: Request) -> None:
+        await self._policies.set_for_namespace(namespace_of(request), RESOURCE_GROUP, None)
+
+    async def anti_affinity_namespaces(self, request: Request) -> list[str]:
+        """All of a group, or those of ?tenant=…"""
+        known_cluster(self._clusters, request)
+        wanted = request.query_params.get("tenant")
+        tenants = self._tenants.tenants() if wanted is None else [wanted]
+        return [
+            namespace
+            for tenant in tenants
+            for namespace in self._tenants.namespaces(tenant)
+            if self._policies.set_of_namespace(namespace, ANTI_AFFINITY)
+            == request.path_params["group"]
+        ]
+
+    async def remove_offload(self, request: Request) -> None:
+        await self._policies.set_for_namespace(namespace_of(request), OFFLOAD, None)

@@ -1,0 +1,68 @@
+"""The properties of topics: what whoever made a topic says of it. All partitions have the same."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.routing import Route
+
+from pybroker.admin.finding import existing
+from pybroker.admin.routing import TOPIC, read_json, route, texts, topic_of
+from pybroker.admin.services import AdminServices
+from pybroker.broker.topics import Topics
+from pybroker.names import TopicName
+
+_OURS: Final = "property."  # before the names of a ledger's properties that are a topic's
+MOST_BYTES: Final = 64 * 1024  # they are written again with every ledger
+
+
+class PropertyRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._topics = services.topics
+
+    def routes(self) -> list[Route]:
+        path = f"{TOPIC}/properties"
+        return [
+            route("GET", path, self.get),
+            route("PUT", path, self.update),
+            route("DELETE", path, self.remove),
+        ]
+
+    async def get(self, request: Request) -> dict[str, str]:
+        return await properties_of(self._topics, topic_of(request))
+
+    async def update(self, request: Request) -> None:
+        """Those that are not named stay."""
+        await change_properties(self._topics, topic_of(request), texts(await read_json(request)))
+
+    async def remove(self, request: Request) -> None:
+        """?key=…; it need not be there."""
+        if not (key := request.query_params.get("key", "")):
+            raise HTTPException(400, "Which property? Say ?key=…")
+        await change_properties(self._topics, topic_of(request), {key: None})
+
+
+async def properties_of(topics: Topics, name: TopicName) -> dict[str, str]:
+    """Raises TopicNotFound."""
+    if topics.tenants.partitions(name):
+        return topics.tenants.partitioned_properties(name)
+    properties = (await existing(topics, name)).ledger.properties
+    return {
+        key.removeprefix(_OURS): value for key, value in properties.items() if key.startswith(_OURS)
+    }
+
+
+async def change_properties(
+    topics: Topics, name: TopicName, changes: Mapping[str, str | None]
+) -> None:
+    """None removes one. Durable when it returns. Raises TopicNotFound."""
+    merged = {**await properties_of(topics, name), **changes}
+    left = {key: value for key, value in merged.items() if value is not None}
+    if sum(len(key.encode()) + len(value.encode()) for key, value in left.items()) > MOST_BYTES:
+        raise HTTPException(412, f"A topic's properties take up to {MOST_BYTES} bytes together")
+    if count := topics.tenants.partitions(name):
+        await topics.tenants.set_partitions(name, count, left)
+    else:
+        topic = await existing(topics, name)
+        await topic.ledger.update_properties({_OURS + key: changes[key] for key in changes})
