@@ -41,9 +41,9 @@ async def sweep(backend: Backend) -> None:
     counted = {info.ledger_id for record in lists.values() for info in record.queued.ledgers}
     for key, record in lists.items():
         for info in record.queued.ledgers:
-            if (damaged := backend.damaged(info.ledger_id)) is not None:
+            for span in backend.damaged(info.ledger_id):
                 name = key.removeprefix(LEDGERS_PREFIX)
-                log.error("%s lacks entries %d to %d of ledger %d", name, *damaged, info.ledger_id)
+                log.error("%s lacks entries %d to %d of ledger %d", name, *span, info.ledger_id)
     orphans = [ledger_id for ledger_id in backend.ledger_ids() if ledger_id not in counted]
     if orphans:
         log.info("%d ledgers that belong to nothing are deleted", len(orphans))

@@ -31,7 +31,7 @@ from managed_ledger.position import Position
 from managed_ledger.recovery import CREATED_AT_MS
 from managed_ledger.shared_task import shared_task
 from managed_ledger.steady_time import SteadyTime
-from managed_ledger.storage.backend import Backend, EntryRun
+from managed_ledger.storage.backend import Backend, EntryRun, Span
 from managed_ledger.trim import Retention, releasable
 
 log = logging.getLogger(__name__)
@@ -126,8 +126,8 @@ class ManagedLedger:
         """0 for those that were made before this was written down."""
         return int(self.properties.get(CREATED_AT_MS, "0"))
 
-    def damaged(self, ledger_id: int) -> tuple[int, int] | None:
-        """First and last of the entries that are known not to be readable."""
+    def damaged(self, ledger_id: int) -> tuple[Span, ...]:
+        """Which entries are known not to be readable."""
         return self._backend.damaged(ledger_id)
 
     def ledgers(self) -> list[LedgerInfo]:

@@ -14,6 +14,7 @@ from managed_ledger.storage.tag_runs import TagRun
 # Called exactly once, on the event loop: None after the entries are durable, else the reason why
 # they are not. Calls come in the order of the appends.
 Appended = Callable[[Exception | None], None]
+Span = tuple[int, int]  # the first and the last of some entries
 
 
 @dataclass(slots=True)
@@ -149,8 +150,8 @@ class LogStorage(Protocol):
         """
         ...
 
-    def damaged(self, ledger_id: int) -> tuple[int, int] | None:
-        """First and last of the entries that are known not to be readable."""
+    def damaged(self, ledger_id: int) -> tuple[Span, ...]:
+        """Which entries are known not to be readable."""
         ...
 
     def ledger_ids(self) -> list[int]:

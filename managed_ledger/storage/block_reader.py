@@ -103,5 +103,5 @@ class BlockReader:
 def damaged(
     state: LedgerState, first: int, last: int, why: CorruptStorage | None
 ) -> DamagedEntries:
-    state.damaged = first, last
+    state.note_damage(first, last)
     return DamagedEntries(state.ledger_id, first, last, str(why))

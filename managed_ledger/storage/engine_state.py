@@ -1,6 +1,6 @@
 """What the embedded engine has in memory, all of it durable: ledgers with their tails, and keys."""
 
-from managed_ledger.storage.backend import LedgerSummary
+from managed_ledger.storage.backend import LedgerSummary, Span
 from managed_ledger.storage.entry_columns import EntryColumns
 from managed_ledger.storage.ledger_files import (
     NO_BLOCKS,
@@ -46,7 +46,7 @@ class LedgerState:
         self.index = None if self.flushed.entries else NO_BLOCKS  # None: not loaded yet
         self.fenced = False
         self.deleted = False
-        self.damaged: tuple[int, int] | None = None  # first and last entry known to be unreadable
+        self.damaged: tuple[Span, ...] = ()  # known not to be readable, in their order
         self._evictable_entries = 0
 
     @property
@@ -57,6 +57,13 @@ class LedgerState:
     def unflushed_bytes(self) -> int:
         start = self.flushed.entries - self.tail.first_entry_id
         return sum(map(len, self.tail.entries[start:]))
+
+    def note_damage(self, first: int, last: int) -> None:
+        """Stretches that overlap or touch become one: what is read again is known already."""
+        apart = [span for span in self.damaged if span[1] < first - 1 or span[0] > last + 1]
+        for known in set(self.damaged).difference(apart):
+            first, last = min(first, known[0]), max(last, known[1])
+        self.damaged = tuple(sorted([*apart, (first, last)]))
 
     def summary(self) -> LedgerSummary:
         start = self.flushed.entries - self.tail.first_entry_id

@@ -148,8 +148,9 @@ class Recovery:
             damage = ledger_files.damage_of(self._disk, ledger_id, state.flushed)
             if damage is not None:
                 index = ledger_files.load_index(self._disk, ledger_id, state.flushed)
-                state.damaged = index.next_entry_id, state.flushed.entries - 1
-                log.error("%s: entries %d to %d cannot be read", damage, *state.damaged)
+                first, last = index.next_entry_id, state.flushed.entries - 1
+                state.note_damage(first, last)
+                log.error("%s: entries %d to %d cannot be read", damage, first, last)
 
     def _remove_leftovers(self) -> None:
         for generation in generations(self._disk):

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from managed_ledger.errors import LedgerClosed, LedgerNotFound
-from managed_ledger.storage.backend import Appended, LedgerSummary, MetadataStore
+from managed_ledger.storage.backend import Appended, LedgerSummary, MetadataStore, Span
 from managed_ledger.storage.engine_state import EngineState, LedgerState
 from managed_ledger.storage.group_commit import Group, GroupCommit
 from managed_ledger.storage.metadata_table import MetadataTable
@@ -50,9 +50,9 @@ class QueueingBackend(ABC):
         self._commits.submit(DeleteLedger(ledger_id, done))
         return done
 
-    def damaged(self, ledger_id: int) -> tuple[int, int] | None:
+    def damaged(self, ledger_id: int) -> tuple[Span, ...]:
         state = self._state.ledgers.get(ledger_id)
-        return None if state is None else state.damaged
+        return () if state is None else state.damaged
 
     def ledger_ids(self) -> list[int]:
         return sorted(self._state.ledgers)

@@ -98,8 +98,8 @@ def _ledger(ledger: ManagedLedger, info: LedgerInfo) -> Stats:
 
 def _damage(ledger: ManagedLedger, ledger_id: int) -> Stats:
     """Ours: the entries that are known not to be readable."""
-    damaged = ledger.damaged(ledger_id)
-    return {} if damaged is None else {"damaged": {"from": damaged[0], "to": damaged[1]}}
+    damaged = [{"from": first, "to": last} for first, last in ledger.damaged(ledger_id)]
+    return {"damaged": damaged} if damaged else {}
 
 
 def _cursor(cursor: ManagedCursor, ledger: ManagedLedger) -> Stats:

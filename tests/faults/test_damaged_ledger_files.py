@@ -88,7 +88,7 @@ def test_what_is_whole_is_delivered_and_the_rest_is_said(
             client.create_producer("t", 3)
             client.publish(b"new", 0, producer_id=3)
             (ledger, *_) = asked(broker, f"{TOPIC}/internalStats")["ledgers"]
-            damaged = ledger["damaged"]
+            (damaged,) = ledger["damaged"]
             assert damaged["from"] == len(found)
             assert (damaged["to"] < MESSAGES - 1) == good_behind
             behind = {"ledgerId": ledger["ledgerId"], "entryId": damaged["to"] + 1}

@@ -55,7 +55,7 @@ def test_how_many_messages_an_entry_carries(start, run):
             assert ledger.has_entry(position)
             assert ledger.message_count(position.after) == 0
             assert not ledger.has_entry(position.after)
-            assert ledger.damaged(position.ledger_id) is None
+            assert ledger.damaged(position.ledger_id) == ()
 
     run(scenario())
 
@@ -327,12 +327,12 @@ def test_a_read_of_a_ledger_that_was_lost_says_so(run, clock):
         backend = MemoryBackend()
         ledger = await ManagedLedgerFactory(backend, clock).open("log")
         position = await ledger.append_one(b"x")
-        backend._state.ledgers[position.ledger_id].damaged = (0, 0)
-        assert ledger.damaged(position.ledger_id) == (0, 0)
+        backend._state.ledgers[position.ledger_id].note_damage(0, 0)
+        assert ledger.damaged(position.ledger_id) == ((0, 0),)
         await backend.delete_ledger(position.ledger_id)
         with pytest.raises(LedgerNotFound):
             await ledger.read(EARLIEST, LATEST, 10, 100)
-        assert ledger.damaged(position.ledger_id) is None
+        assert ledger.damaged(position.ledger_id) == ()
 
     run(scenario())
 

@@ -130,10 +130,10 @@ def test_what_files_lack_is_known_and_said_at_the_start(caplog: pytest.LogCaptur
     with caplog.at_level(logging.ERROR):
         found = recovered(disk)
     assert {ledger_id: state.damaged for ledger_id, state in found.ledgers.items()} == {
-        0: None,
-        1: (0, 2),
-        2: (2, 2),
-        3: None,
+        0: (),
+        1: ((0, 2),),
+        2: ((2, 2),),
+        3: (),
     }
     assert "ledgers/1 is missing: entries 0 to 2 cannot be read" in caplog.text
     assert "ledgers/2 has " in caplog.text

@@ -297,6 +297,25 @@ def test_a_ledger_found_in_its_file_goes_on_behind_it():
     assert not (state.deleted or state.fenced)
 
 
+@pytest.mark.parametrize(
+    ("found", "known"),
+    [
+        ([(4, 4), (0, 1)], ((0, 1), (4, 4))),
+        ([(4, 4), (4, 4)], ((4, 4),)),
+        ([(4, 4), (6, 7), (5, 5)], ((4, 7),)),
+        ([(4, 4), (6, 7), (9, 9), (5, 6)], ((4, 7), (9, 9))),
+        ([(2, 8), (3, 4)], ((2, 8),)),
+        ([(3, 4), (2, 8)], ((2, 8),)),
+        ([(3, 4), (6, 6), (0, 1)], ((0, 1), (3, 4), (6, 6))),
+    ],
+)
+def test_what_is_damaged_is_known_as_stretches_apart(found, known):
+    state = LedgerState(5)
+    for span in found:
+        state.note_damage(*span)
+    assert state.damaged == known
+
+
 def test_operations_take_effect_and_withdrawn_ones_leave_their_numbers_free():
     state = EngineState(MetadataTable(lambda operation: None))
     state.apply(Put("list", Versioned(b"", 0), NOBODY, new_ledger_id=4))
