@@ -73,6 +73,7 @@ class BrokerConfig:
     broker_service_compaction_threshold_in_bytes: int = 0
     # schemas
     schema_compatibility_strategy: str = "FULL"
+    system_topic_schema_compatibility_strategy: str = "ALWAYS_COMPATIBLE"
     is_schema_validation_enforced: bool = False
     is_allow_auto_update_schema_enabled: bool = True
     # deduplication

@@ -18,7 +18,20 @@ Value = str | int | float | bool | tuple[str, ...]
 
 _FIELDS: Final = {field.name.replace("_", ""): field for field in fields(BrokerConfig)}
 _BOOLEANS: Final = {"true": True, "false": False}
+_STRATEGIES: Final = (
+    "UNDEFINED",
+    "ALWAYS_INCOMPATIBLE",
+    "ALWAYS_COMPATIBLE",
+    "BACKWARD",
+    "FORWARD",
+    "FULL",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD_TRANSITIVE",
+    "FULL_TRANSITIVE",
+)
 _CHOICES: Final = {
+    "schema_compatibility_strategy": _STRATEGIES,
+    "system_topic_schema_compatibility_strategy": _STRATEGIES,
     "allow_auto_topic_creation_type": ("non-partitioned", "partitioned"),
     "broker_delete_inactive_topics_mode": (
         "delete_when_no_subscriptions",
@@ -28,17 +41,6 @@ _CHOICES: Final = {
         "producer_request_hold",
         "producer_exception",
         "consumer_backlog_eviction",
-    ),
-    "schema_compatibility_strategy": (
-        "UNDEFINED",
-        "ALWAYS_INCOMPATIBLE",
-        "ALWAYS_COMPATIBLE",
-        "BACKWARD",
-        "FORWARD",
-        "FULL",
-        "BACKWARD_TRANSITIVE",
-        "FORWARD_TRANSITIVE",
-        "FULL_TRANSITIVE",
     ),
 }
 _MAY_BE_EMPTY: Final = {"broker_delete_inactive_topics_max_inactive_duration_seconds": 0}

@@ -24,7 +24,7 @@ from pybroker.broker.schemas.compatibility import (
     split_key_value,
     type_name,
 )
-from pybroker.broker.schemas.registry import SchemaVersion
+from pybroker.broker.schemas.known_versions import SchemaVersion
 from pybroker.errors import TopicNotFound
 
 _TOPIC: Final = "/admin/v2/schemas/{tenant:segment}/{namespace:segment}/{topic:segment}"
@@ -54,12 +54,12 @@ class SchemaRoutes:
         return _shown(self._schemas.get(topic_of(request), wanted))
 
     async def get_all(self, request: Request) -> dict[str, Any]:
-        versions = self._schemas.all(topic_of(request))
+        versions = await self._schemas.all(topic_of(request))
         return {"getSchemaResponses": [_shown(version) for version in versions]}
 
     async def metadata(self, request: Request) -> dict[str, Any]:
         """SchemaMetadata: the versions without the schemas."""
-        versions = self._schemas.all(topic_of(request))
+        versions = await self._schemas.all(topic_of(request))
         infos = [
             {"version": version.number, "timestamp": version.added_at_ms} for version in versions
         ]
@@ -67,19 +67,21 @@ class SchemaRoutes:
 
     async def add(self, request: Request) -> dict[str, Any]:
         schema = await _schema_of(request)
-        version = await self._schemas.add(topic_of(request), schema)
+        version = await self._schemas.add(topic_of(request), schema, by_admin=True)
         return {"version": {"version": version}}
 
     async def delete(self, request: Request) -> dict[str, Any]:
         return {"version": await self._schemas.delete(topic_of(request))}
 
     async def compatibility(self, request: Request) -> dict[str, Any]:
-        why = self._schemas.why_incompatible(topic_of(request), await _schema_of(request))
-        return {"compatibility": why is None, "schemaCompatibilityStrategy": "FULL"}
+        name, schema = topic_of(request), await _schema_of(request)
+        why = await self._schemas.why_incompatible(name, schema)
+        strategy = self._schemas.rules(name).strategy
+        return {"compatibility": why is None, "schemaCompatibilityStrategy": strategy.value}
 
     async def version(self, request: Request) -> dict[str, Any]:
         name = topic_of(request)
-        found = self._schemas.find(name, await _schema_of(request))
+        found = await self._schemas.find(name, await _schema_of(request))
         if found is None:
             raise TopicNotFound(f"{name} has no such schema")
         return {"version": found}

@@ -19,7 +19,7 @@ from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker import tenants
 from pybroker.broker.deduplication import snapshot as deduplication_snapshot
 from pybroker.broker.policies.policies import topic_key
-from pybroker.broker.schemas import registry
+from pybroker.broker.schemas import known_versions
 from pybroker.names import (
     PENDING_ACK_LOGS,
     TopicName,
@@ -48,7 +48,7 @@ class Belongings:
     async def remove_shared(self, topic: TopicName) -> None:
         """What a topic has only one of, whether or not it has partitions."""
         if topic.partition < 0:
-            await self._remove_keys(registry.schema_keys(self._metadata, topic))
+            await self._remove_keys(known_versions.schema_keys(self._metadata, topic))
             await self._remove_keys([topic_key(topic), tenants.partitions_key(topic)])
 
     async def remove_strays(self) -> None:

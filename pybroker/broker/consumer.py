@@ -168,7 +168,6 @@ class Consumer:
         "properties",
         "read_compacted",
         "sink",
-        "takes_any_schema",
         "times",
         "unacked",
     )
@@ -186,7 +185,6 @@ class Consumer:
         connection: int = 0,
         address: str = "",
         client_version: str = "",
-        takes_any_schema: bool = False,
         connected_since_ms: int = 0,
     ) -> None:
         self.consumer_id = consumer_id
@@ -199,7 +197,6 @@ class Consumer:
         self.connection = connection
         self.address = address
         self.client_version = client_version
-        self.takes_any_schema = takes_any_schema
         self.connected_since_ms = connected_since_ms
         self.permits = 0
         self.unacked = UnackedEntries()

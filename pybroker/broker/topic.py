@@ -401,13 +401,9 @@ class Topic:
         return self.buffer.last_visible_position()
 
     @property
-    def idle(self) -> bool:
-        """Nothing says yet how its messages look: no data, no producers, and no consumers but those
-        that take anything.
-        """
-        consumers = (c for s in self.subscriptions.values() for c in s.consumers)
-        used = len(self.producers) > 0 or self.ledger.total_size_bytes > 0
-        return not used and all(consumer.takes_any_schema for consumer in consumers)
+    def unused(self) -> bool:
+        """Nothing says yet how its messages look: no data and no producers."""
+        return not len(self.producers) and not self.ledger.total_size_bytes
 
     @property
     def retention_ms(self) -> int:

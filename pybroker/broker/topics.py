@@ -24,7 +24,8 @@ from pybroker.broker.policies.following import Following
 from pybroker.broker.policies.policies import Policies
 from pybroker.broker.policies.policy import Record
 from pybroker.broker.policies.table import AUTO_TOPIC_CREATION
-from pybroker.broker.schemas.registry import Schemas
+from pybroker.broker.schemas.registry import SchemaRules, Schemas
+from pybroker.broker.schemas.rules import of_system_topics, schema_rules
 from pybroker.broker.served import ServedTopic, persistent
 from pybroker.broker.tenants import Conflict, Tenants
 from pybroker.broker.topic import Topic
@@ -53,8 +54,8 @@ class Topics:
     ) -> None:
         self.tenants = tenants
         self.deletions = Deletions(factory, metadata)
-        self.schemas = Schemas(metadata, clock, self.deletions.concerns)
         self.policies = Policies(metadata, tenants, config, self.check_there)
+        self.schemas = Schemas(metadata, clock, self.deletions.concerns, self._schema_rules)
         self.lists = TopicLists(factory, metadata, tenants)
         self.watches = TopicWatches(self.lists)
         self._factory = factory
@@ -204,6 +205,11 @@ class Topics:
             self._config,
             self.policies.of(name),
         )
+
+    def _schema_rules(self, name: TopicName) -> SchemaRules:
+        if name.namespace_name == SYSTEM_NAMESPACE:
+            return of_system_topics(self._config)
+        return self.policies.of(name).made(schema_rules)
 
     # -- partitions
 

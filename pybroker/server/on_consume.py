@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscriptionType
-from pybroker.broker.schemas.compatibility import AUTO_CONSUME
 from pybroker.broker.served import ServedSubscription, ServedTopic
 from pybroker.errors import (
     ConsumerNotFound,
@@ -58,7 +57,7 @@ async def subscribe(session: "Session", command: pb.CommandSubscribe) -> None:
         raise TopicNotFound(f"{name} does not exist and this subscription may not create it")
     if command.HasField("schema"):
         schema = stored_schema(command.schema)
-        await topics.schemas.check_consumer(topic.name, schema, lambda: topic.idle)
+        await topics.schemas.check_consumer(topic.name, schema, topic.unused)
     kind = SubscriptionType(command.subType)
     subscription = await _subscription(session, topic, command)
     consumer = _consumer(session, command)
@@ -116,7 +115,6 @@ def _consumer(session: "Session", command: pb.CommandSubscribe) -> Consumer:
         sink=session,
         connection=session.number,
         client_version=session.client_version,
-        takes_any_schema=command.HasField("schema") and command.schema.type == AUTO_CONSUME,
         priority_level=command.priority_level,
         properties=properties,
         read_compacted=command.read_compacted,

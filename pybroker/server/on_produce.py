@@ -50,6 +50,8 @@ async def producer(session: "Session", command: pb.CommandProducer) -> None:
     schema_version = None
     if command.HasField("schema"):
         schema_version = await topics.schemas.add(name, stored_schema(command.schema))
+    else:
+        topics.schemas.check_without(name)
     if command.initial_subscription_name:  # the Go client sends an empty one
         await topic.subscription(command.initial_subscription_name, None, {}, create=True)
     new = _new_producer(session, command)

@@ -41,10 +41,26 @@ class OfficialClient:
     def producer(self, topic: str) -> Any:
         return self.client.newProducer().topic(topic).create()
 
-    def consumer(self, topic: str, subscription: str, kind: str = "Exclusive") -> Any:
+    @property
+    def schemas(self) -> Any:
+        return self._api.Schema
+
+    def key_value_schema(self, encoding: str) -> Any:
+        encodings = self._jvm.org.apache.pulsar.common.schema.KeyValueEncodingType
+        return self.schemas.KeyValue(
+            self.schemas.STRING, self.schemas.STRING, getattr(encodings, encoding)
+        )
+
+    def key_value(self, key: str, value: str) -> Any:
+        return self._jvm.org.apache.pulsar.common.schema.KeyValue(key, value)
+
+    def consumer(
+        self, topic: str, subscription: str, kind: str = "Exclusive", schema: Any = None
+    ) -> Any:
         topics = self._gateway.new_array(self._jvm.java.lang.String, 1)
         topics[0] = topic
-        builder = self.client.newConsumer().topic(topics).subscriptionName(subscription)
+        builder = self.client.newConsumer(schema or self.schemas.BYTES).topic(topics)
+        builder = builder.subscriptionName(subscription)
         builder = builder.subscriptionType(getattr(self._api.SubscriptionType, kind))
         earliest = self._api.SubscriptionInitialPosition.Earliest
         return builder.subscriptionInitialPosition(earliest).subscribe()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from official_java import OfficialClient, java_gateway
+from py4j.protocol import Py4JJavaError
 
 import pybroker.testing
 
@@ -57,3 +58,42 @@ def test_a_pattern_hears_of_a_new_topic_without_asking(official: OfficialClient,
     producer = official.producer(f"persistent://{name}-late")
     producer.send(b"m")
     assert contents(official, consumer, 1) == [b"m"]
+
+
+class TestSchemas:
+    def test_what_takes_any_schema_reads_what_was_written_with_one(
+        self, official: OfficialClient, name: str
+    ) -> None:
+        schemas = official.schemas
+        producer = official.client.newProducer(schemas.STRING).topic(name).create()
+        consumer = official.consumer(name, "s", schema=schemas.AUTO_CONSUME())
+        producer.send("hello")
+        message = official.receive(consumer)
+        assert message.getValue().getNativeObject() == "hello"
+
+    def test_what_produces_any_schema_takes_the_topics(
+        self, official: OfficialClient, name: str
+    ) -> None:
+        schemas = official.schemas
+        consumer = official.consumer(name, "s", schema=schemas.STRING)
+        official.client.newProducer(schemas.STRING).topic(name).create().close()
+        anything = official.client.newProducer(schemas.AUTO_PRODUCE_BYTES()).topic(name).create()
+        anything.send(b"bytes")
+        assert official.receive(consumer).getValue() == "bytes"
+
+    @pytest.mark.parametrize("encoding", ["INLINE", "SEPARATED"])
+    def test_key_and_value(self, official: OfficialClient, name: str, encoding: str) -> None:
+        schema = official.key_value_schema(encoding)
+        consumer = official.consumer(name, "s", schema=schema)
+        producer = official.client.newProducer(schema).topic(name).create()
+        producer.send(official.key_value("k", "v"))
+        value = official.receive(consumer).getValue()
+        assert (value.getKey(), value.getValue()) == ("k", "v")
+
+    def test_another_type_is_refused(self, official: OfficialClient, name: str) -> None:
+        schemas = official.schemas
+        official.client.newProducer(schemas.STRING).topic(name).create()
+        with pytest.raises(Py4JJavaError, match="IncompatibleSchema"):
+            official.client.newProducer(schemas.INT32).topic(name).create()
+        with pytest.raises(Py4JJavaError, match="IncompatibleSchema"):
+            official.consumer(name, "s", schema=schemas.INT32)

@@ -221,10 +221,9 @@ class NonPersistentTopic:
     # -- life
 
     @property
-    def idle(self) -> bool:
-        """As Topic.idle."""
-        consumers = (c for s in self.subscriptions.values() for c in s.consumers)
-        return not len(self.producers) and all(c.takes_any_schema for c in consumers)
+    def unused(self) -> bool:
+        """As Topic.unused."""
+        return not len(self.producers)
 
     @property
     def closed(self) -> bool:

@@ -1,18 +1,21 @@
-"""Whether a schema may follow another one on a topic: FULL compatibility, Apache Pulsar's default.
+"""Whether a schema may follow another one on a topic, under each of Apache Pulsar's strategies.
 
-New data must be readable under the schema that was there, and old data under the new one. A
-consumer's schema only has to read what is there. The types never mix.
+BACKWARD: the new schema reads what was written under the old one. FORWARD: the other way round.
+FULL, the default: both. The transitive ones look at all versions, the others at the latest. But for
+ALWAYS_COMPATIBLE the types never mix.
 """
 
+import hashlib
 import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, Final
 
-from pybroker.broker.schemas.avro import NotAvro, parse, why_unreadable
+from pybroker.broker.schemas.avro import MAX_SCHEMA_BYTES, NotAvro, parse, why_unreadable
 
-# Values of Schema.Type.
+# Values of Schema.Type; bytes as they are have no number of their own there, and are NONE.
 NONE: Final = 0
 JSON, PROTOBUF, AVRO = 2, 3, 4
 KEY_VALUE: Final = 15
@@ -57,13 +60,87 @@ class StoredSchema:
     data: bytes
     properties: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def digest(self) -> bytes:
+        """The same for schemas that say the same."""
+        data = _canonical(self.data) if self.type in _AVRO_BASED else self.data
+        return hashlib.sha256(b"%d %b" % (self.type, data)).digest()[:16]
+
     def same_as(self, other: "StoredSchema") -> bool:
-        return self.type == other.type and self.data == other.data
+        return self.digest == other.digest
 
 
-def why_not_full(new: StoredSchema, old: StoredSchema) -> str | None:
+class Strategy(Enum):
+    ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
+    ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
+    BACKWARD = "BACKWARD"
+    FORWARD = "FORWARD"
+    FULL = "FULL"
+    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
+    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
+    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+
+    @property
+    def transitive(self) -> bool:
+        return self.value.endswith("TRANSITIVE")
+
+    @property
+    def of_consumers(self) -> "Strategy":
+        """What a consumer's schema has to be. Source: SchemaRegistryServiceImpl."""
+        return _OF_CONSUMERS.get(self, self)
+
+
+_OF_CONSUMERS: Final = {
+    Strategy.BACKWARD: Strategy.BACKWARD,
+    Strategy.FORWARD: Strategy.BACKWARD,
+    Strategy.FULL: Strategy.BACKWARD,
+    Strategy.FORWARD_TRANSITIVE: Strategy.BACKWARD,
+}
+_NEW_READS_OLD: Final = frozenset(s for s in Strategy if s.value.startswith(("BACKWARD", "FULL")))
+_OLD_READS_NEW: Final = frozenset(s for s in Strategy if s.value.startswith(("FORWARD", "FULL")))
+
+
+def why_not_after(strategy: Strategy, new: StoredSchema, old: StoredSchema) -> str | None:
     """Why `new` may not follow `old`; None if it may."""
-    return why_not_readable(new, old) or why_not_readable(old, new)
+    if strategy is Strategy.ALWAYS_COMPATIBLE:
+        return None
+    if new.type != old.type:
+        return (
+            f"Incompatible schema: exists schema type {type_name(old.type)}, "
+            f"new schema type {type_name(new.type)}"
+        )
+    if new.same_as(old):
+        return None
+    if strategy is Strategy.ALWAYS_INCOMPATIBLE:
+        return "Schema compatibility strategy is ALWAYS_INCOMPATIBLE"
+    why = why_not_readable(new, old) if strategy in _NEW_READS_OLD else None
+    if why is None and strategy in _OLD_READS_NEW:
+        why = why_not_readable(old, new)
+    return why
+
+
+def why_invalid(schema: StoredSchema) -> str | None:
+    """Why it is no schema of its type; None if it is."""
+    if len(schema.data) > MAX_SCHEMA_BYTES:
+        return f"it has {len(schema.data)} bytes; at most {MAX_SCHEMA_BYTES} are kept"
+    if schema.type in _AVRO_BASED and not _json_schema_id(schema):
+        try:
+            parse(schema.data)
+        except NotAvro as error:
+            return str(error)
+    if schema.type == KEY_VALUE:
+        try:
+            return next(filter(None, map(why_invalid, _parts(schema))), None)
+        except BadKeyValue as error:
+            return str(error)
+    return None
+
+
+def _canonical(data: bytes) -> bytes:
+    try:
+        return json.dumps(json.loads(data), sort_keys=True, separators=(",", ":")).encode()
+    except (ValueError, RecursionError):
+        return data
 
 
 def why_not_readable(reader: StoredSchema, writer: StoredSchema) -> str | None:

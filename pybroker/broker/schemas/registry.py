@@ -1,7 +1,9 @@
 """Schemas of topics, by version: kept, found again, never changed.
 
 A partition shares its partitioned topic's schemas. A version travels as 8 bytes, big-endian, from
-0. Which schema may follow which is in compatibility. Differs: the strategy is always FULL.
+0. Which schema may follow which is in compatibility; what applies to a topic, its `rules`, is
+handed in. A topic keeps a limited number of versions (known_versions), so comparing with all of
+them, one a turn of the loop, is a limited amount of work.
 """
 
 import asyncio
@@ -9,40 +11,44 @@ import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
-from urllib.parse import quote
 from weakref import WeakValueDictionary
 
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.schemas.compatibility import (
     AUTO_CONSUME,
+    NONE,
     StoredSchema,
-    why_not_full,
-    why_not_readable,
+    Strategy,
+    type_name,
+    why_invalid,
+    why_not_after,
+)
+from pybroker.broker.schemas.known_versions import (
+    Known,
+    KnownVersions,
+    SchemaVersion,
+    folder,
+    number_of,
+    read_version,
+    schema_keys,
+    version_key,
 )
 from pybroker.errors import IncompatibleSchema, ServiceNotReady, TopicNotFound
 from pybroker.names import TopicName
 from pybroker.runtime import Clock
 
-_PREFIX: Final = "/schemas/"
-
-
-def schema_keys(metadata: MetadataStore, topic: TopicName) -> list[str]:
-    """One a version, the oldest first."""
-    return metadata.keys(_folder(topic))
-
-
-def _folder(topic: TopicName) -> str:
-    """Quoted: no topic's folder lies within another's."""
-    return f"{_PREFIX}{quote(topic.partitioned_name.ledger_name, safe='')}/"
-
 
 @dataclass(frozen=True, slots=True)
-class SchemaVersion:
-    number: int
-    schema: StoredSchema
-    added_at_ms: int  # 0 if that is not known
-    deletion: bool = False  # it says that the ones before it are gone
+class SchemaRules:
+    """What applies to a topic's schemas: its policies, its namespace's, the broker's."""
+
+    strategy: Strategy = Strategy.FULL
+    auto_update: bool = True  # producers may bring new versions
+    enforced: bool = False  # producers without a schema are refused where there is one
+
+
+def usual_rules(topic: TopicName) -> SchemaRules:
+    return SchemaRules()
 
 
 class Schemas:
@@ -51,14 +57,21 @@ class Schemas:
         metadata: MetadataStore,
         clock: Clock,
         is_going: Callable[[TopicName], bool] = lambda topic: False,
+        rules: Callable[[TopicName], SchemaRules] = usual_rules,
     ) -> None:
         """`is_going`: the topic is being deleted, and what comes now would outlive it."""
         self._metadata = metadata
         self._is_going = is_going
         self._clock = clock
+        self.rules = rules
         self._adding: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._known = KnownVersions(metadata)
 
-    async def add(self, topic: TopicName, schema: StoredSchema) -> int | None:
+    # -- by whoever produces and consumes
+
+    async def add(
+        self, topic: TopicName, schema: StoredSchema, by_admin: bool = False
+    ) -> int | None:
         """The version under which the schema is kept, new or found. Raises IncompatibleSchema.
 
         None for whoever takes what the topic has.
@@ -66,74 +79,114 @@ class Schemas:
         if schema.type == AUTO_CONSUME:
             return None
         async with self._locked(topic):
-            return await self._add(topic, schema)
+            known = await self._known.of(topic)
+            found = known.find(schema)
+            if found is not None:
+                return found
+            rules = self.rules(topic)
+            if not (rules.auto_update or by_admin):
+                raise IncompatibleSchema("Schema not found and schema auto updating is disabled.")
+            why = why_invalid(schema) or await self._why_not(topic, schema, rules.strategy, known)
+            if why is not None:
+                raise IncompatibleSchema(f"The schema is incompatible with that of {topic}: {why}")
+            return await self._append(topic, schema, known)
 
-    async def check_consumer(
-        self, topic: TopicName, schema: StoredSchema, idle: Callable[[], bool]
-    ) -> None:
-        """A consumer's schema is added to an idle topic without one; else it must be able to read
-        what is there. Raises IncompatibleSchema.
+    def check_without(self, topic: TopicName) -> None:
+        """A producer comes without a schema. Raises IncompatibleSchema where that is not wanted."""
+        latest = self._latest(topic)
+        if latest is not None and latest.schema.type != NONE and self.rules(topic).enforced:
+            raise IncompatibleSchema(
+                "Producers cannot connect or send message without a schema to topics with a schema "
+                "when SchemaValidationEnforced is enabled"
+            )
+
+    async def check_consumer(self, topic: TopicName, schema: StoredSchema, unused: bool) -> None:
+        """It must be able to read what is there; it is never kept. Raises IncompatibleSchema.
+
+        `unused`: nobody produces to the topic, and nothing is in it.
         """
         if schema.type == AUTO_CONSUME:
             return
         async with self._locked(topic):
-            present = self._present(topic)
-            if not present and idle():
-                await self._add(topic, schema)
+            known = await self._known.of(topic)
+            if not known.versions:
+                if unused or schema.type == NONE:
+                    return
+                raise IncompatibleSchema(
+                    "Failed to add schema to an active topic with empty(BYTES) schema: "
+                    f"new schema type {type_name(schema.type)}"
+                )
+            if known.find(schema) is not None:
                 return
-        if not present:
-            raise IncompatibleSchema(f"{topic} has no schema and is in use: consume it without one")
-        if (why := why_not_readable(schema, present[-1].schema)) is not None:
+            strategy = self.rules(topic).strategy.of_consumers
+            why = why_invalid(schema) or await self._why_not(topic, schema, strategy, known)
+        if why is not None:
             raise IncompatibleSchema(f"The schema cannot read that of {topic}: {why}")
 
-    async def _add(self, topic: TopicName, schema: StoredSchema) -> int:
-        found = self.find(topic, schema)
-        if found is not None:
-            return found
-        if (why := self.why_incompatible(topic, schema)) is not None:
-            raise IncompatibleSchema(f"The schema is incompatible with that of {topic}: {why}")
-        return await self._append(topic, schema)
+    async def _why_not(
+        self, topic: TopicName, schema: StoredSchema, strategy: Strategy, known: Known
+    ) -> str | None:
+        """Why it may not follow what is there; None if it may."""
+        compared = known.versions if strategy.transitive else known.versions[-1:]
+        for version in compared:
+            old = self._version(topic, version.number)
+            if old is not None and (why := why_not_after(strategy, schema, old.schema)) is not None:
+                return why
+            await asyncio.sleep(0)
+        return None
 
-    async def _append(self, topic: TopicName, schema: StoredSchema, deletion: bool = False) -> int:
+    async def _append(
+        self, topic: TopicName, schema: StoredSchema, known: Known, deletion: bool = False
+    ) -> int:
         if self._is_going(topic):
             raise ServiceNotReady(f"{topic} is being deleted; try again")
+        if not deletion and (full := known.why_full(schema)) is not None:
+            raise IncompatibleSchema(f"{topic} takes no further schema: {full}")
         keys = schema_keys(self._metadata, topic)
-        number = _number(keys[-1]) + 1 if keys else 0
+        number = number_of(keys[-1]) + 1 if keys else 0
         record = _encode(schema, self._clock.now_ms(), deletion)
-        await self._metadata.put(f"{_folder(topic)}{number:012}", record, -1)
+        await self._metadata.put(version_key(topic, number), record, -1)
         return number
 
-    def find(self, topic: TopicName, schema: StoredSchema) -> int | None:
-        """The version of that schema."""
-        same = (v.number for v in self._present(topic) if v.schema.same_as(schema))
-        return next(same, None)
+    # -- by the administrator
 
-    def why_incompatible(self, topic: TopicName, schema: StoredSchema) -> str | None:
-        """Why the schema may not follow the topic's latest; None if it may."""
-        present = self._present(topic)
-        return why_not_full(schema, present[-1].schema) if present else None
+    async def find(self, topic: TopicName, schema: StoredSchema) -> int | None:
+        """The version of that schema."""
+        return (await self._known.of(topic)).find(schema)
+
+    async def why_incompatible(self, topic: TopicName, schema: StoredSchema) -> str | None:
+        """Why the schema may not follow the topic's; None if it may."""
+        known = await self._known.of(topic)
+        why = why_invalid(schema)
+        return why or await self._why_not(topic, schema, self.rules(topic).strategy, known)
 
     def get(self, topic: TopicName, version: int | None = None) -> SchemaVersion:
         """The latest, or one version, be it deleted: messages of its time are still there.
 
         Raises TopicNotFound, as Apache Pulsar answers.
         """
-        if version is None:
-            found = self._present(topic)[-1:]
-        else:
-            keys = schema_keys(self._metadata, topic)
-            wanted = f"{_folder(topic)}{version:012}"
-            found = [self._read(wanted)] if wanted in keys else []
-        if not found or found[0].deletion:
+        found = self._latest(topic) if version is None else self._version(topic, version)
+        if found is None or found.deletion:
             raise TopicNotFound(
                 f"{topic} has no schema" + ("" if version is None else f" {version}")
             )
-        return found[0]
+        return found
 
-    def all(self, topic: TopicName) -> list[SchemaVersion]:
+    def _latest(self, topic: TopicName) -> SchemaVersion | None:
+        keys = schema_keys(self._metadata, topic)
+        latest = read_version(self._metadata, keys[-1]) if keys else None
+        return None if latest is None or latest.deletion else latest
+
+    def _version(self, topic: TopicName, number: int) -> SchemaVersion | None:
+        key = version_key(topic, number)
+        return None if self._metadata.get(key) is None else read_version(self._metadata, key)
+
+    async def all(self, topic: TopicName) -> list[SchemaVersion]:
         """Those that were not deleted, the oldest first. Raises TopicNotFound if there is none."""
         self.get(topic)
-        return self._present(topic)
+        known = await self._known.of(topic)
+        found = (self._version(topic, version.number) for version in known.versions)
+        return [version for version in found if version is not None]
 
     async def delete(self, topic: TopicName) -> int:
         """The version that stands for the deletion: later schemas have higher ones, so that no
@@ -141,36 +194,12 @@ class Schemas:
         """
         async with self._locked(topic):
             latest = self.get(topic)
-            return await self._append(topic, replace(latest.schema, data=b""), deletion=True)
-
-    def _present(self, topic: TopicName) -> list[SchemaVersion]:
-        """What came behind the last deletion."""
-        present: list[SchemaVersion] = []
-        for key in reversed(schema_keys(self._metadata, topic)):
-            version = self._read(key)
-            if version.deletion:
-                break
-            present.insert(0, version)
-        return present
+            known = await self._known.of(topic)
+            gone = replace(latest.schema, data=b"")
+            return await self._append(topic, gone, known, deletion=True)
 
     def _locked(self, topic: TopicName) -> asyncio.Lock:
-        return self._adding.setdefault(_folder(topic), asyncio.Lock())
-
-    def _read(self, key: str) -> SchemaVersion:
-        stored = self._metadata.get(key)
-        assert stored is not None, key
-        record = json.loads(stored.value)
-        data = base64.b64decode(record["data"])
-        return SchemaVersion(
-            _number(key),
-            StoredSchema(record["name"], record["type"], data, record["properties"]),
-            record.get("added_at_ms", 0),
-            record.get("deletion", False),
-        )
-
-
-def _number(key: str) -> int:
-    return int(key.rsplit("/", 1)[1])
+        return self._adding.setdefault(folder(topic), asyncio.Lock())
 
 
 def _encode(schema: StoredSchema, added_at_ms: int, deletion: bool) -> bytes:

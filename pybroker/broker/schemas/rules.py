@@ -1,0 +1,26 @@
+"""What the policies say of a topic's schemas. UNDEFINED leaves it to the broker, or to FULL."""
+
+from pybroker.broker.policies.effective import Effective
+from pybroker.broker.policies.table import (
+    SCHEMA_AUTO_UPDATE,
+    SCHEMA_COMPATIBILITY,
+    SCHEMA_ENFORCED,
+)
+from pybroker.broker.schemas.compatibility import Strategy
+from pybroker.broker.schemas.registry import SchemaRules
+from pybroker.config import BrokerConfig
+
+
+def schema_rules(policies: Effective) -> SchemaRules:
+    names = policies[SCHEMA_COMPATIBILITY], policies.config.schema_compatibility_strategy
+    strategy = _first_defined(*names)
+    return SchemaRules(strategy, policies[SCHEMA_AUTO_UPDATE], policies[SCHEMA_ENFORCED])
+
+
+def of_system_topics(config: BrokerConfig) -> SchemaRules:
+    return SchemaRules(_first_defined(config.system_topic_schema_compatibility_strategy))
+
+
+def _first_defined(*names: str) -> Strategy:
+    defined = (Strategy(name) for name in names if name in Strategy.__members__)
+    return next(defined, Strategy.FULL)
