@@ -121,6 +121,10 @@ class NotAllowed(PulsarError):
     http_status = 405
 
 
+class TooManyTopics(NotAllowed):
+    http_status = 412
+
+
 class TransactionConflict(PulsarError):
     code = 23
     http_status = 409

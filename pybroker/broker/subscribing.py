@@ -12,12 +12,13 @@ from typing import Protocol
 
 from managed_ledger.position import Position
 from pybroker.broker.deletions import Deletions, Doomed
+from pybroker.broker.policies.limits import Limited, check_subscriptions
 from pybroker.broker.subscription import SubscribedTopic, Subscription
 from pybroker.errors import NotAllowed, SubscriptionNotFound
 from pybroker.names import check_subscription_name
 
 
-class OpenTopic(SubscribedTopic, Protocol):
+class OpenTopic(SubscribedTopic, Limited, Protocol):
     """What is needed of the topic."""
 
     @property
@@ -65,6 +66,7 @@ class Subscribing:
                 raise SubscriptionNotFound(
                     f"Subscription {name} of {topic.name} does not exist and may not be created"
                 )
+            check_subscriptions(topic)
             await self._drop_ended_reader(name)
             cursor = await topic.ledger.open_cursor(name, start, properties)
             topic.check_open()  # it may have been closed meanwhile
@@ -78,6 +80,7 @@ class Subscribing:
             existing = self._existing(name, durable=False)
             if existing is not None:
                 return existing
+            check_subscriptions(topic)
             await self._drop_ended_reader(name)
             cursor = topic.ledger.new_non_durable_cursor(name, start)
             subscription = await Subscription.open(topic, cursor)

@@ -17,27 +17,29 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import DamagedEntries, LedgerClosed
 from managed_ledger.position import Position
 from pybroker.broker.consumer import Consumer, SubscriptionType
+from pybroker.broker.dispatch.choosing import Dispatcher, dispatcher_of
 from pybroker.broker.dispatch.delayed import Delays
 from pybroker.broker.dispatch.entry_reader import EntryReader, ReadableTopic
 from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.broker.dispatch.redelivery import NO_REDELIVERIES, RedeliveryCounts
-from pybroker.broker.dispatch.shared import SharedDispatcher, UnackedLimits
+from pybroker.broker.dispatch.shared import SharedDispatcher
 from pybroker.broker.dispatch.single import SingleActiveDispatcher
 from pybroker.broker.joining import check_joinable, check_sole_consumer
 from pybroker.broker.last_times import LastTimes
+from pybroker.broker.policies.dispatch_rate import Dispatched, DispatchPace, pace_of
+from pybroker.broker.policies.limits import Limited, check_consumers, unacked_limits
 from pybroker.broker.publish_time import first_published_at
 from pybroker.broker.transactional_acks import TransactionalAcks, TransactionalTopic
-from pybroker.broker.waiting_entries import nth_waiting
+from pybroker.broker.waiting_entries import waiting_entry
 from pybroker.errors import NotAllowed, PersistenceError, ServiceNotReady
 from pybroker.names import TxnId
 from pybroker.transaction.pending_ack import PendingAck, PendingAcks
 from pybroker.transaction.txn_status import TxnAction
 
 READER_RETURN_S: Final = 60.0  # for a reader to come again after its seek
-Dispatcher = SingleActiveDispatcher | SharedDispatcher | KeySharedDispatcher
 
 
-class SubscribedTopic(ReadableTopic, TransactionalTopic, Protocol):
+class SubscribedTopic(ReadableTopic, TransactionalTopic, Limited, Dispatched, Protocol):
     """What a subscription needs of its topic."""
 
     @property
@@ -57,7 +59,7 @@ class Subscription:
         "_dispatcher",
         "_last_message_is_there",
         "_notified",
-        "_reader",
+        "_pace",
         "_redelivery_counts",
         "_topic",
         "_transactional",
@@ -65,6 +67,7 @@ class Subscription:
         "cursor",
         "kind",
         "name",
+        "reader",
         "times",
     )
 
@@ -74,13 +77,14 @@ class Subscription:
         self.kind: SubscriptionType | None = None  # of the last consumers
         self.consumers: list[Consumer] = []
         self._topic = topic
-        self._reader = EntryReader(topic, cursor, self.notify, self._found_damage)
+        self.reader = EntryReader(topic, cursor, self.notify, self._found_damage)
         self._dispatcher: Dispatcher | None = None
         self._redelivery_counts = NO_REDELIVERIES
         self._transactional = TransactionalAcks(topic, cursor, self._restore)
         self._notified = False
         self._last_message_is_there = topic.terminated
         self.times = LastTimes()
+        self._pace: DispatchPace | None = None
         self._closed: str | None = None
         self._damage: DamagedEntries | None = None  # what its consumers could not get past
 
@@ -89,6 +93,7 @@ class Subscription:
         """Pending acknowledgements are replayed in the background; consumers wait for them."""
         subscription = cls(topic, cursor)
         subscription._transactional.start_replay()
+        subscription.follow_policies()
         return subscription
 
     @property
@@ -143,6 +148,7 @@ class Subscription:
         if self._damage is not None:
             raise PersistenceError(f"{self}: {self._damage}")
         check_joinable(self, kind)
+        check_consumers(self._topic, self)
 
     def _found_damage(self, damage: DamagedEntries) -> None:
         """Nobody gets further than this before the subscription is moved."""
@@ -150,25 +156,26 @@ class Subscription:
         self.disconnect_consumers(str(damage))
 
     def _new_dispatcher(self, kind: SubscriptionType, first: Consumer) -> Dispatcher:
+        topic, counts = self._topic, self._redelivery_counts
         if kind.single_active:
-            self._redelivery_counts = NO_REDELIVERIES
-            failover = kind is SubscriptionType.FAILOVER
-            return SingleActiveDispatcher(self._reader, failover, self._topic.name.partition)
-        if self._redelivery_counts is NO_REDELIVERIES:
-            self._redelivery_counts = RedeliveryCounts(self.cursor.is_deleted)
-        config = self._topic.config
-        limits = UnackedLimits(
-            config.max_unacked_messages_per_consumer, config.max_unacked_messages_per_subscription
-        )
-        means = (self._reader, self._redelivery_counts, limits, self._topic.delays, self.notify)
-        if kind is SubscriptionType.SHARED:
-            return SharedDispatcher(*means)
-        return KeySharedDispatcher(*means, first.key_shared)
+            counts = NO_REDELIVERIES
+        elif counts is NO_REDELIVERIES:
+            counts = RedeliveryCounts(self.cursor.is_deleted)
+        self._redelivery_counts, limits = counts, topic.policies.made(unacked_limits)
+        means = (self.reader, counts, limits, topic.delays, self.notify)
+        return dispatcher_of(kind, first, topic.name.partition, *means)
 
     def disconnect_consumers(self, reason: str) -> None:
         for consumer in list(self.consumers):
             self._remove(consumer)
             consumer.sink.close_consumer(consumer, reason)
+
+    def follow_policies(self) -> None:
+        """They have changed."""
+        if isinstance(self._dispatcher, SharedDispatcher):
+            self._dispatcher.set_limits(self._topic.policies.made(unacked_limits))
+        self._pace = pace_of(self._pace, self._topic, self)
+        self.notify()
 
     # -- dispatch
 
@@ -184,8 +191,8 @@ class Subscription:
             asyncio.get_running_loop().call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
-        self._notified = False
-        if self._dispatcher is not None and self._dispatcher.dispatch():
+        self._notified, to, pace = False, self._dispatcher, self._pace
+        if to is not None and (to.dispatch() if pace is None else pace.dispatch(to)):
             self.notify()
         elif self._last_message_is_there and not self.backlog:
             self._tell_of_the_end()
@@ -251,8 +258,8 @@ class Subscription:
         if self._dispatcher is None:
             return
         unacked = 0
-        if self._reader.wants(position):
-            unacked = self._reader.unacked_bits(position, batch_size).bit_count()
+        if self.reader.wants(position):
+            unacked = self.reader.unacked_bits(position, batch_size).bit_count()
         self._dispatcher.keep(consumer, position, unacked)
 
     def acknowledge_cumulative(
@@ -312,7 +319,7 @@ class Subscription:
         acks: Sequence[PendingAck],
         cumulative: bool,
     ) -> asyncio.Future[None]:
-        self._reader.withheld = pending
+        self.reader.withheld = pending
         if cumulative:
             return pending.acknowledge_cumulative(txn_id, acks[0])
         return pending.acknowledge(txn_id, acks, partial(self._withhold, consumer, acks))
@@ -329,7 +336,7 @@ class Subscription:
     def end_transaction(self, txn_id: TxnId, action: TxnAction) -> Awaitable[None] | None:
         """Acknowledge what the transaction did, or deliver it again; see PendingAcks.end."""
         if (pending := self._transactional.opened) is not None:
-            self._reader.withheld = pending
+            self.reader.withheld = pending
             return pending.end(txn_id, action)
         return self._replay_and_end(txn_id, action) if self._transactional.exist else None
 
@@ -348,7 +355,7 @@ class Subscription:
         pending = self._transactional.opened
         if self._dispatcher is None or pending is None:
             return
-        if self._reader.passed_withheld and pending.cumulative_position is None:
+        if self.reader.passed_withheld and pending.cumulative_position is None:
             self._dispatcher.rewind()
         else:
             self._dispatcher.restore(positions)
@@ -360,7 +367,7 @@ class Subscription:
 
         Raises PersistenceError, ServiceNotReady.
         """
-        self._reader.withheld = pending = await self._transactional.existing()
+        self.reader.withheld = pending = await self._transactional.existing()
         return pending
 
     # -- moving the cursor
@@ -377,7 +384,7 @@ class Subscription:
         self.disconnect_consumers("the subscription was moved by a seek")
         self.cursor.reset(position)
         self._redelivery_counts.clear()
-        self._reader.rewind()
+        self.reader.rewind()
         if not self.durable:
             asyncio.get_running_loop().call_later(READER_RETURN_S, self._end_deserted_reader)
         if pending is not None:
@@ -451,12 +458,7 @@ class Subscription:
 
     async def peek(self, number: int) -> tuple[Position, bytes] | None:
         """The entry that waits for acknowledgement as number `number`, counted from 1."""
-        ledger = self._topic.ledger
-        position = nth_waiting(ledger, self.cursor, self._topic.hidden, number)
-        run = None if position is None else await ledger.read(position, position, 1, 1)
-        if position is None or run is None:
-            return None
-        return position, run.entries[0]
+        return await waiting_entry(self._topic.ledger, self.cursor, self._topic.hidden, number)
 
     @property
     def mark_delete_position(self) -> Position:
@@ -464,7 +466,7 @@ class Subscription:
 
     @property
     def read_position(self) -> Position:
-        return self._reader.position
+        return self.reader.position
 
     @property
     def unacked_messages(self) -> int:
@@ -488,7 +490,7 @@ class Subscription:
         return self._backlog(self._topic.max_read_position)
 
     def _backlog(self, up_to: Position) -> int:
-        return self.cursor.backlog(up_to) - self._reader.hidden_backlog(up_to)
+        return self.cursor.backlog(up_to) - self.reader.hidden_backlog(up_to)
 
     @property
     def pending_acks(self) -> PendingAcks | None:

@@ -21,11 +21,15 @@ from pybroker.broker.deduplication import Deduplication, Taken
 from pybroker.broker.deletions import Deletions
 from pybroker.broker.dispatch.delayed import DelayPolicy, Delays
 from pybroker.broker.policies.effective import Effective
+from pybroker.broker.policies.gate import Gate
+from pybroker.broker.policies.limits import check_producers
+from pybroker.broker.policies.subscribe_rate import SubscribeLimit
 from pybroker.broker.policies.table import (
     DEDUPLICATION,
     DEDUPLICATION_SNAPSHOT_INTERVAL,
     DELAYED_DELIVERY,
 )
+from pybroker.broker.policies.throttle import Throttle
 from pybroker.broker.producers import Granted, Producer, Producers, ProducerState
 from pybroker.broker.publishing import LAST_WRITES_S, OnTheWay, Published, PublishRun
 from pybroker.broker.subscribing import Subscribing
@@ -80,7 +84,9 @@ class Topic:
         "deduplication",
         "deletions",
         "deserted_at_s",
+        "dispatch_throttle",
         "factory",
+        "gate",
         "ledger",
         "messages_in",
         "metadata",
@@ -90,6 +96,7 @@ class Topic:
         "policies",
         "producers",
         "published_at_ms",
+        "subscribe_limit",
         "subscriptions",
         "tasks",
     )
@@ -115,6 +122,9 @@ class Topic:
         self.clock = clock
         self.config = config
         self.policies = policies  # as they are now: see policies/following
+        self.gate: Gate | None = None  # what it asks of messages, if anything
+        self.subscribe_limit: SubscribeLimit | None = None
+        self.dispatch_throttle: Throttle | None = None
         self.tasks = Tasks(name)
         self.subscriptions: dict[str, Subscription] = {}
         self.deduplication: Deduplication | None = None
@@ -250,6 +260,7 @@ class Topic:
         """
         if self.terminated:
             raise self._no_more_messages()
+        check_producers(self)
         with self._told_when_unloaded():
             return await self.producers.add(producer, granted)
 
@@ -320,12 +331,6 @@ class Topic:
     def known_message_count(self, position: Position) -> int | None:
         """As `message_count`; None if that has to be looked up."""
         return self.ledger.message_count(position)
-
-    @property
-    def max_delay_ms(self) -> int:
-        """Of what is published; 0: no limit."""
-        policy = self.policies[DELAYED_DELIVERY]
-        return int(policy["maxDeliveryDelayInMillis"]) * bool(policy["active"])
 
     @property
     def delays(self) -> Delays:

@@ -23,7 +23,7 @@ from pybroker.broker.policies.actors import acting
 from pybroker.broker.policies.following import Following
 from pybroker.broker.policies.policies import Policies
 from pybroker.broker.policies.policy import Record
-from pybroker.broker.policies.table import AUTO_TOPIC_CREATION
+from pybroker.broker.policies.table import AUTO_TOPIC_CREATION, MAX_TOPICS
 from pybroker.broker.schemas.registry import SchemaRules, Schemas
 from pybroker.broker.schemas.rules import of_system_topics, schema_rules
 from pybroker.broker.served import ServedTopic, persistent
@@ -32,7 +32,7 @@ from pybroker.broker.topic import Topic
 from pybroker.broker.topic_lists.lists import TopicLists
 from pybroker.broker.topic_lists.watches import TopicWatches
 from pybroker.config import BrokerConfig
-from pybroker.errors import NotAllowed, TopicNotFound
+from pybroker.errors import NotAllowed, TooManyTopics, TopicNotFound
 from pybroker.names import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TopicName
 from pybroker.runtime import Clock
 from pybroker.transaction.txn_status import TransactionOutcomes
@@ -110,6 +110,8 @@ class Topics:
         if isinstance(name, str):
             name = TopicName.parse(name)
         _refuse_internal(name)
+        if create and not self.exists(name):
+            await self._check_room(name, 1)
         await self.settled(name)
         if (topic := self._loaded.get(name)) is not None:
             return topic
@@ -120,6 +122,16 @@ class Topics:
                 self._check_creatable(name)
             self._start_loading(name)
         return await asyncio.shield(self._loading[name])
+
+    async def _check_room(self, name: TopicName, topics: int) -> None:
+        """For so many more in its namespace. Raises TooManyTopics, NotFound."""
+        namespace = name.namespace_name
+        limit = self.policies.of_namespace(namespace)[MAX_TOPICS]
+        if limit > 0 and namespace != SYSTEM_NAMESPACE:
+            there = {*(await self.lists.get(namespace)).names}
+            there.update(str(n) for n in self._loading if n.namespace_name == namespace)
+            if len(there) + topics > limit:
+                raise TooManyTopics("Exceed maximum number of topics in namespace.")
 
     def check_usable(self, name: TopicName) -> None:
         """Whether it is a topic, or may become one. Raises as `get` does, and TopicNotFound."""
@@ -249,6 +261,7 @@ class Topics:
         self.tenants.check_namespace(name.namespace_name)
         if name.partition >= 0:
             raise NotAllowed(f"{name} is named as a partition; it cannot have partitions")
+        await self._check_room(name, partitions)
         await self.settled(name)
         self._check_free(name)
         await self._set_partitions(name, partitions, properties or {})

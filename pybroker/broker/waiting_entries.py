@@ -22,6 +22,15 @@ def nth_waiting(
     return None
 
 
+async def waiting_entry(
+    ledger: ManagedLedger, cursor: ManagedCursor, hidden: HiddenRanges, number: int
+) -> tuple[Position, bytes] | None:
+    """That entry, with its position."""
+    position = nth_waiting(ledger, cursor, hidden, number)
+    run = None if position is None else await ledger.read(position, position, 1, 1)
+    return None if position is None or run is None else (position, run.entries[0])
+
+
 def waiting(
     ledger: ManagedLedger, cursor: ManagedCursor, hidden: HiddenRanges, after: Position
 ) -> Iterator[tuple[int, Range]]:

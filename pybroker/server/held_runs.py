@@ -1,4 +1,5 @@
-"""What a producer sent behind a message that waits for the end of a transaction.
+"""What a producer sent behind a message that waits: for the end of a transaction, or for its time
+under a publish rate.
 
 Nothing of it may get ahead, so it is kept in memory as far as there is room for all that is held in
 the broker. What does not fit is let go: the producer then has to start over, and the client sends
@@ -37,7 +38,8 @@ class HeldRuns:
     def __init__(self, room: HeldRoom, too_long: Callable[[], None]) -> None:
         self._room = room
         self._runs: list[SendRun] = []
-        self._size_bytes = 0
+        self.size_bytes = 0
+        self.by_rate = False  # not by a transaction
         self._complete = True
         self._timer = asyncio.get_running_loop().call_later(HOLD_S, too_long)
 
@@ -45,7 +47,7 @@ class HeldRuns:
         # An entry is at most as large as a frame; the rest is what a list of it takes.
         size_bytes = sum(map(len, run.entries)) + 500 * len(run.entries)
         if self._complete and self._room.take(size_bytes):
-            self._size_bytes += size_bytes
+            self.size_bytes += size_bytes
             self._runs.append(run)
         else:
             self._complete = False
@@ -54,6 +56,6 @@ class HeldRuns:
         """What was kept, and whether that is all; then this is empty."""
         runs, self._runs = self._runs, []
         self._timer.cancel()
-        self._room.give_back(self._size_bytes)
-        self._size_bytes = 0
+        self._room.give_back(self.size_bytes)
+        self.size_bytes = 0
         return runs, self._complete

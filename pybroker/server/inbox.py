@@ -28,6 +28,7 @@ class Pause(Enum):
     TASKS = "too many requests at once"
     LONG = "a long command"
     BEHIND = "more than one turn's work"
+    RATE = "faster than a publish rate allows"
     STOPPING = "the broker shuts down"
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscriptionType
+from pybroker.broker.policies.limits import check_type
+from pybroker.broker.policies.table import AUTO_SUBSCRIPTION_CREATION
 from pybroker.broker.served import ServedSubscription, ServedTopic
 from pybroker.errors import (
     ConsumerNotFound,
@@ -59,6 +61,9 @@ async def subscribe(session: "Session", command: pb.CommandSubscribe) -> None:
         schema = stored_schema(command.schema)
         await topics.schemas.check_consumer(topic.name, schema, topic.unused)
     kind = SubscriptionType(command.subType)
+    check_type(topic, kind)
+    if topic.subscribe_limit is not None:
+        topic.subscribe_limit.check(session.peer, command.consumer_name, command.consumer_id)
     subscription = await _subscription(session, topic, command)
     consumer = _consumer(session, command)
     session.add_consumer(topic, subscription, consumer)
@@ -85,7 +90,8 @@ async def _subscription(
     else:
         properties = {pair.key: pair.value for pair in command.subscription_properties}
         check_client("Subscription", command.subscription, properties)
-        may_create = session.services.config.allow_auto_subscription_creation
+        policy = topic.policies[AUTO_SUBSCRIPTION_CREATION]
+        may_create = policy["allowAutoSubscriptionCreation"]
         subscription = await topic.subscription(
             command.subscription, start, properties, create=may_create
         )

@@ -10,21 +10,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from managed_ledger.position import Position
-from pybroker.broker import delay_limit
 from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, Refused, Taken
+from pybroker.broker.policies.gate import Gate
+from pybroker.broker.policies.table import ENCRYPTION_REQUIRED
+from pybroker.broker.policies.throttle import Throttle
 from pybroker.broker.producers import AccessMode, Granted, Producer, ProducerState
 from pybroker.broker.schemas.compatibility import StoredSchema
 from pybroker.broker.schemas.registry import version_bytes
 from pybroker.broker.served import ServedTopic
 from pybroker.errors import (
     ChecksumError,
+    MetadataError,
     PersistenceError,
     PulsarError,
     ServiceNotReady,
     TopicTerminated,
 )
 from pybroker.names import TopicName, TxnId, check_client
-from pybroker.server.held_runs import HeldRuns
+from pybroker.server.held_runs import HOLD_S, HeldRuns
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import BadChecksum, SendRun
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
 # Clients, by their versions, that come back when a producer is closed that still waits. An error
 # they only take as a reason to come back in the first seconds; to others nothing else is an answer.
 _COME_BACK: Final = "Pulsar-Java"
+# What a producer that is too fast may have waiting while its connection is read: a PING behind it
+# shall be heard.
+_HELD_WHILE_READING_BYTES: Final = 64 * 1024
 
 
 async def producer(session: "Session", command: pb.CommandProducer) -> None:
@@ -47,6 +53,8 @@ async def producer(session: "Session", command: pb.CommandProducer) -> None:
     if session.closed:
         return  # perhaps while the topic was deleted: who is gone makes no new one
     topic = await topics.require(name)
+    if topic.policies[ENCRYPTION_REQUIRED] and not command.encrypted:
+        raise MetadataError(f"Encryption is required in {topic.name}")
     schema_version = None
     if command.HasField("schema"):
         schema_version = await topics.schemas.add(name, stored_schema(command.schema))
@@ -160,10 +168,12 @@ def send(session: "Session", run: SendRun) -> None:
         return  # closed by the broker a moment ago; the client resends once it is back
     if slot.held is not None:
         slot.held.keep(run)
-    elif slot.topic.max_delay_ms:
-        _send_not_too_late(session, slot, run, slot.topic.max_delay_ms)
-    else:
+        if slot.held.by_rate:
+            _rest_if_much(session, slot, slot.held)
+    elif slot.topic.gate is None:
         _send(session, slot, run)
+    else:
+        _send_through(session, slot, run, slot.topic.gate)
 
 
 def _send(session: "Session", slot: "ProducerSlot", run: SendRun) -> None:
@@ -174,19 +184,53 @@ def _send(session: "Session", slot: "ProducerSlot", run: SendRun) -> None:
         _send_new(session, slot, run, deduplication)
 
 
-def _send_not_too_late(
-    session: "Session", slot: "ProducerSlot", run: SendRun, max_delay_ms: int
-) -> None:
-    """All but what is delayed further than that."""
-    for start, stop, too_far in delay_limit.pieces(run.entries, max_delay_ms):
+def _send_through(session: "Session", slot: "ProducerSlot", run: SendRun, gate: Gate) -> None:
+    """All but what the gate refuses, and as much at once as its rate allows."""
+    for start, stop, refusal in gate.pieces(run.entries):
         part = run.part(start, stop)
         if slot.held is not None:
             slot.held.keep(part)
-        elif too_far:
+        elif refusal is not None:
             _tell_refused(slot, part)
-            _in_order(slot, partial(refuse, session, part, delay_limit.refusal(max_delay_ms)))
-        else:
+            _in_order(slot, partial(refuse, session, part, refusal))
+        elif gate.rate is None:
             _send(session, slot, part)
+        else:
+            _send_at_rate(session, slot, part, gate.rate)
+
+
+def _send_at_rate(session: "Session", slot: "ProducerSlot", run: SendRun, rate: Throttle) -> None:
+    now = rate.take(run.entries, run.message_counts)
+    if now:
+        _send(session, slot, run.part(0, now))
+    if now == len(run.entries):
+        return
+    rest = run.part(now, len(run.entries))
+    if slot.held is not None:  # what went before it turned out to be a copy
+        slot.held.keep(rest)
+        return
+    held = slot.held = HeldRuns(session.services.held_runs, partial(_too_slow, session, slot))
+    held.by_rate = True
+    held.keep(rest)
+    loop = asyncio.get_running_loop()
+    loop.call_later(min(rate.wait_s(), HOLD_S / 2), _go_on_at_rate, session, slot, held)
+    _rest_if_much(session, slot, held)
+
+
+def _rest_if_much(session: "Session", slot: "ProducerSlot", held: HeldRuns) -> None:
+    if held.size_bytes > _HELD_WHILE_READING_BYTES:
+        session.rest(slot)
+
+
+def _go_on_at_rate(session: "Session", slot: "ProducerSlot", held: HeldRuns) -> None:
+    if slot.held is held:
+        _go_on(session, slot, held)
+    if slot.held is None or slot.held.size_bytes <= _HELD_WHILE_READING_BYTES:
+        session.go_on(slot)
+
+
+def _too_slow(session: "Session", slot: "ProducerSlot") -> None:
+    _start_over(session, slot, "its messages come faster than the publish rate allows")
 
 
 def _tell_refused(slot: "ProducerSlot", run: SendRun) -> None:
@@ -314,7 +358,7 @@ def _go_on(session: "Session", slot: "ProducerSlot", held: HeldRuns) -> None:
     runs, complete = held.take()
     slot.held = None
     if not complete:
-        _start_over(session, slot, "the transaction that held up its messages is over")
+        _start_over(session, slot, "not all that it sent could be kept until it may be published")
         return
     for run in runs:
         send(session, run)

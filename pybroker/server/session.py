@@ -101,6 +101,7 @@ class Session(asyncio.BufferedProtocol):
         self.peer = ""
         self._admit = admit
         self._forget = forget
+        self._too_fast: dict[ProducerSlot, None] = {}
         self._heard = True  # since the last keep-alive check
         self._asked = False  # by a PING since then
         self._transport: asyncio.Transport | None = None
@@ -243,6 +244,15 @@ class Session(asyncio.BufferedProtocol):
 
     def _resume_budget(self) -> None:
         self._inbox.resume(Pause.BUDGET)
+
+    def rest(self, slot: ProducerSlot) -> None:
+        """A producer is too fast for its topic: nothing is read until none is."""
+        self._too_fast[slot] = None
+        self._inbox.pause(Pause.RATE)
+
+    def go_on(self, slot: ProducerSlot) -> None:
+        if self._too_fast.pop(slot, slot) is None and not self._too_fast:
+            self._inbox.resume(Pause.RATE)
 
     # -- commands
 

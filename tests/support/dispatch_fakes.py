@@ -13,6 +13,7 @@ from managed_ledger.storage.memory import MemoryBackend
 from pybroker.broker.consumer import Consumer, KeySharedPolicy, SubscriptionType
 from pybroker.broker.dispatch.delayed import DelayPolicy, Delays
 from pybroker.broker.dispatch.hash_ring import HashRing, slot_of
+from pybroker.broker.policies.effective import Effective
 from pybroker.broker.subscription import Subscription
 from pybroker.config import BrokerConfig
 from pybroker.names import TopicName, TxnId
@@ -154,6 +155,9 @@ class FakeTopic:
         self.factory = factory
         self.outcomes = FakeOutcomes()
         self.config = config
+        self.policies = Effective(config, ())
+        self.dispatch_throttle = None
+        self.producers: list[object] = []
         self.hidden = HiddenEntries()
         self.tasks = Tasks("orders")
         self.terminated = False

@@ -156,6 +156,8 @@ class EntryReader:
         "_messages_per_entry",
         "_settled_to",
         "_topic",
+        "most_bytes",
+        "most_messages",
         "passed_withheld",
         "position",
         "withheld",
@@ -177,6 +179,9 @@ class EntryReader:
         self._settled_to = EARLIEST
         self.position = cursor.mark_delete_position.after
         self.withheld: WithheldEntries | None = None
+        # What may be read until somebody says otherwise, while there is a dispatch rate.
+        self.most_messages: int | None = None
+        self.most_bytes = 0
         # Entries were passed because an open transaction holds a cumulative acknowledgement.
         self.passed_withheld = False
 
@@ -196,6 +201,11 @@ class EntryReader:
 
         The last entry may be a batch that overdraws `max_messages`.
         """
+        if self.most_messages is not None:
+            max_messages = min(max_messages, self.most_messages)
+            max_bytes = min(max_bytes, self.most_bytes)
+            if max_messages <= 0 or max_bytes <= 0:
+                return None
         wanted = min(max_messages // self._messages_per_entry + 1, max_messages, MAX_RUN_ENTRIES)
         window = min(max(4 * wanted, _MIN_WINDOW), MAX_RUN_ENTRIES)
         while (visible := self._next_visible(window)) is not None:
@@ -217,6 +227,9 @@ class EntryReader:
         """These entries of the last `peek` are delivered, or in somebody's hands."""
         self.position = Position(delivery.ledger_id, delivery.entry_ids[-1] + 1)
         self._ahead.passed(self.position)
+        if self.most_messages is not None:
+            self.most_messages -= sum(delivery.message_counts)
+            self.most_bytes -= sum(map(len, delivery.entries))
 
     def skip_invisible(self) -> None:
         """Settle what stands before the next visible entry, though nobody can take that one."""

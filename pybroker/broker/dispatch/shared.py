@@ -87,6 +87,13 @@ class SharedDispatcher:
     def _consumers(self) -> Iterable[Consumer]:
         return (consumer for level in self._levels.values() for consumer in level)
 
+    def set_limits(self, limits: UnackedLimits) -> None:
+        """From now on; who is blocked by others goes on once these allow it."""
+        self._limits = limits
+        self._blocked = 0 < limits.per_subscription <= self._unacked
+        for consumer in self._consumers():
+            consumer.blocked = 0 < limits.per_consumer <= consumer.unacked.messages
+
     # -- delivering
 
     def dispatch(self) -> bool:

@@ -14,16 +14,15 @@ from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.broker.joining import check_joinable, check_sole_consumer
 from pybroker.broker.last_times import LastTimes
 from pybroker.broker.nonpersistent.dispatch import Dispatcher, SingleActive, dispatcher_of
+from pybroker.broker.policies.limits import Limited, check_consumers
 from pybroker.errors import ServiceNotReady, TransactionConflict
-from pybroker.names import TopicName, TxnId
+from pybroker.names import TxnId
 from pybroker.transaction.pending_ack import PendingAck
 
 
-class Subscribed(Protocol):
+class Subscribed(Limited, Protocol):
     """What a subscription needs of its topic."""
 
-    @property
-    def name(self) -> TopicName: ...
     def end_of_reader(self, subscription: "NonPersistentSubscription") -> None: ...
 
 
@@ -70,6 +69,7 @@ class NonPersistentSubscription:
         if self._closed is not None:
             raise ServiceNotReady(f"{self} is being unloaded: {self._closed}")
         check_joinable(self, kind)
+        check_consumers(self._topic, self)
         dispatcher = self._dispatcher or dispatcher_of(kind, consumer, self._topic.name.partition)
         dispatcher.add(consumer)
         self.kind = kind

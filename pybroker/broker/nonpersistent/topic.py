@@ -20,6 +20,9 @@ from pybroker.broker.deduplication import Taken
 from pybroker.broker.dispatch.delivery import ROUND_BYTES, Delivery
 from pybroker.broker.nonpersistent.subscription import NonPersistentSubscription
 from pybroker.broker.policies.effective import Effective
+from pybroker.broker.policies.gate import Gate
+from pybroker.broker.policies.limits import check_producers, check_subscriptions
+from pybroker.broker.policies.subscribe_rate import SubscribeLimit
 from pybroker.broker.producers import Granted, Producer, Producers, ProducerState
 from pybroker.broker.publishing import Published, PublishRun
 from pybroker.errors import (
@@ -63,17 +66,18 @@ class NonPersistentTopic:
         "clock",
         "created_at_ms",
         "deserted_at_s",
+        "gate",
         "messages_in",
         "name",
         "on_deserted",
         "policies",
         "producers",
         "published_at_ms",
+        "subscribe_limit",
         "subscriptions",
         "tasks",
     )
 
-    max_delay_ms: Final = 0
     deduplication: Final = None
     terminated: Final = False
     to_be_deduplicated: Final = False
@@ -84,6 +88,8 @@ class NonPersistentTopic:
         self.clock = clock
         self.policies = policies  # as they are now: see policies/following
         self.created_at_ms = clock.now_ms()
+        self.gate: Gate | None = None
+        self.subscribe_limit: SubscribeLimit | None = None
         self.tasks = Tasks(name)
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.messages_in = self.bytes_in = 0
@@ -154,6 +160,7 @@ class NonPersistentTopic:
     async def add_producer(self, producer: Producer, granted: Granted) -> bool:
         """As Topic.add_producer."""
         self.check_open()
+        check_producers(self)
         return await self.producers.add(producer, granted)
 
     # -- what other topics read from their log
@@ -182,6 +189,7 @@ class NonPersistentTopic:
             raise SubscriptionNotFound(
                 f"Subscription {name} of {self.name} does not exist and may not be created"
             )
+        check_subscriptions(self)
         return self._subscribe(name, durable=True, properties=properties)
 
     async def reader_subscription(

@@ -1,0 +1,31 @@
+"""Which dispatcher a subscription's type asks for."""
+
+from collections.abc import Callable
+
+from pybroker.broker.consumer import Consumer, SubscriptionType
+from pybroker.broker.dispatch.delayed import Delays
+from pybroker.broker.dispatch.entry_reader import EntryReader
+from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.broker.dispatch.redelivery import RedeliveryCounts
+from pybroker.broker.dispatch.shared import SharedDispatcher, UnackedLimits
+from pybroker.broker.dispatch.single import SingleActiveDispatcher
+
+Dispatcher = SingleActiveDispatcher | SharedDispatcher | KeySharedDispatcher
+
+
+def dispatcher_of(
+    kind: SubscriptionType,
+    first: Consumer,
+    partition: int,
+    reader: EntryReader,
+    counts: RedeliveryCounts,
+    limits: UnackedLimits,
+    delays: Delays,
+    resume: Callable[[], None],
+) -> Dispatcher:
+    """For the `first` of its consumers."""
+    if kind.single_active:
+        return SingleActiveDispatcher(reader, kind is SubscriptionType.FAILOVER, partition)
+    if kind is SubscriptionType.SHARED:
+        return SharedDispatcher(reader, counts, limits, delays, resume)
+    return KeySharedDispatcher(reader, counts, limits, delays, resume, first.key_shared)

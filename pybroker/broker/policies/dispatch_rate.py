@@ -1,0 +1,113 @@
+"""How many messages, and bytes, go out in a period: of one subscription, and of a topic's together.
+
+Where nothing is limited, subscriptions have no pace, and dispatch costs nothing more. Under one, a
+round of dispatch reads no more than may go now; what is delivered again is not held back within a
+round, but paid for like everything else.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from pybroker.broker.consumer import Consumer
+from pybroker.broker.dispatch.choosing import Dispatcher
+from pybroker.broker.dispatch.entry_reader import EntryReader
+from pybroker.broker.policies.effective import Effective
+from pybroker.broker.policies.policy import Record
+from pybroker.broker.policies.table import (
+    DISPATCH_RATE,
+    SUBSCRIPTION_DISPATCH_RATE,
+    SUBSCRIPTION_POLICIES,
+)
+from pybroker.broker.policies.throttle import Throttle, throttle
+
+
+class DispatchPace:
+    """Of one subscription."""
+
+    __slots__ = ("_subscription", "_throttles", "_timer", "own")
+
+    def __init__(
+        self, own: Throttle | None, of_topic: Throttle | None, subscription: "Paced"
+    ) -> None:
+        self.own = own
+        self._throttles = [each for each in (own, of_topic) if each is not None]
+        self._subscription = subscription
+        self._timer: asyncio.TimerHandle | None = None
+
+    def dispatch(self, dispatcher: Dispatcher) -> bool:
+        """As Dispatcher.dispatch, as far as there are tokens; it goes on when there are."""
+        throttles, reader = self._throttles, self._subscription.reader
+        consumers = self._subscription.consumers
+        reader.most_messages = min(each.messages_left() for each in throttles)
+        reader.most_bytes = min(each.bytes_left() for each in throttles)
+        again = False
+        if reader.most_messages > 0:
+            messages, size_bytes = _out(consumers)
+            again = dispatcher.dispatch()
+            now, bytes_now = _out(consumers)
+            for each in throttles:
+                each.spend(now - messages, bytes_now - size_bytes)
+        if any(each.messages_left() <= 0 for each in throttles):
+            self._wait(max(each.wait_s() for each in throttles))
+            return False
+        return again
+
+    def _wait(self, wait_s: float) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._go_on)
+
+    def _go_on(self) -> None:
+        self._timer = None
+        self._subscription.notify()
+
+
+def _out(consumers: Sequence[Consumer]) -> tuple[int, int]:
+    return sum(c.messages_out for c in consumers), sum(c.bytes_out for c in consumers)
+
+
+class Paced(Protocol):
+    """A subscription."""
+
+    name: str
+    reader: EntryReader
+    consumers: list[Consumer]
+
+    def notify(self) -> None: ...
+
+
+class Dispatched(Protocol):
+    dispatch_throttle: Throttle | None
+
+    @property
+    def policies(self) -> Effective: ...
+
+
+class DispatchRates:
+    """What a topic's subscriptions share."""
+
+    def follow(self, topic: Dispatched) -> None:
+        topic.dispatch_throttle = _throttle(topic.dispatch_throttle, topic.policies[DISPATCH_RATE])
+
+
+def pace_of(
+    now: DispatchPace | None, topic: Dispatched, subscription: Paced
+) -> DispatchPace | None:
+    """`now` is what the subscription had until now."""
+    of_one = topic.policies[SUBSCRIPTION_POLICIES].get(subscription.name, {})
+    of_all = topic.policies[SUBSCRIPTION_DISPATCH_RATE]
+    rate: Record = of_one.get("dispatchRate") or of_all
+    own = _throttle(None if now is None else now.own, rate)
+    subscription.reader.most_messages = None
+    if own is None and topic.dispatch_throttle is None:
+        return None
+    return DispatchPace(own, topic.dispatch_throttle, subscription)
+
+
+def _throttle(now: Throttle | None, rate: Record) -> Throttle | None:
+    return throttle(
+        now,
+        rate["dispatchThrottlingRateInMsg"],
+        rate["dispatchThrottlingRateInByte"],
+        rate["ratePeriodInSecond"],
+    )

@@ -1,0 +1,73 @@
+"""What a topic asks of messages before it takes them: their size, their delay, their rate.
+
+A topic has a gate only where some policy wants one.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from pybroker.broker import delay_limit
+from pybroker.broker.policies.effective import Effective
+from pybroker.broker.policies.table import DELAYED_DELIVERY, MAX_MESSAGE_SIZE, PUBLISH_RATE
+from pybroker.broker.policies.throttle import Throttle, throttle
+from pybroker.errors import NotAllowed, PulsarError
+from pybroker.names import TopicName
+
+
+class Gate:
+    """Limits of 0 are none."""
+
+    def __init__(self, max_message_bytes: int, max_delay_ms: int, rate: Throttle | None) -> None:
+        self.max_message_bytes = max_message_bytes
+        self.max_delay_ms = max_delay_ms
+        self.rate = rate
+
+    def pieces(self, entries: Sequence[bytes]) -> Iterator[tuple[int, int, PulsarError | None]]:
+        """The entries in pieces, from and to (exclusive), each with why it is refused, or None."""
+        if not self.max_delay_ms:
+            yield from self._by_size(entries, 0, len(entries))
+            return
+        for start, stop, too_far in delay_limit.pieces(entries, self.max_delay_ms):
+            if too_far:
+                yield start, stop, delay_limit.refusal(self.max_delay_ms)
+            else:
+                yield from self._by_size(entries, start, stop)
+
+    def _by_size(
+        self, entries: Sequence[bytes], start: int, stop: int
+    ) -> Iterator[tuple[int, int, PulsarError | None]]:
+        most = self.max_message_bytes
+        if most and max(map(len, entries[start:stop]), default=0) > most:
+            for index in range(start, stop):
+                if len(entries[index]) > most:
+                    if start < index:
+                        yield start, index, None
+                    yield index, index + 1, NotAllowed(f"Exceed maximum message size {most}")
+                    start = index + 1
+        if start < stop:
+            yield start, stop, None
+
+
+class Gated(Protocol):
+    gate: Gate | None
+
+    @property
+    def name(self) -> TopicName: ...
+    @property
+    def policies(self) -> Effective: ...
+
+
+class Gates:
+    def follow(self, topic: Gated) -> None:
+        policies, now = topic.policies, topic.gate
+        rate = policies[PUBLISH_RATE]
+        limited = throttle(
+            None if now is None else now.rate,
+            rate["publishThrottlingRateInMsg"],
+            rate["publishThrottlingRateInByte"],
+        )
+        size_bytes, delay_ms = policies[MAX_MESSAGE_SIZE], 0
+        if topic.name.persistent and policies[DELAYED_DELIVERY]["active"]:
+            delay_ms = policies[DELAYED_DELIVERY]["maxDeliveryDelayInMillis"]
+        wanted = size_bytes or delay_ms or limited is not None
+        topic.gate = Gate(size_bytes, delay_ms, limited) if wanted else None

@@ -1,0 +1,86 @@
+"""How many producers, consumers and subscriptions a topic may have, of which types; asked when one
+more wants to come. The errors are Apache Pulsar's.
+"""
+
+from collections.abc import Mapping, Sized
+from typing import Final, Protocol
+
+from pybroker.broker.consumer import SubscriptionType
+from pybroker.broker.dispatch.shared import UnackedLimits
+from pybroker.broker.policies.effective import Effective
+from pybroker.broker.policies.table import (
+    MAX_CONSUMERS,
+    MAX_CONSUMERS_PER_SUBSCRIPTION,
+    MAX_PRODUCERS,
+    MAX_SUBSCRIPTIONS,
+    MAX_UNACKED_PER_CONSUMER,
+    MAX_UNACKED_PER_SUBSCRIPTION,
+    SUBSCRIPTION_TYPES_ENABLED,
+)
+from pybroker.errors import ConsumerBusy, NotAllowed, ProducerBusy
+from pybroker.names import SYSTEM_NAMESPACE, TopicName
+
+TYPE_NAMES: Final = {
+    SubscriptionType.EXCLUSIVE: "Exclusive",
+    SubscriptionType.SHARED: "Shared",
+    SubscriptionType.FAILOVER: "Failover",
+    SubscriptionType.KEY_SHARED: "Key_Shared",
+}
+
+
+class Consumed(Protocol):
+    @property
+    def consumers(self) -> Sized: ...
+
+
+class Limited(Protocol):
+    @property
+    def name(self) -> TopicName: ...
+    @property
+    def policies(self) -> Effective: ...
+    @property
+    def producers(self) -> Sized: ...
+    @property
+    def subscriptions(self) -> Mapping[str, Consumed]: ...
+
+
+def check_producers(topic: Limited) -> None:
+    """Room for one more? Raises ProducerBusy."""
+    limit = topic.policies[MAX_PRODUCERS]
+    if 0 < limit <= len(topic.producers) and not _system(topic):
+        raise ProducerBusy(f"Topic '{topic.name}' reached max producers limit")
+
+
+def check_consumers(topic: Limited, subscription: Consumed) -> None:
+    """Room for one more? Raises ConsumerBusy."""
+    limit = topic.policies[MAX_CONSUMERS_PER_SUBSCRIPTION]
+    if 0 < limit <= len(subscription.consumers):
+        raise ConsumerBusy("Subscription reached max consumers limit")
+    limit = topic.policies[MAX_CONSUMERS]
+    if limit <= 0 or _system(topic):
+        return
+    if sum(len(each.consumers) for each in topic.subscriptions.values()) >= limit:
+        raise ConsumerBusy("Topic reached max consumers limit")
+
+
+def check_subscriptions(topic: Limited) -> None:
+    """Room for one more? Raises NotAllowed."""
+    limit = topic.policies[MAX_SUBSCRIPTIONS]
+    if 0 < limit <= len(topic.subscriptions) and not _system(topic):
+        raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {topic.name}")
+
+
+def unacked_limits(policies: Effective) -> UnackedLimits:
+    """How many messages may be with consumers, delivered and not acknowledged."""
+    return UnackedLimits(policies[MAX_UNACKED_PER_CONSUMER], policies[MAX_UNACKED_PER_SUBSCRIPTION])
+
+
+def check_type(topic: Limited, kind: SubscriptionType) -> None:
+    """Raises NotAllowed."""
+    enabled = topic.policies[SUBSCRIPTION_TYPES_ENABLED]
+    if enabled and TYPE_NAMES[kind] not in enabled:
+        raise NotAllowed(f"Topic[{{{topic.name}}}] doesn't support {TYPE_NAMES[kind]} sub type!")
+
+
+def _system(topic: Limited) -> bool:
+    return topic.name.namespace_name == SYSTEM_NAMESPACE
