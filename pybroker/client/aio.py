@@ -22,6 +22,7 @@ from typing import Any
 from pybroker.client.connection.auth import Authentication
 from pybroker.client.connection.cluster import Cluster, ConnectionOptions
 from pybroker.client.consuming.consumer import Consumer
+from pybroker.client.consuming.entry_reader import EntryReader
 from pybroker.client.consuming.reader import Reader
 from pybroker.client.consuming.receive_queue import ReceiveQueue
 from pybroker.client.consuming.subscribing import Start, SubscriptionSpec
@@ -48,6 +49,7 @@ from pybroker.client.transactions.coordinator import Coordinators
 from pybroker.client.transactions.transaction import Transaction, TxnState
 from pybroker.names import TopicName, TxnId
 from pybroker.runtime import Clock, SystemClock
+from pybroker.wire import pulsar_api_pb2 as pb
 
 __all__ = [
     "Client",
@@ -177,6 +179,17 @@ class Client:
                 raise
         return Reader(consumer)
 
+    async def create_entry_reader(
+        self, topic: str, start_message_id: MessageId, permits: int = 100_000
+    ) -> EntryReader:
+        """Reads entries as they are stored behind `start_message_id`, of one topic or partition.
+
+        `permits`: how many messages the broker sends ahead. Differs: official clients cannot.
+        """
+        reader = EntryReader(self._cluster, str(TopicName.parse(topic)), start_message_id, permits)
+        await self._cluster.open_part(reader)
+        return reader
+
     async def _consume(self, topics: Sequence[str], spec: SubscriptionSpec) -> Consumer:
         by_topic = {topic: await self._partitions(topic) for topic in topics}
         partitions = [name for names in by_topic.values() for name in names]
@@ -193,6 +206,16 @@ class Client:
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """The partitions' names; the topic's own name if it has none."""
         return await self._partitions(topic)
+
+    async def get_topics_of_namespace(self, namespace: str) -> list[str]:
+        """Its persistent topics; of a partitioned one, its partitions. Differs: official clients
+        subscribe by patterns, and keep the list to themselves."""
+        return await self._cluster.topics_of_namespace(namespace)
+
+    async def get_schema(self, topic: str, version: bytes | None = None) -> pb.Schema | None:
+        """The topic's newest schema, or that of a version; None if there is none. Differs: official
+        clients keep it to themselves."""
+        return await self._cluster.schema(str(TopicName.parse(topic)), version)
 
     async def _partitions(self, topic: str) -> list[str]:
         if self._closed:

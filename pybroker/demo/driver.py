@@ -126,10 +126,11 @@ def _start(
     register(spark)  # for each query anew: see there
     source = (
         spark.readStream.format("pulsar")
-        .option("service_url", settings.service_url)
+        .schema("value binary, __eventTime timestamp")  # what is not asked for is not made
+        .option("service.url", settings.service_url)
         .option("topic", topic)
         .option("subscription", subscription)
-        .option("max_entries_per_trigger", str(settings.entries_per_trigger))
+        .option("maxEntriesPerTrigger", str(settings.entries_per_trigger))
     )
     return (
         source.load()

@@ -82,7 +82,8 @@ def _flight(row: dict[str, str]) -> Flight:
 def aggregate(batch: DataFrame, batch_id: int) -> dict[str, DataFrame]:
     """What one micro-batch publishes."""
     flights = batch.select(
-        F.from_csv(F.col("value").cast("string"), _SCHEMA).alias("flight"), "event_time"
+        F.from_csv(F.col("value").cast("string"), _SCHEMA).alias("flight"),
+        F.col("__eventTime").alias("event_time"),
     ).select("flight.*", "event_time")
     day = F.window("event_time", "1 day")
     by_day = flights.withColumn("day", F.unix_millis(day.start).cast("string"))

@@ -91,10 +91,11 @@ def main(settings: JavaJobSettings) -> None:
 
     source = (
         spark.readStream.format("pulsar")
-        .option("service_url", settings.service_url)
+        .schema("value binary, topic string, message_id string")
+        .option("service.url", settings.service_url)
         .option("topic", PLANES)
         .option("subscription", SUBSCRIPTION)
-        .option("max_entries_per_trigger", str(settings.entries_per_trigger))
+        .option("maxEntriesPerTrigger", str(settings.entries_per_trigger))
     )
     stream = source.load().writeStream.foreachBatch(process)
     stream = stream.option("checkpointLocation", settings.checkpoint)

@@ -69,7 +69,8 @@ def make_transfers(count: int, seed: int) -> Iterator[Transfer]:
 def ledger(batch: DataFrame, batch_id: int) -> dict[str, DataFrame]:
     """What one micro-batch publishes."""
     transfers = batch.select(
-        F.from_json(F.col("value").cast("string"), _SCHEMA).alias("transfer"), "event_time"
+        F.from_json(F.col("value").cast("string"), _SCHEMA).alias("transfer"),
+        F.col("__eventTime").alias("event_time"),
     ).select("transfer.*", "event_time")
     is_good = (F.col("cents") > 0) & (F.col("source") != F.col("target"))
     good, bad = transfers.where(is_good), transfers.where(~is_good)

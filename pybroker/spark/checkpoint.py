@@ -50,7 +50,7 @@ class Checkpoint:
         progress: dict[CursorName, Span] = {}
         for index, line in enumerate(lines):
             unmoved = index < len(before) and before[index] == line
-            offset = _ours(line)
+            offset = _ours(line, before[index] if index < len(before) else None)
             if offset is not None and not unmoved:
                 progress.update(offset.progress())
         digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -95,13 +95,20 @@ class Checkpoint:
         return self._jvm.org.apache.hadoop.fs.Path(self._location + suffix)
 
 
-def _ours(line: str) -> SourceOffset | None:
+def _ours(line: str, before: str | None = None) -> SourceOffset | None:
     """Other sources may write what is no JSON; such a line is none of ours."""
+    offset = _parsed(line)
+    if not is_pulsar_offset(offset):
+        return None
+    earlier = _parsed(before) if before is not None else None
+    return SourceOffset.from_json(offset, earlier if is_pulsar_offset(earlier) else None)
+
+
+def _parsed(line: str) -> Any:
     try:
-        offset = json.loads(line)
+        return json.loads(line)
     except ValueError:
         return None
-    return SourceOffset.from_json(offset) if is_pulsar_offset(offset) else None
 
 
 def _require_cursors_of_their_own(lines: Sequence[str]) -> None:

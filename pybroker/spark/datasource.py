@@ -6,15 +6,17 @@ The options are of one table (pybroker.spark.options); each way of use takes tho
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
 )
 from pyspark.sql.types import StructType
 
+from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.options import Mode, chosen
-from pybroker.spark.reading import SCHEMA
-from pybroker.spark.source import PulsarStreamReader
+from pybroker.spark.reading.batch import PulsarBatchReader
+from pybroker.spark.reading.stream import PulsarStreamReader
 from pybroker.spark.writing.sink import Plan, PulsarBatchWriter, PulsarStreamWriter
 
 
@@ -32,11 +34,15 @@ class PulsarDataSource(DataSource):
     def name(cls) -> str:
         return "pulsar"
 
-    def schema(self) -> str:
-        return SCHEMA
+    def schema(self) -> StructType:
+        chosen(self.options, Mode.READS)
+        return default_schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return PulsarBatchReader(chosen(self.options, Mode.READ), Shape.of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return PulsarStreamReader(chosen(self.options, Mode.READ_STREAM))
+        return PulsarStreamReader(chosen(self.options, Mode.READ_STREAM), Shape.of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return PulsarBatchWriter(Plan(chosen(self.options, Mode.WRITE), schema, overwrite))

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from pybroker.client import (
     Authentication,
@@ -11,6 +11,7 @@ from pybroker.client import (
     AuthenticationTLS,
     AuthenticationToken,
     Client,
+    aio,
 )
 from pybroker.errors import NotAllowed
 from pybroker.spark.options import Chosen, required
@@ -43,18 +44,24 @@ class Endpoint:
 
     def connect(self) -> Client:
         """Raises NotAllowed for credentials that are of no known kind."""
+        return Client(self.service_url, **self._client_options())
+
+    def connect_on_loop(self) -> aio.Client:
+        """The same for asyncio."""
+        return aio.Client(self.service_url, **self._client_options())
+
+    def _client_options(self) -> dict[str, Any]:
         certificate, key = self._tls_identity()
-        return Client(
-            self.service_url,
-            self._authentication(),
-            self.operation_timeout_s,
-            tls_trust_certs_file_path=self.tls_trust_certs_file_path,
-            tls_allow_insecure_connection=self.tls_allow_insecure_connection,
-            tls_validate_hostname=self.tls_validate_hostname,
-            tls_certificate_file_path=certificate,
-            tls_private_key_file_path=key,
-            enable_transaction=True,
-        )
+        return {
+            "authentication": self._authentication(),
+            "operation_timeout_seconds": self.operation_timeout_s,
+            "tls_trust_certs_file_path": self.tls_trust_certs_file_path,
+            "tls_allow_insecure_connection": self.tls_allow_insecure_connection,
+            "tls_validate_hostname": self.tls_validate_hostname,
+            "tls_certificate_file_path": certificate,
+            "tls_private_key_file_path": key,
+            "enable_transaction": True,
+        }
 
     def _authentication(self) -> Authentication | None:
         if self.auth_plugin is None:

@@ -4,6 +4,9 @@ keeps it.
 Spark writes a source's end offset of each batch into its checkpoint before the batch runs, as the
 JSON that the source chose. Ours holds for each partition the span (after, to] that the batch reads,
 and the subscription whose cursor is the fence, so that the sink can find both without being told.
+
+PySpark before 4.2 does not tell a source where a batch begins. Where it cannot know that, its span
+lacks the beginning, which is then where the batch before ended.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
 _ACKNOWLEDGED: Final = "acknowledged"
+# Whose cursor: one that a sink's transactions move, or one that the source itself moves.
+_FENCE: Final = "subscription"
+_FOLLOWER: Final = "cursor"
 
 
 class Position(NamedTuple):
@@ -28,7 +34,10 @@ class Position(NamedTuple):
         return cls(int(ledger_id), int(entry_id))
 
 
+# Before all messages of a topic.
 EARLIEST: Final = Position(-1, -1)
+# Where a batch begins that PySpark did not tell.
+UNTOLD: Final = Position(-2, -2)
 
 
 class Span(NamedTuple):
@@ -40,6 +49,19 @@ class Span(NamedTuple):
     @property
     def is_empty(self) -> bool:
         return self.to <= self.after
+
+    def to_json(self) -> dict[str, str]:
+        if self.after == UNTOLD:
+            return {"to": str(self.to)}
+        return {"after": str(self.after), "to": str(self.to)}
+
+    @classmethod
+    def from_json(cls, span: Mapping[str, str], before: Mapping[str, str] | None) -> Self:
+        to = Position.parse(span["to"])
+        if "after" in span:
+            return cls(Position.parse(span["after"]), to)
+        # A partition that is new began with the batch.
+        return cls(EARLIEST if before is None else Position.parse(before["to"]), to)
 
 
 class Stretch(NamedTuple):
@@ -65,19 +87,18 @@ class SourceOffset:
     """Where a source's batch ends, and where it began.
 
     `acknowledged`: what had been acknowledged one by one when the query began, and is not behind
-    the batch yet.
+    the batch yet. `follows`: the source moves the cursor itself, behind what Spark has finished.
     """
 
     subscription: str
     spans: Mapping[str, Span]
     acknowledged: Mapping[str, Sequence[Stretch]] = field(default_factory=dict)
+    follows: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        spans = {
-            topic: {"after": str(span.after), "to": str(span.to)}
-            for topic, span in self.spans.items()
-        }
-        offset: dict[str, Any] = {"subscription": self.subscription, "spans": spans}
+        spans = {topic: span.to_json() for topic, span in self.spans.items()}
+        whose = _FOLLOWER if self.follows else _FENCE
+        offset: dict[str, Any] = {whose: self.subscription, "spans": spans}
         acknowledged = {
             topic: [[str(first), str(last)] for first, last in stretches]
             for topic, stretches in self.acknowledged.items()
@@ -86,16 +107,20 @@ class SourceOffset:
         return offset | ({_ACKNOWLEDGED: acknowledged} if acknowledged else {})
 
     @classmethod
-    def from_json(cls, offset: Mapping[str, Any]) -> Self:
+    def from_json(cls, offset: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Self:
+        """`before`: where the batch before ended, for spans that do not say where they begin."""
+        earlier = {} if before is None else before["spans"]
         spans = {
-            topic: Span(Position.parse(span["after"]), Position.parse(span["to"]))
+            topic: Span.from_json(span, earlier.get(topic))
             for topic, span in offset["spans"].items()
         }
         acknowledged = {
             topic: [Stretch(Position.parse(first), Position.parse(last)) for first, last in pairs]
             for topic, pairs in offset.get(_ACKNOWLEDGED, {}).items()
         }
-        return cls(offset["subscription"], spans, acknowledged)
+        follows = _FOLLOWER in offset
+        subscription = offset[_FOLLOWER if follows else _FENCE]
+        return cls(subscription, spans, acknowledged, follows)
 
     def progress(self) -> dict[CursorName, Span]:
         """The spans that hold something, by the cursor that passes over them."""
@@ -107,5 +132,5 @@ class SourceOffset:
 
 
 def is_pulsar_offset(offset: object) -> bool:
-    """Whether a source's line in Spark's offset log is one of ours."""
-    return isinstance(offset, dict) and offset.keys() - {_ACKNOWLEDGED} == {"subscription", "spans"}
+    """Whether a source's line in Spark's offset log is one of ours, with a cursor for a fence."""
+    return isinstance(offset, dict) and offset.keys() - {_ACKNOWLEDGED} == {_FENCE, "spans"}

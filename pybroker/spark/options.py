@@ -148,7 +148,7 @@ OPTIONS: Final = (
     Option("topic", Mode.ALL, text),
     Option("topics", Mode.READS, names),
     Option("topicsPattern", Mode.READS, text),
-    # Where reading begins and ends. The defaults differ by mode: see pybroker.spark.source.
+    # Where reading begins and ends. The defaults differ by mode: see pybroker.spark.reading.
     Option("startingOffsets", Mode.READS, place, aliases=("starting_position",)),
     Option("startingTime", Mode.READS, moment),
     Option("endingOffsets", Mode.READ, place),
@@ -162,6 +162,7 @@ OPTIONS: Final = (
     Option("maxRowsPerTrigger", Mode.READ_STREAM, whole),
     Option("maxEntriesPerTrigger", Mode.READ_STREAM, whole, aliases=("max_entries_per_trigger",)),
     # Reading by tasks.
+    Option("minPartitions", Mode.READ, whole, 1),
     Option("pollTimeoutMs", Mode.READS, whole, 120_000),
     Option("waitingForNonExistedTopic", Mode.READS, boolean, False),
     Option("allowDifferentTopicSchemas", Mode.READS, boolean, False),

@@ -28,9 +28,11 @@ from pybroker.client import (
 from pybroker.errors import PulsarError
 from pybroker.names import TopicName
 from pybroker.spark.offsets import CursorName, Position, Progress, Span
+from pybroker.spark.reading.limits import Sample
 
 _READ_TIMEOUT_MS = 10_000
 _READ_MESSAGES = 1000
+_SAMPLE_MESSAGES = 100
 # A transaction's worth of messages may be on its way; the batch itself bounds it.
 _MAX_PENDING_MESSAGES = 1_000_000
 
@@ -78,6 +80,11 @@ class Session:
         """Leaves the subscription to others, until something is asked of it again."""
         if (consumer := self._consumers.pop(name, None)) is not None:
             consumer.close()
+
+    def unsubscribe(self, name: CursorName) -> None:
+        """Deletes the subscription."""
+        self._consumer(name, InitialPosition.Latest).unsubscribe()
+        self._consumers.pop(name, None)
 
     def backlog(self, name: CursorName) -> int:
         """Entries that the subscription has not acknowledged."""
@@ -154,6 +161,41 @@ class Session:
             return position_of(reader.read_next(_READ_TIMEOUT_MS).message_id())
         finally:
             reader.close()
+
+    def before_time(self, topic: str, time_ms: int) -> Position:
+        """Where the messages end that were published before a time, in ms since 1970."""
+        reader = self.reader(topic, Position(-1, -1))
+        try:
+            reader.seek(time_ms)
+            if not reader.has_message_available():
+                return self.last_position(topic)
+            first = position_of(reader.read_next(_READ_TIMEOUT_MS).message_id())
+            return first._replace(entry_id=first.entry_id - 1)
+        finally:
+            reader.close()
+
+    def entries_behind(self, topic: str, position: Position) -> int:
+        """How many there are, markers and aborted messages among them."""
+        reader = self.reader(topic, position)
+        try:
+            return reader.get_backlog()
+        finally:
+            reader.close()
+
+    def sample(self, topic: str, after: Position) -> Sample | None:
+        """What the entries behind `after` are like; None if there are none."""
+        reader = self.reader(topic, after, receiver_queue_size=_SAMPLE_MESSAGES)
+        try:
+            if not reader.has_message_available():
+                return None
+            messages = reader.batch_read(_SAMPLE_MESSAGES, _READ_TIMEOUT_MS)
+        finally:
+            reader.close()
+        entries = sum(1 / max(1, message.message_id().batch_size()) for message in messages)
+        if not entries:
+            return None
+        size_bytes = sum(len(message.data()) for message in messages)
+        return Sample(len(messages) / entries, size_bytes / entries)
 
     def publish(self, topic: str, data: bytes, txn: Transaction | None = None) -> Position:
         """One message as an entry of its own; returns where it stands."""

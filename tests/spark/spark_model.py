@@ -22,13 +22,14 @@ from pybroker.client.errors import ConnectError, TransactionOutcomeUnknown
 from pybroker.errors import PulsarError
 from pybroker.names import TxnId
 from pybroker.spark.checkpoint import Checkpoint
+from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.decision import BatchRefused
 from pybroker.spark.exactly_once import ExactlyOnce, Options, Step
 from pybroker.spark.marker import Marker
 from pybroker.spark.options import Mode, chosen
+from pybroker.spark.reading.stream import PulsarStreamReader
 from pybroker.spark.replay import InputLost
 from pybroker.spark.session import Session
-from pybroker.spark.source import PulsarStreamReader
 from pybroker.spark.work import Work
 
 _COUNTED = 40
@@ -73,7 +74,9 @@ class PulsarSource:
     def __init__(self, broker: FakeBroker, topic: str, subscription: str) -> None:
         self._broker = broker
         options = {"service_url": "pulsar://fake", "topic": topic, "subscription": subscription}
-        self._reader = PulsarStreamReader(chosen(options, Mode.READ_STREAM))
+        self._reader = PulsarStreamReader(
+            chosen(options, Mode.READ_STREAM), Shape.of(default_schema())
+        )
         self._reader._session = Session(FakeClient(broker))  # type: ignore[arg-type]
 
     def initial(self) -> str:
@@ -84,11 +87,11 @@ class PulsarSource:
 
     def rows(self, start: str, end: str) -> Iterator[bytes]:
         for task in self._reader.partitions(json.loads(start), json.loads(end)):
-            topic = self._broker.topic(task.topic)
-            if task.span.to.entry_id < topic.first:
+            topic = self._broker.topic(task.work.topic)
+            if task.work.span.to.entry_id < topic.first:
                 raise InputLost("the end of a span was trimmed")
-            for index, entry in topic.readable(task.span.after.entry_id):
-                if index <= task.span.to.entry_id:
+            for index, entry in topic.readable(task.work.span.after.entry_id):
+                if index <= task.work.span.to.entry_id:
                     yield entry.data
 
 

@@ -5,12 +5,13 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from pybroker.client import Client, ConsumerType, InitialPosition, Outgoing, encode_batch
 from pybroker.errors import ServiceNotReady, TransactionConflict
-from pybroker.spark import acknowledged
-from pybroker.spark.acknowledged import acknowledged_behind
+from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.offsets import CursorName, Position, SourceOffset, Span, Stretch
 from pybroker.spark.options import Mode, chosen
+from pybroker.spark.reading import acknowledged
+from pybroker.spark.reading.acknowledged import acknowledged_behind
+from pybroker.spark.reading.stream import PulsarStreamReader
 from pybroker.spark.session import Session, connect
-from pybroker.spark.source import PulsarStreamReader
 
 TOPIC = "persistent://public/default/in"
 NAME = CursorName(TOPIC, "s")
@@ -111,7 +112,7 @@ def test_the_search_has_a_limit_and_says_so(pulsar_broker, monkeypatch, caplog):
 def test_a_query_leaves_out_what_was_acknowledged_batch_by_batch(pulsar_broker):
     left_behind(pulsar_broker, 10, [3, 4, 5, 6, 7])
     options = {"service_url": pulsar_broker.service_url, "topic": TOPIC, "subscription": "s"}
-    reader = PulsarStreamReader(chosen(options, Mode.READ_STREAM))
+    reader = PulsarStreamReader(chosen(options, Mode.READ_STREAM), Shape.of(default_schema()))
     start = reader.initialOffset()
     batches = []
     while (end := reader.latestOffset(start, ReadMaxRows(5))) != start:
@@ -134,7 +135,7 @@ def test_an_offset_carries_what_is_still_to_come_through_json():
 def test_the_planner_leaves_the_subscription_to_the_sink(pulsar_broker):
     left_behind(pulsar_broker, 10, [3])
     options = {"service_url": pulsar_broker.service_url, "topic": TOPIC, "subscription": "s"}
-    reader = PulsarStreamReader(chosen(options, Mode.READ_STREAM))
+    reader = PulsarStreamReader(chosen(options, Mode.READ_STREAM), Shape.of(default_schema()))
     reader.latestOffset(reader.initialOffset(), ReadMaxRows(5))
     with Client(pulsar_broker.service_url) as client:
         client.subscribe(TOPIC, "s", ConsumerType.Exclusive).close()

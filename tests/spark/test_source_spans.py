@@ -5,11 +5,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pybroker.client import ConnectError, InitialPosition
 from pybroker.errors import NotAllowed
-from pybroker.spark import source
+from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Position, SourceOffset, Span
 from pybroker.spark.options import Mode, chosen
-from pybroker.spark.source import PulsarStreamReader
+from pybroker.spark.reading import stream
+from pybroker.spark.reading.limits import Sample
+from pybroker.spark.reading.stream import PulsarStreamReader
 
 TOPIC = "persistent://public/default/t"
 PARTITIONS = [f"{TOPIC}-partition-0", f"{TOPIC}-partition-1"]
@@ -41,6 +43,9 @@ class FakeSession:
     def first_position_after(self, topic, position):
         return next((each for each in self.visible if each > position), None)
 
+    def sample(self, topic, after):
+        return Sample(rows=1, size_bytes=100)
+
     def backlog(self, name):
         return 0
 
@@ -52,7 +57,9 @@ class FakeSession:
 
 
 def reader_of(session, **options):
-    reader = PulsarStreamReader(chosen(OPTIONS | options, Mode.READ_STREAM))
+    reader = PulsarStreamReader(
+        chosen(OPTIONS | options, Mode.READ_STREAM), Shape.of(default_schema())
+    )
     reader._session = session
     return reader
 
@@ -125,7 +132,7 @@ def test_a_task_reads_what_the_end_says():
         },
     )
     tasks = reader_of(None).partitions(before.to_json(), after.to_json())
-    assert [(task.topic, task.span) for task in tasks] == [
+    assert [(task.work.topic, task.work.span) for task in tasks] == [
         (PARTITIONS[0], Span(Position(3, 4), Position(3, 9))),
         (PARTITIONS[1], Span(Position(7, -1), Position(7, 2))),
     ]
@@ -137,24 +144,24 @@ def test_the_first_batch_reads_the_same_again_though_the_cursor_has_passed_it():
     reader = reader_of(session)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
-    first = [task.span for task in reader.partitions(start, end)]
+    first = [task.work.span for task in reader.partitions(start, end)]
     session._cursor = Position(3, 5)
     again = reader.partitions(reader.initialOffset(), end)
-    assert [task.span for task in again] == first == [Span(BEGINNING, Position(3, 5))]
+    assert [task.work.span for task in again] == first == [Span(BEGINNING, Position(3, 5))]
 
 
 def test_while_the_broker_is_away_the_question_waits(monkeypatch):
     away = MagicMock()
     away.partitions.side_effect = ConnectError("refused")
-    monkeypatch.setattr(source, "PAUSE_S", 0)
+    monkeypatch.setattr(stream, "PAUSE_S", 0)
     monkeypatch.setattr(Endpoint, "connect", lambda self: None)
-    monkeypatch.setattr(source, "Session", lambda client: FakeSession([Position(3, 1)]))
+    monkeypatch.setattr(stream, "Session", lambda client: FakeSession([Position(3, 1)]))
     assert ends(reader_of(away).initialOffset()) == [Position(3, -1)] * 2
     away.close.assert_called_once()
 
 
-@pytest.mark.parametrize("missing", OPTIONS)
+@pytest.mark.parametrize("missing", ["service.url", "topic"])
 def test_a_missing_option_is_named(missing):
     options = {name: value for name, value in OPTIONS.items() if name != missing}
     with pytest.raises(NotAllowed, match=missing):
-        PulsarStreamReader(chosen(options, Mode.READ_STREAM))
+        PulsarStreamReader(chosen(options, Mode.READ_STREAM), Shape.of(default_schema()))

@@ -14,9 +14,10 @@ from pybroker.client import (
     Outgoing,
     encode_batch,
 )
+from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Position, Span
-from pybroker.spark.reading import read_span
+from pybroker.spark.reading.spans import Reading, Work, read_span
 from pybroker.spark.replay import InputLost
 from pybroker.spark.session import position_of
 
@@ -33,7 +34,8 @@ def client(pulsar_broker):
 @pytest.fixture
 def read(pulsar_broker):
     def read(after, to):
-        batches = read_span(Endpoint(pulsar_broker.service_url), TOPIC, Span(after, to))
+        reading = Reading(Endpoint(pulsar_broker.service_url), Shape.of(default_schema()))
+        batches = read_span(reading, Work(TOPIC, Span(after, to)))
         return [row for batch in batches for row in batch.to_pylist()]
 
     return read
@@ -63,7 +65,11 @@ def test_null_values_and_empty_keys_are_told_from_empty_values_and_none(client, 
     ]
     places = sent(client, *messages)
     rows = read(before(places[0]), places[-1])
-    assert [(row["key"], row["value"]) for row in rows] == [("gone", None), ("", b""), (None, b"v")]
+    assert [(row["__key"], row["value"]) for row in rows] == [
+        (b"gone", None),
+        (b"", b""),
+        (None, b"v"),
+    ]
 
 
 def test_a_null_value_is_one_without_a_batch_too(client, read):
@@ -100,7 +106,7 @@ def test_an_encrypted_message_is_an_error_that_names_it(client, read, tmp_path, 
         TOPIC, encryption_key="k", crypto_key_reader=keys, batching_enabled=batching
     )
     place = position_of(producer.send(b"secret"))
-    with pytest.raises(CryptoError, match=f"The message {place}.* is encrypted"):
+    with pytest.raises(CryptoError, match=f"The entry {place}.* is encrypted"):
         read(before(place), place)
 
 

@@ -14,7 +14,8 @@ from pybroker.spark.decision import TABLE, Cursors, Decision, Evidence
 from pybroker.spark.exactly_once import ExactlyOnce
 from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import Position, SourceOffset, Span
-from pybroker.spark.source import PulsarStreamReader, SpanPartition
+from pybroker.spark.reading.spans import Work
+from pybroker.spark.reading.stream import PulsarStreamReader, SpanPartition
 
 SINK = sys.modules[ExactlyOnce.__module__]
 SEEDS = range(120)
@@ -57,7 +58,7 @@ def reads_the_first_batch_from_the_cursor(monkeypatch):
         before = SourceOffset.from_json(start).spans
         ends = SourceOffset.from_json(end).spans
         spans = [(topic, Span(before[topic].to, span.to)) for topic, span in ends.items()]
-        return [SpanPartition(topic, span) for topic, span in spans if not span.is_empty]
+        return [SpanPartition(Work(topic, span)) for topic, span in spans if not span.is_empty]
 
     monkeypatch.setattr(PulsarStreamReader, "partitions", partitions)
 

@@ -1,11 +1,8 @@
 """A real Spark, local[2], against a broker process: what the fakes cannot show."""
 
 import json
-import os
-import sys
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ from pyspark.sql import functions as F
 
 from pybroker.client import Client, InitialPosition, Outgoing, encode_batch
 from pybroker.demo.topics import create_partitioned, read_all
-from pybroker.spark import Marker, Step, exactly_once, register
+from pybroker.spark import Marker, Step, exactly_once
 from pybroker.testing.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.spark
@@ -23,28 +20,6 @@ pytestmark = pytest.mark.spark
 NUMBERS = 600
 PER_ENTRY = 20
 ENTRIES_PER_BATCH = "10"
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.sql.shuffle.partitions", "2")
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
-    session = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    register(session)
-    yield session
-    session.stop()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    folder = tmp_path_factory.mktemp("broker")
-    config = folder / "broker.conf"  # what is published is read when all is over
-    config.write_text("brokerDeleteInactiveTopicsEnabled=false\n")
-    with BrokerProcess(folder / "data", ["--config", str(config)]) as broker:
-        yield broker
 
 
 class Pipeline:

@@ -21,6 +21,7 @@ from pybroker.client.messages import MessageId
 from pybroker.client.options import ConsumerType
 from pybroker.names import TxnId
 from pybroker.runtime import Clock, SystemClock
+from pybroker.wire import pulsar_api_pb2 as pb
 
 
 class Client:
@@ -71,6 +72,14 @@ class Client:
     def get_topic_partitions(self, topic: str) -> list[str]:
         """The partitions' names; the topic's own name if it has none."""
         return self._thread.call(self._core.get_topic_partitions(topic))
+
+    def get_topics_of_namespace(self, namespace: str) -> list[str]:
+        """Its persistent topics: see pybroker.client.aio."""
+        return self._thread.call(self._core.get_topics_of_namespace(namespace))
+
+    def get_schema(self, topic: str, version: bytes | None = None) -> pb.Schema | None:
+        """The topic's newest schema, or that of a version: see pybroker.client.aio."""
+        return self._thread.call(self._core.get_schema(topic, version))
 
     def new_transaction(self, timeout_ms: int = 60_000, beside: TxnId | None = None) -> Transaction:
         """The broker aborts it if it has not ended `timeout_ms` from now. `beside`: of the same

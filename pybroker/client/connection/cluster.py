@@ -24,6 +24,7 @@ from pybroker.client.errors import (
     InvalidConfiguration,
     PulsarException,
     Timeout,
+    from_wire,
 )
 from pybroker.errors import ServiceNotReady
 from pybroker.names import TopicName
@@ -165,6 +166,35 @@ class Cluster:
             return int(answer.partitions)
 
         return await self.patiently(ask, f"Partitions of {topic}")
+
+    async def topics_of_namespace(self, namespace: str) -> list[str]:
+        """All persistent topics; of a partitioned one, its partitions."""
+
+        async def ask() -> list[str]:
+            connection = await self._service_connection()
+            request = pb.CommandGetTopicsOfNamespace(namespace=namespace)
+            answer = await connection.request(request, self.timeout_s)
+            return list(answer.topics)
+
+        return await self.patiently(ask, f"Topics of {namespace}")
+
+    async def schema(self, topic: str, version: bytes | None = None) -> pb.Schema | None:
+        """The newest schema of a topic, or that of a version; None if there is none."""
+
+        async def ask() -> pb.Schema | None:
+            connection = await self.connection_for(topic)
+            request = pb.CommandGetSchema(topic=topic)
+            if version is not None:
+                request.schema_version = version
+            answer = await connection.request(request, self.timeout_s)
+            if not answer.HasField("error_code"):
+                found: pb.Schema = answer.schema
+                return found
+            if answer.error_code == pb.TopicNotFound:
+                return None
+            raise from_wire(answer.error_code, answer.error_message)
+
+        return await self.patiently(ask, f"The schema of {topic}")
 
     async def connection_for(self, topic: str) -> Connection:
         """A connection to the broker that serves `topic`; one attempt."""

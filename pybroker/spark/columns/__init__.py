@@ -1,0 +1,1 @@
+"""Columns, not messages: stored entries become Arrow arrays without an object for each row."""

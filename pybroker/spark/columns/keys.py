@@ -1,0 +1,27 @@
+"""Keys as bytes. Producers with keys that are no text write them as base64, and say so."""
+
+import base64
+import binascii
+
+import pyarrow as pa
+
+from pybroker.spark.columns.arrays import binaries
+from pybroker.spark.columns.slab import Slab
+
+
+def keys(slab: Slab) -> pa.Array:
+    plain = binaries(slab.data, slab.key)
+    if not slab.key_is_base64.any():
+        return plain
+    pairs = zip(plain.to_pylist(), slab.key_is_base64.tolist(), strict=True)
+    return pa.array([_decoded(key) if encoded else key for key, encoded in pairs], pa.binary())
+
+
+def _decoded(key: bytes | None) -> bytes | None:
+    """The key as it stands, if its producer was wrong about it."""
+    if key is None:
+        return None
+    try:
+        return base64.b64decode(key, validate=True)
+    except binascii.Error:
+        return key

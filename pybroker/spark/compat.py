@@ -1,0 +1,47 @@
+"""What PySpark's versions differ in. PySpark 4.2 lets a source limit a trigger; 4.0 and 4.1 do not
+know the names for it, ask `latestOffset` without saying where the batch begins, and report nothing
+of a source's own. There a query reads in its first batch after a start all that there is.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+__all__ = [
+    "LIMITS_TRIGGERS",
+    "ReadAllAvailable",
+    "ReadLimit",
+    "ReadMaxBytes",
+    "ReadMaxRows",
+    "SupportsTriggerAvailableNow",
+]
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    LIMITS_TRIGGERS = True
+except ImportError:
+    LIMITS_TRIGGERS = False
+    if not TYPE_CHECKING:
+
+        class ReadLimit:
+            pass
+
+        class ReadAllAvailable(ReadLimit):
+            pass
+
+        @dataclass
+        class ReadMaxRows(ReadLimit):
+            max_rows: int
+
+        @dataclass
+        class ReadMaxBytes(ReadLimit):
+            max_bytes: int
+
+        class SupportsTriggerAvailableNow:
+            pass

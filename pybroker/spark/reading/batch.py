@@ -1,0 +1,101 @@
+"""`spark.read.format("pulsar")`: what topics hold now, or a part of it, as a DataFrame.
+
+Where it begins and ends is fixed when the query is planned. A partition with much in it is read by
+several tasks, each a range of entries; `minPartitions` asks for more of them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from pybroker.client import MessageId
+from pybroker.errors import NotAllowed
+from pybroker.spark.columns.shape import Shape
+from pybroker.spark.endpoint import Endpoint
+from pybroker.spark.offsets import Position, Span
+from pybroker.spark.options import Chosen
+from pybroker.spark.reading.places import Place, Start, of_topic
+from pybroker.spark.reading.spans import Reading, Work, read_span
+from pybroker.spark.reading.splitting import split
+from pybroker.spark.reading.stream import SpanPartition
+from pybroker.spark.reading.topics import Topics
+from pybroker.spark.session import Session, position_of
+
+# What one task reads, as far as a sample tells; Spark's file sources have the same.
+TASK_BYTES: Final = 128 * 1024 * 1024
+
+
+class PulsarBatchReader(DataSourceReader):
+    def __init__(self, options: Chosen, shape: Shape) -> None:
+        self._topics = Topics.of(options)
+        self._reading = Reading(Endpoint.of(options), shape, options["failOnDataLoss"])
+        self._start = Start.of(options, default="earliest")
+        if self._start.where == "latest":
+            raise NotAllowed("spark.read ends at what is there now, so it cannot begin at 'latest'")
+        self._end = _End(options["endingOffsets"], options["endingTime"])
+        self._min_partitions: int = options["minPartitions"]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        session = Session(self._reading.endpoint.connect())
+        try:
+            topics = self._topics.partitions(session)
+            works = [self._work(session, topic) for topic in topics]
+            parts = max(1, -(-self._min_partitions // max(1, len(topics))))
+            return [
+                SpanPartition(part)
+                for work in works
+                if work is not None
+                for part in split(session, work, parts, TASK_BYTES)
+            ] or [_nothing()]
+        finally:
+            session.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SpanPartition)
+        return read_span(self._reading, partition.work)
+
+    def _work(self, session: Session, topic: str) -> Work | None:
+        last = session.last_position(topic)
+        if last.entry_id < 0:
+            return None
+        after, first_index = self._start.place(session, topic)
+        to, last_index = self._end.place(session, topic) or (last, -1)
+        work = Work(topic, Span(after, min(to, last)), first_index=max(0, first_index))
+        if work.span.is_empty:
+            return None
+        if to >= last:
+            return replace(work, last_index=last_index if to == last and last_index >= 0 else None)
+        # An end that somebody chose may be no message; so nothing is lost where it is passed.
+        return replace(work, is_exact=False, last_index=last_index if last_index >= 0 else None)
+
+
+class _End:
+    """Where a query ends that does not end at what is there now."""
+
+    def __init__(self, where: Any, time_ms: Any) -> None:
+        if where is not None and time_ms is not None:
+            raise NotAllowed("endingOffsets and endingTime both say where to end: give one")
+        if where == "earliest":
+            raise NotAllowed("endingOffsets is 'earliest': nothing lies before that")
+        self._where = None if where == "latest" else where
+        self._time_ms = time_ms
+
+    def place(self, session: Session, topic: str) -> Place | None:
+        """The last message to be read; None for the last there is."""
+        if self._time_ms is not None:
+            each = self._time_ms
+            when = of_topic(each, topic) if isinstance(each, Mapping) else each
+            return None if when is None else Place(session.before_time(topic, int(when)))
+        given = None if self._where is None else of_topic(self._where, topic)
+        if given is None:
+            return None
+        place = Place.of(given, "endingOffsets")
+        return None if place.position == position_of(MessageId.latest) else place
+
+
+def _nothing() -> SpanPartition:
+    """Spark wants a task where there is nothing to read, too."""
+    return SpanPartition(Work("nothing", Span(Position(0, 0), Position(0, 0))))

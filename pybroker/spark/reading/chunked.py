@@ -1,0 +1,102 @@
+"""Messages that their producers cut into chunks: put together again.
+
+A message is where its last chunk is. What begins before the entries of a task is looked for there.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from pybroker.spark.columns.slab import Heads, read_heads
+from pybroker.spark.endpoint import Endpoint
+from pybroker.spark.offsets import Position
+from pybroker.spark.reading.entries import Entries
+
+log = logging.getLogger("pybroker.spark")
+
+# Producers may have left so many behind; the oldest is given up for another.
+_MAX_INCOMPLETE: Final = 100
+# The chunks of other producers may lie between: so many entries to each chunk are looked at first.
+_ENTRIES_EACH: Final = 8
+
+
+@dataclass(slots=True)
+class _Incomplete:
+    parts: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+class Chunks:
+    def __init__(self, endpoint: Endpoint, topic: str) -> None:
+        self._endpoint = endpoint
+        self._topic = topic
+        self._incomplete: dict[str, _Incomplete] = {}
+
+    def add(self, heads: Heads, index: int) -> bytes | None:
+        """With its last chunk, the whole message as it was packed."""
+        number = int(heads.number("chunk_id")[index])
+        uuid = _uuid(heads, index)
+        if number > 0 and uuid not in self._incomplete:
+            self._look_back(heads, index, uuid, number)
+        return self._append(heads, index, uuid, number)
+
+    def _append(self, heads: Heads, index: int, uuid: str, number: int) -> bytes | None:
+        if number == 0 and uuid not in self._incomplete:
+            while len(self._incomplete) >= _MAX_INCOMPLETE:
+                self._give_up(next(iter(self._incomplete)), "too many are incomplete at once")
+            self._incomplete[uuid] = _Incomplete()
+        message = self._incomplete.get(uuid)
+        if message is None:
+            log.warning("%s: chunk %d of %s came without those before", self._topic, number, uuid)
+            return None
+        if number < len(message.parts):
+            return None  # sent twice
+        message.parts.append(heads.payload_of(index))
+        message.size_bytes += len(message.parts[-1])
+        if number >= len(message.parts):
+            self._give_up(uuid, f"its chunk {len(message.parts) - 1} is missing")
+        elif message.size_bytes > int(heads.number("total_chunk_msg_size")[index]):
+            self._give_up(uuid, "its chunks are larger than it says")
+        elif len(message.parts) == int(heads.number("num_chunks_from_msg")[index]):
+            del self._incomplete[uuid]
+            return b"".join(message.parts)
+        return None
+
+    def _give_up(self, uuid: str, reason: str) -> None:
+        del self._incomplete[uuid]
+        log.warning("%s: the message %s was left out: %s", self._topic, uuid, reason)
+
+    def _look_back(self, heads: Heads, index: int, uuid: str, number: int) -> None:
+        """Takes up the chunks before this one, from nearby or else from the topic's beginning."""
+        entry = heads.entries[index]
+        place = Position(entry.ledger_id, entry.entry_id)
+        nearby = Position(place.ledger_id, max(-1, place.entry_id - _ENTRIES_EACH * number - 1))
+        for after in (nearby, Position(-1, -1)):
+            for each, at in self._before(after, place):
+                if each.is_chunk[at] and _uuid(each, at) == uuid:
+                    self._append_early(each, at, uuid)
+            if uuid in self._incomplete and len(self._incomplete[uuid].parts) == number:
+                return
+            self._incomplete.pop(uuid, None)
+
+    def _append_early(self, heads: Heads, index: int, uuid: str) -> None:
+        number = int(heads.number("chunk_id")[index])
+        if number == 0 or uuid in self._incomplete:
+            self._append(heads, index, uuid, number)
+
+    def _before(self, after: Position, place: Position) -> Iterator[tuple[Heads, int]]:
+        with Entries(self._endpoint, self._topic, after) as entries:
+            while taken := entries.take(place):
+                heads = read_heads(taken)
+                entries.unpacked(int(heads.number("num_messages_in_batch").clip(1).sum()))
+                for index, entry in enumerate(taken):
+                    if entry[:2] >= place:
+                        return
+                    yield heads, index
+
+
+def _uuid(heads: Heads, index: int) -> str:
+    found = heads.slices("uuid")
+    start, length = int(found.start[index]), int(found.length[index])
+    return heads.blob[start : start + length].decode(errors="replace") if length > 0 else ""

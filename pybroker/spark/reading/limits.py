@@ -1,0 +1,57 @@
+"""How much a trigger reads, and how many entries that is.
+
+Offsets count entries, and an entry is a message or a producer's batch of any size. So bytes and
+rows are estimated from a few entries at the place where a batch begins: the limits are soft, and
+hold as far as a partition's next entries are like those. Without options there are limits too, so
+that a backlog of any size is worked off in steps that fit into memory.
+"""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Self
+
+from pybroker.spark.options import Chosen
+
+DEFAULT_BYTES: Final = 128 * 1024 * 1024
+DEFAULT_ROWS: Final = 1_000_000
+
+
+class Sample(NamedTuple):
+    """What some consecutive entries hold, on average."""
+
+    rows: float
+    size_bytes: float  # unpacked
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one trigger, over all partitions."""
+
+    size_bytes: int
+    rows: int
+    entries: int | None
+
+    @classmethod
+    def of(cls, options: Chosen) -> Self:
+        """A limit in entries alone is exact, so no estimate is put beside it."""
+        size_bytes, rows = options["maxBytesPerTrigger"], options["maxRowsPerTrigger"]
+        entries = options["maxEntriesPerTrigger"]
+        if entries is not None and size_bytes is None and rows is None:
+            return cls(0, 0, entries)
+        return cls(size_bytes or DEFAULT_BYTES, rows or DEFAULT_ROWS, entries)
+
+    @property
+    def needs_sample(self) -> bool:
+        return self.size_bytes > 0
+
+    def share(self, partitions: int) -> "Limits":
+        """Of one of so many partitions, which all get the same."""
+        entries = None if self.entries is None else max(1, self.entries // partitions)
+        return Limits(self.size_bytes // partitions, self.rows // partitions, entries)
+
+    def in_entries(self, sample: Sample | None) -> int:
+        """How many entries a batch may have; at least one, or nothing would ever be read."""
+        most = [] if self.entries is None else [self.entries]
+        if sample is not None:
+            most.append(int(self.size_bytes / max(1, sample.size_bytes)))
+            most.append(int(self.rows / max(1, sample.rows)))
+        return max(1, min(most, default=1))

@@ -1,0 +1,104 @@
+"""Where reading begins and ends: from options to positions in each partition.
+
+earliest and latest; message ids by topic, as [bytes of Java's MessageId] or "ledger:entry" or
+"ledger:entry:index"; times, before which (or from which on) nothing is read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Self
+
+from pybroker.client import InitialPosition, MessageId
+from pybroker.errors import NotAllowed
+from pybroker.names import TopicName
+from pybroker.spark.offsets import EARLIEST, CursorName, Position
+from pybroker.spark.options import Chosen
+from pybroker.spark.session import Session, position_of
+
+_PLACES: Final = ("earliest", "latest")
+
+
+class Place(NamedTuple):
+    """A message: its entry, and its number in its batch if that matters (-1 if it does not)."""
+
+    position: Position
+    message: int = -1
+
+    @classmethod
+    def of(cls, given: object, option: str) -> Self:
+        """Raises NotAllowed."""
+        try:
+            if isinstance(given, str):
+                ledger, entry, *index = map(int, given.split(":"))
+                return cls(Position(ledger, entry), index[0] if index else -1)
+            if isinstance(given, list) and given:
+                data = bytes(int(byte) & 0xFF for byte in given)
+                found = MessageId.deserialize(data)
+                return cls(position_of(found), found.batch_index())
+        except Exception as error:  # Protobuf's are no ValueErrors.
+            raise NotAllowed(f"{option} holds {given!r}, which is no message id") from error
+        raise NotAllowed(
+            f"{option} holds {given!r}: a message id is a list of bytes, as Java's toByteArray() "
+            'makes it, or "ledger:entry"'
+        )
+
+
+def of_topic(given: Mapping[str, Any], topic: str) -> Any:
+    """What a JSON object by topics says of a partition: by its own name, or its topic's."""
+    name = TopicName.parse(topic)
+    wanted = {str(name), str(name).rpartition("-partition-")[0] if name.partition >= 0 else ""}
+    for key, value in given.items():
+        if str(TopicName.parse(key)) in wanted:
+            return value
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a query begins that has no checkpoint, and no subscription that stands somewhere."""
+
+    where: str | Mapping[str, Any] = "earliest"
+    time_ms: int | Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, options: Chosen, default: str) -> Self:
+        """Raises NotAllowed."""
+        offsets, time_ms = options["startingOffsets"], options["startingTime"]
+        if offsets is not None and time_ms is not None:
+            raise NotAllowed("startingOffsets and startingTime both say where to begin: give one")
+        return cls(offsets or default, time_ms)
+
+    def place(self, session: Session, topic: str) -> Place:
+        """The last message not to be read."""
+        time_ms = self.time_ms
+        if time_ms is not None:
+            when = of_topic(time_ms, topic) if isinstance(time_ms, Mapping) else time_ms
+            return Place(EARLIEST if when is None else session.before_time(topic, int(when)))
+        if isinstance(self.where, str):
+            return Place(EARLIEST if self.where == "earliest" else session.last_position(topic))
+        given = of_topic(self.where, topic)
+        if given is None:
+            return Place(EARLIEST)
+        first = Place.of(given, "startingOffsets")
+        if first.position == position_of(MessageId.latest):
+            return Place(session.last_position(topic))
+        if first.position < Position(0, 0):
+            return Place(EARLIEST)
+        before = first.position._replace(entry_id=first.position.entry_id - 1)
+        return Place(before, first.message)
+
+    def cursor(self, session: Session, name: CursorName) -> Position:
+        """Where the subscription stands. One that stands before a time or an id that reading is to
+        begin at, or that is made now, is moved there: nothing before it is wanted.
+
+        Ids within a batch count as the batch: a cursor of the source stands between entries.
+        """
+        if self.time_ms is None and isinstance(self.where, str):
+            return session.cursor(name, _INITIAL[self.where])
+        cursor, place = session.cursor(name), self.place(session, name.topic).position
+        session.let_go(name, place)
+        return max(cursor, place)
+
+
+_INITIAL: Final = {"earliest": InitialPosition.Earliest, "latest": InitialPosition.Latest}
+FROM_EARLIEST: Final = Start()

@@ -1,0 +1,215 @@
+"""A source's tasks: spans of a partition become Arrow batches.
+
+A span's end is always an entry that could be delivered when it was chosen, so a task knows that
+it is done by reaching it, across ledgers, aborted messages and markers. One that cannot be reached
+has been deleted, which is an error unless the query takes it as it is (failOnDataLoss).
+"""
+
+import logging
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from pybroker.client import CryptoError, Timeout
+from pybroker.client.consuming.entry_reader import StoredEntry
+from pybroker.names import TopicName
+from pybroker.spark.columns.shape import Shape
+from pybroker.spark.columns.slab import DamagedEntry, Heads, Slab, only, read_heads, slab_of
+from pybroker.spark.endpoint import Endpoint
+from pybroker.spark.offsets import Position, Span, Stretch
+from pybroker.spark.reading.chunked import Chunks
+from pybroker.spark.reading.entries import QUIET_S, Entries
+from pybroker.spark.replay import InputLost
+from pybroker.spark.session import BROKER_AWAY, PATIENCE_S, PAUSE_S
+
+log = logging.getLogger("pybroker.spark")
+
+# What is unpacked together has no more bytes, if it is more than one entry.
+_SLAB_BYTES: Final = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A task's part of one partition."""
+
+    topic: str
+    span: Span
+    # Not to be read, be it within the span or behind it.
+    acknowledged: Sequence[Stretch] = ()
+    # Of the span's first entry, the first message; and of its last entry, the last.
+    first_index: int = 0
+    last_index: int | None = None
+    # Whether the span's end was a message when it was chosen.
+    is_exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What all tasks of a query have in common."""
+
+    endpoint: Endpoint
+    shape: Shape
+    fail_on_data_loss: bool = True
+
+
+def read_span(reading: Reading, work: Work) -> Iterator[pa.RecordBatch]:
+    """The span's messages; after a lost connection, from the last whole entry handed out."""
+    topic, span = TopicName.parse(work.topic), work.span
+    chunks = Chunks(reading.endpoint, work.topic)
+    after = span.after
+    give_up_at = time.monotonic() + PATIENCE_S
+    while after < span.to:
+        try:
+            with Entries(reading.endpoint, work.topic, after) as entries:
+                for taken in _taken(entries, reading, work, after):
+                    for slab, last in _slabs(taken, chunks, entries, reading):
+                        cut = _cut(work, slab)
+                        if cut.rows:
+                            yield reading.shape.batch(cut, topic)
+                        after = Position(*last[:2])
+                    give_up_at = time.monotonic() + PATIENCE_S
+                return
+        except BROKER_AWAY:
+            if time.monotonic() >= give_up_at:
+                raise
+            time.sleep(PAUSE_S)
+
+
+def _taken(
+    entries: Entries, reading: Reading, work: Work, reached: Position
+) -> Iterator[list[StoredEntry]]:
+    """Up to the span's end. Raises InputLost."""
+    silent_s = 0.0
+    span = Span(reached, work.span.to)
+    while reached < span.to:
+        taken = entries.take(span.to)
+        if not taken:
+            silent_s += QUIET_S
+            if entries.last_position() <= reached:
+                return _lost(reading, work, span)
+            if silent_s >= PATIENCE_S:
+                raise Timeout(
+                    f"{work.topic} holds messages up to {span.to}, but delivers none of them"
+                )
+            continue
+        silent_s = 0.0
+        reached = Position(*taken[-1][:2])
+        within = [each for each in taken if each[:2] <= span.to]
+        if within:
+            yield within
+        if reached > span.to and (not within or within[-1][:2] != span.to):
+            return _lost(reading, work, span)
+    return None
+
+
+def _lost(reading: Reading, work: Work, span: Span) -> None:
+    """Raises InputLost unless the query takes it as it is."""
+    if not work.is_exact:
+        return
+    account = (
+        f"Messages of {work.topic} behind {span.after} and up to {span.to} were deleted before the "
+        "batch was read, by an expiry or by somebody, or are damaged"
+    )
+    if reading.fail_on_data_loss:
+        raise InputLost(
+            f"{account}. Start from a new checkpoint, which goes on at the cursor; or, with "
+            "failOnDataLoss=false, go on without them"
+        )
+    log.warning("%s: the query goes on without them, as failOnDataLoss=false says", account)
+
+
+def _slabs(
+    taken: list[StoredEntry], chunks: Chunks, entries: Entries, reading: Reading
+) -> Iterator[tuple[Slab, StoredEntry]]:
+    """The rows of whole entries, and the last of these. Raises CryptoError, and InputLost for what
+    is damaged."""
+    if not taken:
+        return
+    try:
+        heads = read_heads(taken)
+        sizes = heads.number("uncompressed_size")
+        if len(taken) > 1 and np.maximum(sizes, 0).sum() > _SLAB_BYTES:
+            for half in (taken[: len(taken) // 2], taken[len(taken) // 2 :]):
+                yield from _slabs(half, chunks, entries, reading)
+            return
+        slab = _slab(heads, chunks)
+    except DamagedEntry as damage:
+        yield from _around(damage, taken, chunks, entries, reading)
+        return
+    entries.unpacked(int(heads.number("num_messages_in_batch").clip(1).sum()))
+    yield slab, taken[-1]
+
+
+def _slab(heads: Heads, chunks: Chunks) -> Slab:
+    _require_readable(heads)
+    payloads: list[bytes | None] = [None] * len(heads.entries)
+    parts = heads.is_chunk
+    if not parts.any():
+        return slab_of(heads, payloads)
+    incomplete = np.zeros(len(parts), np.bool_)
+    for index in np.flatnonzero(parts).tolist():
+        payloads[index] = chunks.add(heads, index)
+        incomplete[index] = payloads[index] is None
+    # A chunk that ends no message is no row, and is not unpacked.
+    for index in np.flatnonzero(incomplete).tolist():
+        payloads[index] = b""
+    return slab_of(heads, payloads, incomplete)
+
+
+def _around(
+    damage: DamagedEntry,
+    taken: list[StoredEntry],
+    chunks: Chunks,
+    entries: Entries,
+    reading: Reading,
+) -> Iterator[tuple[Slab, StoredEntry]]:
+    """What lies before and behind a damaged entry, if the query goes on without it."""
+    if reading.fail_on_data_loss:
+        raise InputLost(
+            f"{damage}: go on without it with failOnDataLoss=false, or skip it on the subscription"
+        ) from damage
+    log.warning("%s: the query goes on without it, as failOnDataLoss=false says", damage)
+    index = taken.index(damage.entry)
+    entries.unpacked(1)
+    for part in (taken[:index], taken[index + 1 :]):
+        yield from _slabs(part, chunks, entries, reading)
+
+
+def _require_readable(heads: Heads) -> None:
+    """Raises CryptoError."""
+    encrypted = np.flatnonzero(heads.is_encrypted)
+    if len(encrypted):
+        entry = heads.entries[int(encrypted[0])]
+        raise CryptoError(
+            f"The entry {entry.ledger_id}:{entry.entry_id} is encrypted, and the source has no "
+            "key: read this topic with pybroker.client and a crypto_key_reader, or skip the "
+            "message on the subscription and start from a new checkpoint"
+        )
+
+
+def _is_within(stretches: Sequence[Stretch], position: Position) -> bool:
+    index = bisect_right(stretches, position, key=lambda stretch: stretch.first) - 1
+    return index >= 0 and position <= stretches[index].last
+
+
+def _cut(work: Work, slab: Slab) -> Slab:
+    """The slab but for what was acknowledged, within the span's first and last message."""
+    if work.first_index <= 0 and work.last_index is None and not work.acknowledged:
+        return slab
+    after, to = work.span
+    kept = np.ones(slab.rows, np.bool_)
+    if work.acknowledged:
+        places = map(Position, slab.ledger.tolist(), slab.entry.tolist())
+        kept[:] = [not _is_within(work.acknowledged, place) for place in places]
+    if work.first_index > 0:
+        first = (slab.ledger == after.ledger_id) & (slab.entry == after.entry_id + 1)
+        kept &= ~(first & (slab.batch_index < work.first_index) & (slab.batch_size > 0))
+    if work.last_index is not None:
+        last = (slab.ledger == to.ledger_id) & (slab.entry == to.entry_id)
+        kept &= ~(last & (slab.batch_index > work.last_index))
+    return only(slab, kept)

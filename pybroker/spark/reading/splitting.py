@@ -1,0 +1,85 @@
+"""One partition's entries for several tasks.
+
+How many entries a ledger holds is nowhere in the protocol, but a reader's backlog says how many
+there are behind a place. So ledgers are walked from one's beginning to the next one's, only where
+there is enough to be split, and ranges are cut within them by counting entries. A cut may fall on
+what is no message: a task ends where it meets anything behind its range.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from pybroker.spark.offsets import Position, Span
+from pybroker.spark.reading.spans import Work
+from pybroker.spark.session import Session
+
+# A range has no fewer entries: a task costs a connection.
+_LEAST_ENTRIES: Final = 16
+_MAX_LEDGERS: Final = 1000
+_BEHIND_ALL: Final = 2**62
+
+
+class _Run(NamedTuple):
+    """Consecutive entries of one ledger."""
+
+    after: Position
+    entries: int
+
+
+def split(session: Session, work: Work, parts: int, task_bytes: int) -> Sequence[Work]:
+    """At least `parts` ranges if there are entries for them, of about `task_bytes` at most."""
+    sample = session.sample(work.topic, work.span.after)
+    if sample is None:
+        return [work]
+    entries = session.entries_behind(work.topic, work.span.after)
+    wanted = max(parts, math.ceil(entries * sample.size_bytes / task_bytes))
+    each = max(_LEAST_ENTRIES, math.ceil(entries / wanted))
+    if entries <= each:
+        return [work]
+    cuts = [cut for cut in _cuts(session, work, each) if work.span.after < cut < work.span.to]
+    bounds = [work.span.after, *cuts, work.span.to]
+    return [_part(work, Span(after, to)) for after, to in itertools.pairwise(bounds)]
+
+
+def _part(work: Work, span: Span) -> Work:
+    return replace(
+        work,
+        span=span,
+        first_index=work.first_index if span.after == work.span.after else 0,
+        last_index=work.last_index if span.to == work.span.to else None,
+        is_exact=work.is_exact and span.to == work.span.to,
+    )
+
+
+def _cuts(session: Session, work: Work, each: int) -> Iterator[Position]:
+    counted = 0
+    for after, entries in _runs(session, work):
+        place = each - counted
+        while place <= entries:
+            yield after._replace(entry_id=after.entry_id + place)
+            place += each
+        counted = (counted + entries) % each
+
+
+def _runs(session: Session, work: Work) -> Iterator[_Run]:
+    """The entries of the span, ledger by ledger."""
+    topic, (after, to) = work.topic, work.span
+    first = session.first_position_after(topic, after)
+    for _ in range(_MAX_LEDGERS):
+        if first is None or first > to:
+            return
+        begin = first._replace(entry_id=first.entry_id - 1)
+        if first.ledger_id >= to.ledger_id:
+            yield _Run(begin, to.entry_id - begin.entry_id)
+            return
+        following = session.first_position_after(topic, Position(first.ledger_id, _BEHIND_ALL))
+        count = session.entries_behind(topic, begin)
+        if following is not None:
+            count -= session.entries_behind(
+                topic, following._replace(entry_id=following.entry_id - 1)
+            )
+        yield _Run(begin, count)
+        first = following

@@ -1,0 +1,293 @@
+"""`spark.readStream.format("pulsar")`: a streaming source that hands Arrow batches to Spark.
+
+The partitions of its topics are read as many tasks. A cursor says where a new query begins, and
+keeps what the query still needs from deletion:
+
+- `subscription`: an exactly-once sink moves it, in the transaction that publishes a batch's
+  results; so a pipeline that lost its checkpoint goes on where its last committed batch ended.
+- `predefinedSubscription`: the source moves it behind what Spark has finished.
+- without either, the source makes such a subscription, and deletes it when the query is stopped.
+
+The planner (one long-lived process per query) decides offsets; tasks read spans. Entries that were
+acknowledged one by one before the query began are left out. They are read whole, so a subscription
+must not have been used to acknowledge parts of producers' batches.
+"""
+
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from pybroker.errors import NotAllowed, PulsarError
+from pybroker.spark.columns.shape import Shape
+from pybroker.spark.compat import (
+    LIMITS_TRIGGERS,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pybroker.spark.endpoint import Endpoint
+from pybroker.spark.offsets import UNTOLD, CursorName, Position, SourceOffset, Span
+from pybroker.spark.options import Chosen
+from pybroker.spark.reading.acknowledged import acknowledged_behind
+from pybroker.spark.reading.limits import Limits
+from pybroker.spark.reading.places import FROM_EARLIEST, Start
+from pybroker.spark.reading.spans import Reading, Work, read_span
+from pybroker.spark.reading.topics import Topics
+from pybroker.spark.replay import InputLost
+from pybroker.spark.session import BROKER_AWAY, PATIENCE_S, PAUSE_S, Session
+
+log = logging.getLogger("pybroker.spark")
+
+_PREFIX: Final = "spark-pulsar"
+
+Result = TypeVar("Result")
+
+
+class SpanPartition(InputPartition):
+    """One task's work."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        self.work = work
+
+
+class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: Chosen, shape: Shape) -> None:
+        endpoint = Endpoint.of(options)
+        self._topics = Topics.of(options)
+        self._reading = Reading(endpoint, shape, options["failOnDataLoss"])
+        self._limits = Limits.of(options)
+        self._subscription, self._follows, self._is_own = _subscription(options)
+        self._start = _start(options)
+        self._session: Session | None = None
+        # Under Trigger.AvailableNow: where each partition ended when the query began.
+        self._targets: dict[str, Position] | None = None
+        # The newest offset that is known; all that there is to go by before PySpark 4.2.
+        self._known: dict[str, Any] | None = None
+
+    # --- in the planner ---------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._known = self._asking(self._at_cursors).to_json()
+        return self._known
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What kind of limit it is does not matter: those of the options count, all together."""
+        if self._limits.entries is not None:
+            return ReadMaxRows(self._limits.entries)
+        return ReadMaxBytes(self._limits.size_bytes)
+
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        start = start or self._known
+        if start is None:
+            self._known = self._asking(self._at_the_end).to_json()
+            return self._known
+        before = SourceOffset.from_json(start)
+        limits = None if isinstance(limit, ReadAllAvailable) else self._limits
+        if isinstance(limit, ReadMaxRows):
+            # Entries go by the name of rows here: Spark knows no better word.
+            limits = Limits(self._limits.size_bytes, self._limits.rows, limit.max_rows)
+        following = self._asking(lambda session: self._following(session, before, limits))
+        self._known = following.to_json() if following.progress() else start
+        return self._known
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """For the query's progress: where each partition ends now."""
+        ends = self._asking(self._ends)
+        return {topic: str(position) for topic, position in ends.items()}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._targets = self._asking(self._ends)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The end says where the batch began: that of the first batch is nowhere else.
+
+        When Spark runs the first batch again it asks for the initial offset anew, and the cursor
+        may have passed over the batch since.
+        """
+        if self._known is None:
+            self._known = end
+        if start == end:
+            return []
+        offset = SourceOffset.from_json(end, start)
+        return [
+            SpanPartition(Work(topic, span, offset.acknowledged.get(topic, ())))
+            for topic, span in offset.spans.items()
+            if not span.is_empty
+        ]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark has finished everything up to `end`, and wrote that down."""
+        offset = SourceOffset.from_json(end)
+        if not offset.follows:
+            return
+
+        def let_go(session: Session) -> None:
+            for topic, span in offset.spans.items():
+                session.let_go(CursorName(topic, offset.subscription), span.to)
+
+        self._asking(let_go)
+
+    def stop(self) -> None:
+        if self._session is None:
+            return
+        if self._is_own and self._known is not None:
+            with contextlib.suppress(PulsarError):
+                self._forget(self._session, SourceOffset.from_json(self._known))
+        self._session.close()
+
+    def _forget(self, session: Session, offset: SourceOffset) -> None:
+        for topic in offset.spans:
+            session.unsubscribe(CursorName(topic, offset.subscription))
+
+    def _at_cursors(self, session: Session) -> SourceOffset:
+        names = [
+            CursorName(topic, self._subscription) for topic in self._topics.partitions(session)
+        ]
+        cursors = {name: self._start.cursor(session, name) for name in names}
+        acknowledged = {
+            name.topic: acknowledged_behind(session, name, cursor)
+            for name, cursor in cursors.items()
+            if not self._is_own
+        }
+        for name in names:
+            session.release(name)  # The sink has a consumer there; one is enough.
+        spans = {name.topic: _nothing_behind(cursor) for name, cursor in cursors.items()}
+        return SourceOffset(self._subscription, spans, acknowledged, self._follows)
+
+    def _at_the_end(self, session: Session) -> SourceOffset:
+        """Without knowing where the batch begins."""
+        log.warning(
+            "This PySpark does not tell a source where it stands (4.2 does): the first batch after "
+            "a start is not limited"
+        )
+        spans = {topic: Span(UNTOLD, end) for topic, end in self._ends(session).items()}
+        return SourceOffset(self._subscription, spans, {}, self._follows)
+
+    def _ends(self, session: Session) -> dict[str, Position]:
+        return {topic: session.last_position(topic) for topic in self._topics.partitions(session)}
+
+    def _following(
+        self, session: Session, before: SourceOffset, limits: Limits | None
+    ) -> SourceOffset:
+        ends = self._targets or self._ends(session)
+        self._require_all(before, ends)
+        starts = {topic: self._begin(session, before, topic) for topic in ends}
+        behind = [topic for topic, last in ends.items() if starts[topic] < last]
+        share = None if limits is None else limits.share(max(1, len(behind)))
+        spans = {topic: _nothing_behind(starts[topic]) for topic in ends}
+        for topic in behind:
+            spans[topic] = self._span(session, topic, Span(starts[topic], ends[topic]), share)
+        acknowledged = {
+            topic: [stretch for stretch in stretches if stretch.last > spans[topic].after]
+            for topic, stretches in before.acknowledged.items()
+            if topic in spans
+        }
+        return SourceOffset(before.subscription, spans, acknowledged, before.follows)
+
+    def _require_all(self, before: SourceOffset, ends: Mapping[str, Position]) -> None:
+        """Raises InputLost for a topic that is gone."""
+        gone = [topic for topic in before.spans if topic not in ends]
+        if gone and self._targets is None:
+            account = f"{', '.join(gone)}, which the query has been reading, is gone"
+            if self._reading.fail_on_data_loss:
+                raise InputLost(f"{account}: go on without it with failOnDataLoss=false")
+            log.warning("%s: the query goes on without it, as failOnDataLoss=false says", account)
+
+    def _begin(self, session: Session, before: SourceOffset, topic: str) -> Position:
+        if topic in before.spans:
+            return before.spans[topic].to
+        # The topic, or the partition, is new: all of it is, wherever the query began.
+        name = CursorName(topic, before.subscription)
+        cursor = FROM_EARLIEST.cursor(session, name)
+        session.release(name)
+        return cursor
+
+    def _span(self, session: Session, topic: str, whole: Span, limits: Limits | None) -> Span:
+        if whole.to.entry_id < 0:
+            return _nothing_behind(whole.after)
+        if limits is None:
+            return whole
+        sample = session.sample(topic, whole.after) if limits.needs_sample else None
+        return Span(whole.after, _bounded(session, topic, whole, limits.in_entries(sample)))
+
+    def _asking(self, question: Callable[[Session], Result]) -> Result:
+        """The session's answer; asked again on a new connection while the broker is away."""
+        give_up_at = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                if self._session is None:
+                    self._session = Session(self._reading.endpoint.connect())
+                return question(self._session)
+            except BROKER_AWAY:
+                if self._session is not None:
+                    self._session.close()
+                self._session = None
+                if time.monotonic() >= give_up_at:
+                    raise
+            time.sleep(PAUSE_S)
+
+    # --- in a task --------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SpanPartition)
+        return read_span(self._reading, partition.work)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What tasks need of it: a session stays where it was made."""
+        return self.__dict__ | {"_session": None}
+
+
+def _subscription(options: Chosen) -> tuple[str, bool, bool]:
+    """Its name, whether the source moves its cursor, and whether it is the source's own."""
+    fence, follower = options["subscription"], options["predefinedSubscription"]
+    if fence and follower:
+        raise NotAllowed(
+            "With subscription an exactly-once sink moves the cursor, with predefinedSubscription "
+            "the source does: give one of them"
+        )
+    if fence or follower:
+        return fence or follower, fence is None, False
+    return f"{options['subscriptionPrefix'] or _PREFIX}-{uuid.uuid4()}", True, True
+
+
+def _start(options: Chosen) -> Start:
+    """A sink's subscription is earlier than its source, and nobody but the sink moves it."""
+    if not options["subscription"]:
+        return Start.of(options, default="latest")
+    start = Start.of(options, default="earliest")
+    if start.time_ms is not None or not isinstance(start.where, str):
+        raise NotAllowed("With a subscription startingOffsets may be 'earliest' or 'latest'")
+    return start
+
+
+def _nothing_behind(position: Position) -> Span:
+    return Span(position, position)
+
+
+def _bounded(session: Session, topic: str, whole: Span, entries: int) -> Position:
+    """The first entry at or behind so many entries that can be delivered.
+
+    The place counted to may hold a marker, an aborted message or nothing (the ledger ended), so
+    one message is read to find where the next one is.
+    """
+    after, last = whole
+    wanted = Position(after.ledger_id, after.entry_id + entries)
+    if wanted >= last:
+        return last
+    found = session.first_position_after(topic, wanted._replace(entry_id=wanted.entry_id - 1))
+    return last if found is None else min(found, last)
+
+
+if not LIMITS_TRIGGERS:
+    log.info("PySpark before 4.2 cannot limit a trigger from its start on: see docs/spark.md")

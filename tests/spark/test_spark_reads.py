@@ -1,0 +1,183 @@
+"""spark.read and readStream with a real Spark: what tests without one cannot show."""
+
+import itertools
+import json
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from pybroker.client import Client, InitialPosition, MessageId, Outgoing, encode_batch
+from pybroker.demo.topics import create_partitioned
+from pybroker.spark import register
+
+pytestmark = pytest.mark.spark
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def topic(broker):
+    """Two partitions, 40 numbers in each, four to an entry."""
+    topic = f"persistent://public/default/read-{next(_NUMBERS)}"
+    create_partitioned(broker.admin_url, topic, 2)
+    publish(broker, topic, range(80))
+    return topic
+
+
+def publish(broker, topic, numbers, per_entry=4):
+    with Client(broker.service_url) as client:
+        for partition, name in enumerate(client.get_topic_partitions(topic)):
+            client.subscribe(name, "keep", initial_position=InitialPosition.Earliest)
+            producer = client.create_producer(name)
+            mine = [
+                Outgoing(b"%d" % n, partition_key=f"k{n}", properties={"n": str(n)})
+                for n in numbers
+                if n % 2 == partition
+            ]
+            for first in range(0, len(mine), per_entry):
+                producer.send_batch(encode_batch(mine[first : first + per_entry]))
+
+
+def options_of(broker, topic, **options):
+    return {"service.url": broker.service_url, "topic": topic} | options
+
+
+def load(spark, broker, topic, **options):
+    return spark.read.format("pulsar").options(**options_of(broker, topic, **options)).load()
+
+
+def sums(frame):
+    number = F.col("value").cast("string").cast("long")
+    row = frame.agg(F.count("*").alias("count"), F.sum(number).alias("sum")).first()
+    return row["count"], row["sum"]
+
+
+def run(frame, path):
+    """The numbers of an available-now query, and its progress."""
+    rows = []
+
+    def collect(batch, batch_id):
+        rows.extend(int(bytes(row.value)) for row in batch.select("value").collect())
+
+    writer = frame.writeStream.foreachBatch(collect).option("checkpointLocation", str(path))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return rows, [each for each in query.recentProgress if each["numInputRows"]]
+
+
+def stream(spark, broker, topic, **options):
+    register(spark)
+    given = options_of(broker, topic, **options)
+    return spark.readStream.format("pulsar").options(**given).load()
+
+
+# --- batch ---------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_a_frame_with_the_connectors_columns(spark, broker, topic):
+    frame = load(spark, broker, topic)
+    assert [f"{field.name} {field.dataType.simpleString()}" for field in frame.schema] == [
+        "value binary",
+        "__key binary",
+        "__topic string",
+        "__messageId binary",
+        "__publishTime timestamp",
+        "__eventTime timestamp",
+        "__messageProperties map<string,string>",
+    ]
+    row = frame.where("cast(value as string) = '7'").first()
+    assert (bytes(row["__key"]), row["__topic"]) == (b"k7", f"{topic}-partition-1")
+    assert (row["__messageProperties"], row["__eventTime"]) == ({"n": "7"}, None)
+    place = MessageId.deserialize(bytes(row["__messageId"]))
+    assert (place.entry_id(), place.batch_index(), place.partition()) == (0, 3, 1)
+
+
+def test_sql_over_a_topic(spark, broker, topic):
+    load(spark, broker, topic).createOrReplaceTempView("numbers")
+    query = "select count(*) as c from numbers where __messageProperties['n'] < '5'"
+    assert spark.sql(query).first().c == sum(str(n) < "5" for n in range(80))
+
+
+def test_only_the_columns_that_are_asked_for_are_read(spark, broker, topic):
+    reader = spark.read.format("pulsar").options(**options_of(broker, topic))
+    frame = reader.schema("key string, value binary").load()
+    assert frame.columns == ["key", "value"]
+    assert sums(frame) == (80, sum(range(80)))
+
+
+def test_a_split_partition_is_read_once(spark, broker):
+    topic = f"persistent://public/default/split-{next(_NUMBERS)}"
+    publish(broker, topic, range(0, 400, 2), per_entry=2)
+    frame = load(spark, broker, topic, minPartitions="4")
+    assert frame.rdd.getNumPartitions() == 4
+    assert sums(frame) == (200, sum(range(0, 400, 2)))
+
+
+def test_an_unknown_option_is_an_error_that_suggests(spark, broker, topic):
+    with pytest.raises(PySparkException, match="did you mean startingOffsets"):
+        load(spark, broker, topic, startingOffset="earliest")
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+
+def test_a_stream_goes_on_from_its_checkpoint(spark, broker, topic, tmp_path):
+    def read():
+        frame = stream(spark, broker, topic, startingOffsets="earliest")
+        return sorted(run(frame, tmp_path)[0])
+
+    assert read() == list(range(80))
+    publish(broker, topic, range(80, 100))
+    assert read() == list(range(80, 100))
+
+
+def test_a_stream_begins_at_the_latest_message_by_default(spark, broker, topic, tmp_path):
+    assert run(stream(spark, broker, topic), tmp_path)[0] == []
+    publish(broker, topic, range(80, 90))
+    assert sorted(run(stream(spark, broker, topic), tmp_path)[0]) == list(range(80, 90))
+
+
+def test_a_trigger_reads_no_more_than_its_limit_of_rows(spark, broker, topic, tmp_path):
+    frame = stream(spark, broker, topic, startingOffsets="earliest", maxRowsPerTrigger="16")
+    rows, progress = run(frame, tmp_path)
+    assert sorted(rows) == list(range(80))
+    assert [each["numInputRows"] for each in progress] == [16] * 5
+
+
+def test_a_predefined_subscription_follows_what_spark_has_finished(spark, broker, topic, tmp_path):
+    options = {"predefinedSubscription": "follower", "startingOffsets": "earliest"}
+    frame = stream(spark, broker, topic, maxEntriesPerTrigger="4", **options)
+    rows, _ = run(frame, tmp_path / "first")
+    assert sorted(rows) == list(range(80))
+    with Client(broker.service_url) as client:
+        places = [
+            client.subscribe(name, "follower").get_mark_delete_position().entry_id()
+            for name in client.get_topic_partitions(topic)
+        ]
+    assert places == [7, 7]  # Spark tells of a batch when it has planned the next one.
+    rows, _ = run(stream(spark, broker, topic, **options), tmp_path / "second")
+    assert sorted(rows) == list(range(64, 80))
+
+
+def test_partitions_and_topics_that_appear_are_read(spark, broker, tmp_path):
+    family = f"family-{next(_NUMBERS)}"
+    publish(broker, f"{family}-a", range(0, 20, 2))
+
+    def read():
+        register(spark)
+        source = spark.readStream.format("pulsar").options(
+            **{"service.url": broker.service_url, "topicsPattern": f"{family}-.*"}
+        )
+        frame = source.option("startingOffsets", "earliest").load()
+        return sorted(run(frame, tmp_path)[0])
+
+    assert read() == list(range(0, 20, 2))
+    publish(broker, f"{family}-b", range(100, 120, 2))
+    assert read() == list(range(100, 120, 2))
+
+
+def test_progress_tells_where_the_topic_ends(spark, broker, topic, tmp_path):
+    _, progress = run(stream(spark, broker, topic, startingOffsets="earliest"), tmp_path)
+    latest = json.loads(progress[-1]["sources"][0]["latestOffset"])
+    assert set(latest) == {f"{topic}-partition-0", f"{topic}-partition-1"}
