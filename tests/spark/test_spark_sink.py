@@ -1,8 +1,5 @@
 """format("pulsar") written to by a real Spark, local[2]: jobs and streams, whole or not at all."""
 
-import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,35 +9,12 @@ from pyspark.sql import functions as F
 
 from pybroker.client import Client, InitialPosition
 from pybroker.demo.topics import create_partitioned, read_all
-from pybroker.spark import register
 from pybroker.testing.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.spark
 
 ROWS = 2000
 BY_DRIVER, BY_TASKS = "1000000", "1"
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.sql.shuffle.partitions", "2")
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
-    session = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    register(session)
-    yield session
-    session.stop()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    folder = tmp_path_factory.mktemp("broker")
-    config = folder / "broker.conf"
-    config.write_text("brokerDeleteInactiveTopicsEnabled=false\n")
-    with BrokerProcess(folder / "data", ["--config", str(config)]) as broker:
-        yield broker
 
 
 @pytest.fixture
