@@ -26,7 +26,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pybroker.errors import NotAllowed, PulsarError
 from pybroker.spark.columns.shape import Shape
 from pybroker.spark.compat import (
-    LIMITS_TRIGGERS,
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
@@ -287,7 +286,3 @@ def _bounded(session: Session, topic: str, whole: Span, entries: int) -> Positio
         return last
     found = session.first_position_after(topic, wanted._replace(entry_id=wanted.entry_id - 1))
     return last if found is None else min(found, last)
-
-
-if not LIMITS_TRIGGERS:
-    log.info("PySpark before 4.2 cannot limit a trigger from its start on: see docs/spark.md")
