@@ -7,7 +7,7 @@ idle one costs nothing. Whoever made the backend opens it before and closes it a
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -82,6 +82,11 @@ class ManagedLedgerFactory:
         keys = self._backend.metadata.keys(LEDGERS_PREFIX + prefix)
         names = [key.removeprefix(LEDGERS_PREFIX) for key in keys if key.endswith(suffix)]
         return [name for name in names if self.exists(name)]
+
+    def properties(self, name: str) -> Mapping[str, str]:
+        """The durable ones; nothing need be open."""
+        stored = self._backend.metadata.get(ledgers_key(name))
+        return {} if stored is None else LedgerList.decode(stored.value, name).properties
 
     def ledger_ids(self, name: str) -> list[int]:
         """Of what the managed ledger consists, oldest first; it need not be open."""

@@ -70,7 +70,9 @@ class BrokerConfig:
     subscription_expiration_time_minutes: int = 0
     subscription_expiry_check_interval_in_minutes: int = 5
     encryption_require_on_producer: bool = False
-    broker_service_compaction_threshold_in_bytes: int = 0
+    broker_service_compaction_threshold_in_bytes: int = 0  # 0: when an administrator asks for it
+    broker_service_compaction_monitor_interval_in_seconds: int = 60
+    topic_compaction_retain_null_key: bool = False
     # schemas
     schema_compatibility_strategy: str = "FULL"
     system_topic_schema_compatibility_strategy: str = "ALWAYS_COMPATIBLE"

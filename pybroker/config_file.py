@@ -58,6 +58,7 @@ _MINIMUM: Final = {  # of every other number: 0
     "broker_delete_inactive_topics_frequency_seconds": 1,
     "default_num_partitions": 1,
     "delayed_delivery_tick_time_millis": 1,
+    "broker_service_compaction_monitor_interval_in_seconds": 1,
     "keep_alive_interval_seconds": 1,
     "managed_ledger_max_entries_per_ledger": 1,
     "managed_ledger_max_size_per_ledger_mbytes": 1,

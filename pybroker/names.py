@@ -20,6 +20,7 @@ MAX_NAME_CHARS: Final = 1024  # of a topic's local name, and of a subscription's
 TRANSACTION_LOG_PREFIX: Final = "__transaction_log_"
 PENDING_ACK_SUFFIX: Final = "__transaction_pending_ack"
 PENDING_ACK_LOGS: Final = "pending-acks/"
+COMPACTED_LOGS: Final = "compacted/"
 
 
 class TxnId(NamedTuple):
@@ -159,6 +160,22 @@ def pending_ack_log(topic: TopicName, subscription: str) -> str:
 def pending_ack_logs(topic: TopicName) -> str:
     """What the names of a topic's pending-ack logs begin with, and no others."""
     return f"{PENDING_ACK_LOGS}{quote(topic.ledger_name, safe='')}/"
+
+
+def compacted_log(topic: TopicName, generation: int) -> str:
+    """The managed ledger of what its compaction kept, the first, the second or the one after."""
+    return f"{compacted_logs(topic)}{generation}"
+
+
+def compacted_logs(topic: TopicName) -> str:
+    """What the names of a topic's compacted logs begin with, and no others."""
+    return f"{COMPACTED_LOGS}{quote(topic.ledger_name, safe='')}/"
+
+
+def topic_of_compacted_log(name: str) -> tuple[str, int]:
+    """The topic's ledger name, and the generation."""
+    topic, generation = name.removeprefix(COMPACTED_LOGS).split("/")
+    return unquote(topic), int(generation)
 
 
 def subscription_of_log(name: str) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from pybroker.admin.broker_routes import BrokerRoutes
 from pybroker.admin.broker_stats_routes import BrokerStatsRoutes
 from pybroker.admin.bundle_routes import BundleRoutes
 from pybroker.admin.cluster_routes import ClusterRoutes
+from pybroker.admin.compaction_routes import CompactionRoutes
 from pybroker.admin.group_routes import GroupRoutes
 from pybroker.admin.guard import Guard
 from pybroker.admin.lookup_routes import LookupRoutes
@@ -45,6 +46,7 @@ AREAS = (
     PropertyRoutes,
     StatsRoutes,
     StorageRoutes,
+    CompactionRoutes,
     SubscriptionRoutes,
     SchemaRoutes,
     LookupRoutes,

@@ -39,10 +39,17 @@ def internal_stats(topic: Topic) -> Stats:
     stats = ledger_stats(topic.ledger)
     for name, subscription in topic.subscriptions.items():
         stats["cursors"][name] = _cursor(subscription.cursor, topic.ledger) | {
-            "readPosition": str(subscription.read_position),
+            "readPosition": str(subscription.reader.position),
             "active": bool(subscription.consumers),
         }
-    return stats | _TOPIC_WITHOUT
+    return stats | _TOPIC_WITHOUT | {"compactedLedger": _compacted_ledger(topic)}
+
+
+def _compacted_ledger(topic: Topic) -> Stats:
+    info = None if topic.compacted is None else topic.compacted.ledger_info()
+    if info is None:
+        return dict(_NO_LEDGER)
+    return _NO_LEDGER | {"ledgerId": info[0], "entries": info[1], "size": info[2]}
 
 
 def no_internal_stats() -> Stats:

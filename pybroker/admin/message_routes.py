@@ -19,7 +19,6 @@ from starlette.routing import Route
 
 from managed_ledger.ledger_metadata import LedgerInfo
 from managed_ledger.position import Position
-from pybroker.admin.decompression import CannotDecompress, decompressed
 from pybroker.admin.finding import single
 from pybroker.admin.routing import TOPIC, number, route, topic_of
 from pybroker.admin.services import AdminServices
@@ -27,6 +26,7 @@ from pybroker.admin.topic_stats import iso_time
 from pybroker.broker.publish_time import first_published_at
 from pybroker.broker.topic import Topic
 from pybroker.errors import SubscriptionNotFound
+from pybroker.wire.decompression import CannotDecompress, decompressed
 from pybroker.wire.message_metadata import BadEntry, parse_metadata, payload_of
 
 _NUMBER: Final = "{number:int}"

@@ -10,6 +10,7 @@ from functools import reduce
 from typing import Any, Final
 
 from pybroker.admin.rates import Rates
+from pybroker.broker.compaction.compaction import Results
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.producers import Producer
 from pybroker.broker.served import ServedTopic
@@ -37,7 +38,7 @@ OUT_FIELDS: Final = (
     "msgRateRedeliver",
 )
 _DRAINING: Final = ("drainingHashesCount", "drainingHashesUnackedMessages")
-# What this broker has none of: quotas, offloading, compaction, expiry, filters, throttling.
+# What this broker has none of: quotas, offloading, expiry, filters, throttling.
 TOPIC_WITHOUT: Final = {
     "systemTopicBytesInCounter": 0,
     "bytesOutInternalCounter": 0,
@@ -119,6 +120,7 @@ async def topic_stats(
         "storageSize": topic.ledger.total_size_bytes,
         "backlogSize": max((s["backlogSize"] for s in subscriptions.values()), default=0),
         "earliestMsgPublishTimeInBacklogs": reduce(_earlier, times, 0),
+        "compaction": _compaction(topic),
         "msgChunkPublished": topic.chunked,
         "committedTxnCount": topic.committed,
         "abortedTxnCount": topic.aborted,
@@ -270,6 +272,16 @@ def producer_stats(producer: Producer, topic: TopicName, rates: Rates) -> Stats:
         "connectedSince": iso_time(producer.connected_since_ms),
         "clientVersion": producer.client_version,
         "metadata": dict(producer.properties),
+    }
+
+
+def _compaction(topic: Topic) -> Stats:
+    results = Results() if topic.compacted is None else topic.compacted.results
+    return {
+        "lastCompactionRemovedEventCount": results.left_out,
+        "lastCompactionSucceedTimestamp": results.succeeded_ms,
+        "lastCompactionFailedTimestamp": results.failed_ms,
+        "lastCompactionDurationTimeInMills": results.duration_ms,
     }
 
 

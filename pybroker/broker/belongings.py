@@ -1,8 +1,9 @@
 """Everything in the storage that belongs to a topic or a subscription, in one place.
 
     of a subscription    its pending-ack log; its cursor
-    of a topic           the pending-ack logs of its subscriptions; the managed ledger with its
-                         cursors; the snapshots of deduplication and of the transaction buffer
+    of a topic           the pending-ack logs of its subscriptions; what its compactions kept; the
+                         managed ledger with its cursors; the snapshots of deduplication and of the
+                         transaction buffer
     of a whole           (a partitioned topic, or one that is no partition) the schemas; the
                          policies; the number of its partitions
 
@@ -17,15 +18,19 @@ from managed_ledger.deletion import all_done
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker import tenants
+from pybroker.broker.compaction.compaction import generation_that_counts
 from pybroker.broker.deduplication import snapshot as deduplication_snapshot
 from pybroker.broker.policies.policies import topic_key
 from pybroker.broker.schemas import known_versions
 from pybroker.names import (
+    COMPACTED_LOGS,
     PENDING_ACK_LOGS,
     TopicName,
+    compacted_logs,
     pending_ack_log,
     pending_ack_logs,
     subscription_of_log,
+    topic_of_compacted_log,
 )
 from pybroker.transaction import buffer_snapshot
 
@@ -42,6 +47,7 @@ class Belongings:
     async def remove_topic(self, topic: TopicName) -> None:
         """One topic, or one partition."""
         await self._factory.delete_all(pending_ack_logs(topic))
+        await self._factory.delete_all(compacted_logs(topic))
         await self._factory.delete(topic.ledger_name)
         await self._remove_snapshots(topic.ledger_name)
 
@@ -56,6 +62,10 @@ class Belongings:
         or left by earlier versions' deletions. Before anything is opened: they come into being
         after what they belong to.
         """
+        for log in self._factory.names(COMPACTED_LOGS):
+            ledger_name, generation = topic_of_compacted_log(log)
+            if generation != generation_that_counts(self._factory.properties(ledger_name)):
+                await self._factory.delete(log)
         for log in self._factory.names(PENDING_ACK_LOGS):
             if not self._factory.has_cursor(*subscription_of_log(log)):
                 await self._factory.delete(log)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol
 
+from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.broker.deletions import Deletions, Doomed
 from pybroker.broker.policies.limits import Limited, check_subscriptions
@@ -70,9 +71,7 @@ class Subscribing:
             await self._drop_ended_reader(name)
             cursor = await topic.ledger.open_cursor(name, start, properties)
             topic.check_open()  # it may have been closed meanwhile
-            subscription = await Subscription.open(topic, cursor)
-            topic.subscriptions[name] = subscription
-            return subscription
+            return await self._opened(cursor, start)
 
     async def reader(self, name: str, start: Position | None) -> Subscription:
         topic = self._topic
@@ -83,9 +82,14 @@ class Subscribing:
             check_subscriptions(topic)
             await self._drop_ended_reader(name)
             cursor = topic.ledger.new_non_durable_cursor(name, start)
-            subscription = await Subscription.open(topic, cursor)
-            topic.subscriptions[name] = subscription
-            return subscription
+            return await self._opened(cursor, start)
+
+    async def _opened(self, cursor: ManagedCursor, start: Position | None) -> Subscription:
+        topic = self._topic
+        begin = (topic.ledger.last_confirmed if start is None else start).after
+        subscription = await Subscription.open(topic, cursor, begin)
+        topic.subscriptions[cursor.name] = subscription
+        return subscription
 
     def _existing(self, name: str, durable: bool) -> Subscription | None:
         existing = self._topic.subscriptions.get(name)

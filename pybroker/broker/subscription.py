@@ -15,16 +15,17 @@ from typing import Final, Protocol
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import DamagedEntries, LedgerClosed
-from managed_ledger.position import Position
+from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.dispatch.choosing import Dispatcher, dispatcher_of
+from pybroker.broker.dispatch.compacted_reader import CompactableTopic, CompactedReader
 from pybroker.broker.dispatch.delayed import Delays
 from pybroker.broker.dispatch.entry_reader import EntryReader, ReadableTopic
 from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.broker.dispatch.redelivery import NO_REDELIVERIES, RedeliveryCounts
 from pybroker.broker.dispatch.shared import SharedDispatcher
 from pybroker.broker.dispatch.single import SingleActiveDispatcher
-from pybroker.broker.joining import check_joinable, check_sole_consumer
+from pybroker.broker.joining import check_joinable
 from pybroker.broker.last_times import LastTimes
 from pybroker.broker.policies.dispatch_rate import Dispatched, DispatchPace, pace_of
 from pybroker.broker.policies.limits import Limited, check_consumers, unacked_limits
@@ -39,14 +40,13 @@ from pybroker.transaction.txn_status import TxnAction
 READER_RETURN_S: Final = 60.0  # for a reader to come again after its seek
 
 
-class SubscribedTopic(ReadableTopic, TransactionalTopic, Limited, Dispatched, Protocol):
-    """What a subscription needs of its topic."""
-
+class SubscribedTopic(
+    ReadableTopic, TransactionalTopic, CompactableTopic, Limited, Dispatched, Protocol
+):
     @property
     def terminated(self) -> bool: ...
     @property
     def delays(self) -> Delays: ...
-
     @property
     def subscriptions(self) -> "dict[str, Subscription]": ...
     def deserted(self) -> None: ...
@@ -89,9 +89,12 @@ class Subscription:
         self._damage: DamagedEntries | None = None  # what its consumers could not get past
 
     @classmethod
-    async def open(cls, topic: SubscribedTopic, cursor: ManagedCursor) -> "Subscription":
+    async def open(
+        cls, topic: SubscribedTopic, cursor: ManagedCursor, begin: Position = EARLIEST
+    ) -> "Subscription":
         """Pending acknowledgements are replayed in the background; consumers wait for them."""
         subscription = cls(topic, cursor)
+        subscription.reader.asked_from = begin  # if it is new
         subscription._transactional.start_replay()
         subscription.follow_policies()
         return subscription
@@ -163,7 +166,9 @@ class Subscription:
             counts = RedeliveryCounts(self.cursor.is_deleted)
         self._redelivery_counts, limits = counts, topic.policies.made(unacked_limits)
         means = (self.reader, counts, limits, topic.delays, self.notify)
-        return dispatcher_of(kind, first, topic.name.partition, *means)
+        reading = (topic, self.cursor, self.reader, self.notify, self._found_damage)
+        compacted = partial(CompactedReader, *reading)
+        return dispatcher_of(kind, first, topic.name.partition, *means, compacted)
 
     def disconnect_consumers(self, reason: str) -> None:
         for consumer in list(self.consumers):
@@ -271,7 +276,8 @@ class Subscription:
     ) -> None:
         """Everything up to `position`. Raises NotAllowed on Shared and Key_Shared."""
         self._check_cumulative()
-        self.cursor.mark_delete(position, still_unacked, batch_size)
+        if not self.cursor.mark_delete(position, still_unacked, batch_size):
+            self.reader.move_start(position if still_unacked else position.after)
         if self._last_message_is_there:
             self.notify()
 
@@ -383,6 +389,7 @@ class Subscription:
         self._damage = None
         self.disconnect_consumers("the subscription was moved by a seek")
         self.cursor.reset(position)
+        self.reader.asked_from = position
         self._redelivery_counts.clear()
         self.reader.rewind()
         if not self.durable:
@@ -405,6 +412,7 @@ class Subscription:
         self._check_open()
         self._damage = None
         self.cursor.mark_delete(min(position, self._topic.max_read_position))
+        self.reader.move_start(position.after)
         if self._dispatcher is not None:
             self._dispatcher.skipped_to(self.cursor.mark_delete_position)
         self.notify()
@@ -414,10 +422,6 @@ class Subscription:
         await self.skip_to(self._topic.max_read_position)
 
     # -- life
-
-    def check_unsubscribe(self, consumer: Consumer, force: bool) -> None:
-        """Raises ConsumerBusy while others consume, unless forced."""
-        check_sole_consumer(self, consumer, force)
 
     async def close(self, reason: str = "the topic is unloaded") -> None:
         """Disconnect everybody and make acknowledgements durable."""
@@ -463,10 +467,6 @@ class Subscription:
     @property
     def mark_delete_position(self) -> Position:
         return self.cursor.mark_delete_position
-
-    @property
-    def read_position(self) -> Position:
-        return self.reader.position
 
     @property
     def unacked_messages(self) -> int:

@@ -17,9 +17,10 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
+from pybroker.broker.compaction.compaction import NO_TURN, PROPERTY, Compaction
 from pybroker.broker.deduplication import Deduplication, Taken
 from pybroker.broker.deletions import Deletions
-from pybroker.broker.dispatch.delayed import DelayPolicy, Delays
+from pybroker.broker.dispatch.delayed import Delays, delay_policy
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.gate import Gate
 from pybroker.broker.policies.limits import check_producers
@@ -27,7 +28,6 @@ from pybroker.broker.policies.subscribe_rate import SubscribeLimit
 from pybroker.broker.policies.table import (
     DEDUPLICATION,
     DEDUPLICATION_SNAPSHOT_INTERVAL,
-    DELAYED_DELIVERY,
 )
 from pybroker.broker.policies.throttle import Throttle
 from pybroker.broker.producers import Granted, Producer, Producers, ProducerState
@@ -56,12 +56,6 @@ _TERMINATED: Final = "terminated"
 log = logging.getLogger(__name__)
 
 
-def _delay_policy(policies: Effective) -> DelayPolicy:
-    policy = policies[DELAYED_DELIVERY]
-    strict = policies.config.is_delayed_delivery_deliver_at_time_strict
-    return DelayPolicy(policy["active"], policy["tickTime"], strict)
-
-
 def nobody_watches(topic: "Topic") -> None:
     pass
 
@@ -69,6 +63,7 @@ def nobody_watches(topic: "Topic") -> None:
 class Topic:
     __slots__ = (
         "_closed",
+        "_compaction",
         "_notified",
         "_on_the_way",
         "_subscribing",
@@ -80,6 +75,7 @@ class Topic:
         "chunked",
         "clock",
         "committed",
+        "compaction_turn",
         "config",
         "deduplication",
         "deletions",
@@ -139,6 +135,8 @@ class Topic:
         self.buffer: TransactionBuffer
         self.on_deserted: Callable[[Topic], None] = nobody_watches
         self.deserted_at_s = 0.0  # by the loop's time
+        self.compaction_turn = NO_TURN
+        self._compaction = Compaction(self) if PROPERTY in ledger.properties else None
         self._subscribing = Subscribing(self)
         self._closed: str | None = None
         self._terminated = _TERMINATED in ledger.properties  # for good
@@ -333,12 +331,19 @@ class Topic:
         return self.ledger.message_count(position)
 
     @property
-    def delays(self) -> Delays:
-        return Delays(self.delay_policy, self.clock, self.ledger.housekeeper)
+    def compaction(self) -> Compaction:
+        """Most topics never need one; `compacted` is it if there is."""
+        self._compaction = self._compaction or Compaction(self)
+        return self._compaction
 
-    def delay_policy(self) -> DelayPolicy:
-        """As it is now."""
-        return self.policies.made(_delay_policy)
+    @property
+    def compacted(self) -> Compaction | None:
+        return self._compaction
+
+    @property
+    def delays(self) -> Delays:
+        clock, housekeeper = self.clock, self.ledger.housekeeper
+        return Delays(lambda: self.policies.made(delay_policy), clock, housekeeper)
 
     # -- subscriptions
 
@@ -473,6 +478,8 @@ class Topic:
             if self.deduplication is not None:
                 steps.push_async_callback(self.deduplication.close)
             steps.push_async_callback(self.buffer.close)
+            if self._compaction is not None:
+                steps.push_async_callback(self._compaction.close)
             steps.push_async_callback(self.tasks.close)
             for subscription in reversed(self.subscriptions.values()):
                 steps.push_async_callback(subscription.close)

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscriptionType
+from pybroker.broker.joining import check_sole_consumer
 from pybroker.broker.policies.limits import check_type
 from pybroker.broker.policies.table import AUTO_SUBSCRIPTION_CREATION
-from pybroker.broker.served import ServedSubscription, ServedTopic
+from pybroker.broker.served import ServedSubscription, ServedTopic, persistent
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic import Topic
 from pybroker.errors import (
     ConsumerNotFound,
     NamingError,
@@ -64,6 +67,8 @@ async def subscribe(session: "Session", command: pb.CommandSubscribe) -> None:
     check_type(topic, kind)
     if topic.subscribe_limit is not None:
         topic.subscribe_limit.check(session.peer, command.consumer_name, command.consumer_id)
+    if command.read_compacted:
+        _check_compacted(topic, kind)
     subscription = await _subscription(session, topic, command)
     consumer = _consumer(session, command)
     session.add_consumer(topic, subscription, consumer)
@@ -78,6 +83,14 @@ async def subscribe(session: "Session", command: pb.CommandSubscribe) -> None:
         subscription.remove_consumer(consumer)
         return
     session.write(commands.success(command.request_id))
+
+
+def _check_compacted(topic: ServedTopic, kind: SubscriptionType) -> None:
+    """Raises NotAllowed."""
+    if not isinstance(topic, Topic):
+        raise NotAllowed("readCompacted only valid on persistent topics")
+    if not kind.single_active:
+        raise NotAllowed("readCompacted only allowed on failover or exclusive subscriptions")
 
 
 async def _subscription(
@@ -354,7 +367,7 @@ async def seek(session: "Session", command: pb.CommandSeek) -> None:
 
 async def unsubscribe(session: "Session", command: pb.CommandUnsubscribe) -> None:
     slot = _slot(session, command.consumer_id)
-    slot.subscription.check_unsubscribe(slot.consumer, command.force)
+    check_sole_consumer(slot.subscription, slot.consumer, command.force)
     session.consumers.pop(command.consumer_id)
     slot.subscription.remove_consumer(slot.consumer)
     if slot.subscription.durable:  # a reader's goes with its consumer
@@ -375,9 +388,13 @@ async def close_consumer(session: "Session", command: pb.CommandCloseConsumer) -
 async def get_last_message_id(session: "Session", command: pb.CommandGetLastMessageId) -> None:
     slot = _slot(session, command.consumer_id)
     position, batch_index = await slot.topic.last_message_id()
+    marked = slot.subscription.mark_delete_position
+    if isinstance(slot.subscription, Subscription) and slot.consumer.read_compacted:
+        compaction = persistent(slot.topic).compaction
+        position, batch_index = compaction.last_message(position, batch_index)
+        marked = slot.subscription.reader.asked_mark
     if position.entry_id < 0:
         position = EARLIEST  # (-1, -1): clients compare it with what they have read
-    marked = slot.subscription.mark_delete_position
     answer = pb.CommandGetLastMessageIdResponse(
         request_id=command.request_id,
         last_message_id=_message_id(slot.topic, position, batch_index),

@@ -46,9 +46,14 @@ def _metadata_bounds(entry: bytes) -> tuple[int, int]:
 
 def parse_metadata(entry: bytes) -> pb.MessageMetadata:
     """Raises BadEntry."""
+    return split_entry(entry)[0]
+
+
+def split_entry(entry: bytes) -> tuple[pb.MessageMetadata, int]:
+    """Metadata, and where the payload begins. Raises BadEntry."""
     start, end = _metadata_bounds(entry)
     try:
-        return pb.MessageMetadata.FromString(entry[start:end])
+        return pb.MessageMetadata.FromString(entry[start:end]), end
     except DecodeError as error:
         raise BadEntry("An entry's metadata does not parse") from error
 
@@ -88,12 +93,15 @@ def sticky_key(metadata: pb.MessageMetadata) -> bytes:
     """What Key_Shared routes by: the ordering key, else the partition key, else nothing."""
     if metadata.HasField("ordering_key"):
         return metadata.ordering_key
+    key: str | bytes = metadata.partition_key  # protobuf's, where it is no UTF-8
+    if isinstance(key, str):
+        key = key.encode()
     if not metadata.partition_key_b64_encoded:
-        return metadata.partition_key.encode()
+        return key
     try:
-        return base64.b64decode(metadata.partition_key, validate=True)
+        return base64.b64decode(key, validate=True)
     except binascii.Error:
-        return metadata.partition_key.encode()
+        return key
 
 
 def may_be_delayed(entries: Sequence[bytes]) -> list[int]:

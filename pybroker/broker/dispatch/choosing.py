@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from pybroker.broker.consumer import Consumer, SubscriptionType
+from pybroker.broker.dispatch.compacted_reader import CompactedReader
 from pybroker.broker.dispatch.delayed import Delays
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
@@ -22,10 +23,12 @@ def dispatcher_of(
     limits: UnackedLimits,
     delays: Delays,
     resume: Callable[[], None],
+    compacted: Callable[[], CompactedReader],
 ) -> Dispatcher:
     """For the `first` of its consumers."""
     if kind.single_active:
-        return SingleActiveDispatcher(reader, kind is SubscriptionType.FAILOVER, partition)
+        failover = kind is SubscriptionType.FAILOVER
+        return SingleActiveDispatcher(reader, failover, partition, compacted)
     if kind is SubscriptionType.SHARED:
         return SharedDispatcher(reader, counts, limits, delays, resume)
     return KeySharedDispatcher(reader, counts, limits, delays, resume, first.key_shared)

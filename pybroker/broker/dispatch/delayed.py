@@ -17,6 +17,8 @@ from managed_ledger.housekeeper import Housekeeper, Visit
 from pybroker.broker.dispatch.delayed_index import DelayedIndex
 from pybroker.broker.dispatch.delivery import MAX_RUN_ENTRIES, Delivery, nothing
 from pybroker.broker.dispatch.entry_reader import EntryReader
+from pybroker.broker.policies.effective import Effective
+from pybroker.broker.policies.table import DELAYED_DELIVERY
 from pybroker.config import BrokerConfig
 from pybroker.runtime import Clock
 from pybroker.wire.message_metadata import deliver_at_ms, may_be_delayed
@@ -45,6 +47,12 @@ class DelayPolicy:
         return (
             -(-deliver_at // tick_ms) * tick_ms if self.strict else deliver_at // tick_ms * tick_ms
         )
+
+
+def delay_policy(policies: Effective) -> DelayPolicy:
+    policy = policies[DELAYED_DELIVERY]
+    strict = policies.config.is_delayed_delivery_deliver_at_time_strict
+    return DelayPolicy(policy["active"], policy["tickTime"], strict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +126,7 @@ class UndelayedReader:
             self._peeked = delivery, ids[now[-1]], waiting
             return delivery.pick(now)
         self._remember(delivery.ledger_id, waiting, ids[-1])
-        self._reader.advance(delivery)
+        self._reader.pass_over(delivery)
         return nothing(delivery.ledger_id)
 
     def advance(self, delivery: Delivery) -> None:
@@ -128,11 +136,12 @@ class UndelayedReader:
             return
         whole, last_now, waiting = self._peeked
         last = delivery.entry_ids[-1]
-        if last == last_now:
-            delivery, last = whole, whole.entry_ids[-1]
-            self._peeked = None
-        self._remember(delivery.ledger_id, waiting, last)
         self._reader.advance(delivery)
+        if last == last_now:
+            last = whole.entry_ids[-1]
+            self._peeked = None
+            self._reader.pass_over(whole)
+        self._remember(delivery.ledger_id, waiting, last)
 
     def _remember(self, ledger_id: int, waiting: deque[tuple[int, int]], last: int) -> None:
         while waiting and waiting[0][0] <= last:
@@ -146,7 +155,10 @@ class UndelayedReader:
         """Some of what is due by now; they are the caller's from now on."""
         if not self._index:
             return []
-        due = self._index.take(self._delays.clock.now_ms(), DUE_AT_ONCE)
+        limit, _ = self._reader.at_most(DUE_AT_ONCE, 0)
+        due = self._index.take(self._delays.clock.now_ms(), limit)
+        if self._reader.most_messages is not None:
+            self._reader.most_messages -= len(due)
         self._wake_in_time()
         return due
 

@@ -156,6 +156,7 @@ class EntryReader:
         "_messages_per_entry",
         "_settled_to",
         "_topic",
+        "asked_from",
         "most_bytes",
         "most_messages",
         "passed_withheld",
@@ -178,12 +179,25 @@ class EntryReader:
         self._messages_per_entry = 1
         self._settled_to = EARLIEST
         self.position = cursor.mark_delete_position.after
+        # Where the subscription was told to begin, whether or not that is still there.
+        self.asked_from = EARLIEST
         self.withheld: WithheldEntries | None = None
         # What may be read until somebody says otherwise, while there is a dispatch rate.
         self.most_messages: int | None = None
         self.most_bytes = 0
         # Entries were passed because an open transaction holds a cumulative acknowledgement.
         self.passed_withheld = False
+
+    def move_start(self, position: Position) -> None:
+        """All before was acknowledged, as far as it is there or not."""
+        self.asked_from = max(self.asked_from, position)
+
+    @property
+    def asked_mark(self) -> Position:
+        """The mark-delete position, also where that is before all that is left."""
+        mark = self._cursor.mark_delete_position
+        at_border = mark <= self._ledger.first_position.before
+        return min(mark, self.asked_from.before) if at_border else mark
 
     def rewind(self) -> None:
         """Back to the first entry that is not acknowledged."""
@@ -196,16 +210,25 @@ class EntryReader:
 
     # -- reading on
 
+    def at_most(self, messages: int, size_bytes: int) -> tuple[int, int]:
+        """What of that may be read now."""
+        if self.most_messages is None:
+            return messages, size_bytes
+        return min(messages, self.most_messages), min(size_bytes, self.most_bytes)
+
+    def pass_over(self, delivery: Delivery) -> None:
+        """Go behind these entries, which nobody gets now."""
+        self.position = Position(delivery.ledger_id, delivery.entry_ids[-1] + 1)
+        self._ahead.passed(self.position)
+
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
         """The next entries, for about `max_messages`; None if there are none, or none in memory.
 
         The last entry may be a batch that overdraws `max_messages`.
         """
-        if self.most_messages is not None:
-            max_messages = min(max_messages, self.most_messages)
-            max_bytes = min(max_bytes, self.most_bytes)
-            if max_messages <= 0 or max_bytes <= 0:
-                return None
+        max_messages, max_bytes = self.at_most(max_messages, max_bytes)
+        if max_messages <= 0 or max_bytes <= 0:
+            return None
         wanted = min(max_messages // self._messages_per_entry + 1, max_messages, MAX_RUN_ENTRIES)
         window = min(max(4 * wanted, _MIN_WINDOW), MAX_RUN_ENTRIES)
         while (visible := self._next_visible(window)) is not None:
@@ -225,8 +248,7 @@ class EntryReader:
 
     def advance(self, delivery: Delivery) -> None:
         """These entries of the last `peek` are delivered, or in somebody's hands."""
-        self.position = Position(delivery.ledger_id, delivery.entry_ids[-1] + 1)
-        self._ahead.passed(self.position)
+        self.pass_over(delivery)
         if self.most_messages is not None:
             self.most_messages -= sum(delivery.message_counts)
             self.most_bytes -= sum(map(len, delivery.entries))

@@ -3,11 +3,12 @@
 When another one becomes active, reading starts again behind the mark-delete position.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from managed_ledger.position import Position
 from pybroker.broker.consumer import Consumer
+from pybroker.broker.dispatch.compacted_reader import CompactedReader
 from pybroker.broker.dispatch.delivery import ROUND_BYTES, ROUND_STEPS, Delivery, by_ledger
 from pybroker.broker.dispatch.election import Election
 from pybroker.broker.dispatch.entry_reader import EntryReader
@@ -15,9 +16,19 @@ from pybroker.broker.dispatch.redelivery import RedeliveryQueue
 
 
 class SingleActiveDispatcher:
-    def __init__(self, reader: EntryReader, failover: bool, partition: int) -> None:
-        """`partition` is -1 for a topic that is not a partition."""
-        self._reader = reader
+    def __init__(
+        self,
+        reader: EntryReader,
+        failover: bool,
+        partition: int,
+        compacted: Callable[[], CompactedReader],
+    ) -> None:
+        """`partition` is -1 for a topic that is not a partition; `compacted` makes what reads for
+        a consumer that reads compacted.
+        """
+        self._plain = reader
+        self._new_compacted = compacted
+        self._reader: EntryReader | CompactedReader = reader  # for the active one
         self._election = Election(failover, partition)
         self._aborted = RedeliveryQueue(reader)
 
@@ -29,11 +40,17 @@ class SingleActiveDispatcher:
 
     def add(self, consumer: Consumer) -> None:
         if self._election.add(consumer):
-            self.rewind()
+            self._begin()
 
     def remove(self, consumer: Consumer) -> None:
         if self._election.remove(consumer):
-            self.rewind()
+            self._begin()
+
+    def _begin(self) -> None:
+        """There is another active consumer, or none."""
+        compacted = self.active is not None and self.active.read_compacted
+        self._reader = self._new_compacted() if compacted else self._plain
+        self.rewind()
 
     # -- delivering
 
@@ -47,7 +64,8 @@ class SingleActiveDispatcher:
             delivery = self._next(consumer.permits, bytes_left)
             if delivery is None:
                 return False
-            bytes_left -= consumer.deliver(delivery)
+            if delivery.entries:  # else some were passed
+                bytes_left -= consumer.deliver(delivery)
             steps_left -= 1
         self._reader.skip_invisible()
         return False
@@ -56,7 +74,8 @@ class SingleActiveDispatcher:
         source = self._aborted if self._aborted else self._reader
         delivery = source.peek(max_messages, max_bytes)
         if delivery is not None:
-            source.advance(delivery)
+            if delivery.entries:
+                source.advance(delivery)
         elif source is self._aborted and not self._aborted:
             return self._next(max_messages, max_bytes)
         return delivery
@@ -70,7 +89,10 @@ class SingleActiveDispatcher:
 
     def restore(self, positions: Iterable[Position]) -> None:
         """A transaction that had acknowledged these entries was aborted."""
-        self._aborted.add(by_ledger(positions))
+        if self._reader is not self._plain:  # they may be in no ledger any more
+            self.rewind()
+        else:
+            self._aborted.add(by_ledger(positions))
 
     def rewind(self) -> None:
         self._aborted.clear()

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.dispatch.delivery import Delivery
-from pybroker.broker.joining import check_joinable, check_sole_consumer
+from pybroker.broker.joining import check_joinable
 from pybroker.broker.last_times import LastTimes
 from pybroker.broker.nonpersistent.dispatch import Dispatcher, SingleActive, dispatcher_of
 from pybroker.broker.policies.limits import Limited, check_consumers
@@ -91,10 +91,6 @@ class NonPersistentSubscription:
         self._dispatcher.remove(consumer)
         if not self.consumers:
             self._dispatcher = None
-
-    def check_unsubscribe(self, consumer: Consumer, force: bool) -> None:
-        """Raises ConsumerBusy while others consume, unless forced."""
-        check_sole_consumer(self, consumer, force)
 
     def close(self, reason: str) -> None:
         """Disconnect everybody; nobody comes any more."""

@@ -5,6 +5,7 @@ What is asked when somebody comes (how many there may be, of which types) is ask
 """
 
 from managed_ledger.housekeeper import Housekeeper
+from pybroker.broker.compaction.compacting import CompactedTopics
 from pybroker.broker.policies.dispatch_rate import DispatchRates
 from pybroker.broker.policies.following import Actor
 from pybroker.broker.policies.gate import Gates
@@ -29,4 +30,4 @@ class Subscriptions:
 
 
 def acting(housekeeper: Housekeeper, clock: Clock) -> tuple[Actor, ...]:
-    return (KeptMessages(), Gates(), SubscribeLimits(), Subscriptions())
+    return (KeptMessages(), CompactedTopics(), Gates(), SubscribeLimits(), Subscriptions())

@@ -171,7 +171,7 @@ def test_reading_ahead_of_a_full_consumer_is_bounded(monkeypatch: pytest.MonkeyP
         for _ in range(20):
             await topic.publish_keys([for_a])
         await topic.publish_keys([for_b])
-        assert subscription.read_position == Position(0, 10)
+        assert subscription.reader.position == Position(0, 10)
         assert b_sink.entry_ids == []
         assert subscription.key_shared is not None
         assert not subscription.key_shared.dispatch(), "nothing can be done now"
@@ -361,7 +361,7 @@ def test_what_waits_for_a_former_owner_counts_among_what_is_read_ahead(
         await topic.consumer(subscription, KEY_SHARED, 100, name="b")
         for _ in range(20):
             await topic.publish_keys([moved])
-        assert subscription.read_position == Position(0, 11)
+        assert subscription.reader.position == Position(0, 11)
 
     with_topic(scenario)
 

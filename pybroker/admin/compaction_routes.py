@@ -1,0 +1,39 @@
+"""Compaction by an administrator, and what became of it."""
+
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.routing import Route
+
+from pybroker.admin.finding import each_part
+from pybroker.admin.routing import TOPIC, route, topic_of
+from pybroker.admin.services import AdminServices
+from pybroker.broker.compaction.compaction import Status
+
+# Of a partitioned topic: the first of these that one of its partitions has.
+_TELLING: Final = (Status.RUNNING, Status.ERROR, Status.NOT_RUN, Status.SUCCESS)
+
+
+class CompactionRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._topics = services.topics
+
+    def routes(self) -> list[Route]:
+        return [
+            route("PUT", f"{TOPIC}/compaction", self.compact),
+            route("GET", f"{TOPIC}/compaction", self.status),
+        ]
+
+    async def compact(self, request: Request) -> None:
+        """Begins with it; of a partitioned topic, with each partition. 409 while it is running."""
+        async for topic in each_part(self._topics, topic_of(request)):
+            topic.compaction.start()
+
+    async def status(self, request: Request) -> dict[str, Any]:
+        """Apache Pulsar's LongRunningProcessStatus, since the topic was loaded."""
+        found = [
+            (topic.compaction.status, topic.compaction.last_error)
+            async for topic in each_part(self._topics, topic_of(request))
+        ]
+        status, error = min(found, key=lambda each: _TELLING.index(each[0]))
+        return {"status": status.value, "lastError": error}

@@ -1,0 +1,107 @@
+"""What a compaction keeps, in a managed ledger of its own: entries as they were published, each
+behind the position that it has in its topic.
+
+    [version u8][ledger u64][entry u64][size of the bitset u32][bitset][entry]
+
+The bitset, little-endian, says which messages of a batch are kept; without one all are. A log is
+written by one compaction, never changed, and deleted when the next one's counts.
+"""
+
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import Position
+from pybroker.wire.message_metadata import last_batch_index
+
+READ_ENTRIES: Final = 500
+READ_BYTES: Final = 1 << 20
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct(">BQQI")
+
+
+class BadRecord(ManagedLedgerError):
+    """An entry of a compacted log that does not decode."""
+
+
+class Kept(NamedTuple):
+    position: Position
+    entry: bytes
+    messages: int  # that it was published with
+    bits: int | None = None  # of those that are kept; None: all
+
+
+def encode(kept: Kept) -> bytes:
+    bits = b"" if kept.bits is None else kept.bits.to_bytes((kept.messages + 7) // 8, "little")
+    return _HEAD.pack(_VERSION, *kept.position, len(bits)) + bits + kept.entry
+
+
+def decode(record: bytes, messages: int) -> Kept:
+    """Raises BadRecord."""
+    try:
+        version, ledger_id, entry_id, size = _HEAD.unpack_from(record)
+    except struct.error:
+        version, ledger_id, entry_id, size = -1, 0, 0, 0
+    if version != _VERSION or size not in (0, (messages + 7) // 8):
+        raise BadRecord(f"An entry of {len(record)} bytes is none of a compacted log")
+    start = _HEAD.size
+    bits = int.from_bytes(record[start : start + size], "little") if size else None
+    return Kept(Position(ledger_id, entry_id), record[start + size :], messages, bits)
+
+
+class CompactedLog:
+    def __init__(self, ledger: ManagedLedger) -> None:
+        self.ledger = ledger
+
+    async def read(self, at: Position) -> tuple[list[Kept], Position]:
+        """Some entries from the log's own position `at` on, and where they end; none at its end.
+
+        Raises ManagedLedgerError.
+        """
+        end = self.ledger.last_confirmed
+        run = await self.ledger.read(at, end, READ_ENTRIES, READ_BYTES)
+        if run is None:
+            return [], at
+        found = list(map(decode, run.entries, run.message_counts))
+        return found, Position(run.ledger_id, run.first_entry_id + len(run.entries))
+
+    async def find(self, position: Position) -> Position:
+        """The log's own position of the first entry that stands at or behind `position`."""
+        infos = self.ledger.ledgers()
+        stops = list(accumulate(info.entries for info in infos))
+
+        def at(index: int) -> Position:
+            which = bisect_right(stops, index)
+            return Position(infos[which].ledger_id, index - stops[which] + infos[which].entries)
+
+        low, high = 0, stops[-1]
+        while low < high:
+            middle = (low + high) // 2
+            if await self._stands_at(at(middle)) < position:
+                low = middle + 1
+            else:
+                high = middle
+        return self.ledger.last_confirmed.after if low == stops[-1] else at(low)
+
+    async def _stands_at(self, at: Position) -> Position:
+        run = await self.ledger.read(at, at, 1, 1)
+        if run is None:
+            raise BadRecord(f"{self.ledger.name} lacks its entry {at}")
+        return decode(run.entries[0], run.message_counts[0]).position
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Entries and bytes."""
+        return sum(info.entries for info in self.ledger.ledgers()), self.ledger.total_size_bytes
+
+
+def last_index(kept: Sequence[Kept]) -> int:
+    """The number in its batch of the last message; -1 if that is in none."""
+    last = kept[-1]
+    if last.bits is not None:
+        return last.bits.bit_length() - 1
+    return last_batch_index(last.entry)

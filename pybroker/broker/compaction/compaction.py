@@ -1,0 +1,270 @@
+"""The compaction of one topic: how far it has come, where what it kept is, and when it goes on.
+
+The horizon, and which log counts, are one property of the topic's managed ledger: before that is
+durable the old log serves, and what a crash leaves is a log that no topic names. Behind the horizon
+nothing is trimmed: it is still to be compacted.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Final, Protocol
+
+from managed_ledger.errors import LedgerNotFound
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.housekeeper import Visit
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.trim import Retention
+from pybroker.broker.compaction.compacted_log import CompactedLog
+from pybroker.broker.compaction.compactor import Outcome, Span, compact
+from pybroker.broker.dispatch.entry_reader import HiddenRanges
+from pybroker.broker.policies.effective import Effective
+from pybroker.broker.policies.table import COMPACTION_THRESHOLD
+from pybroker.broker.tenants import Conflict
+from pybroker.config import BrokerConfig
+from pybroker.names import TopicName, compacted_log, compacted_logs
+from pybroker.runtime import Clock, Tasks
+
+log = logging.getLogger(__name__)
+
+PROPERTY: Final = "compaction"  # of the topic's managed ledger
+NO_TURN: Final = asyncio.Semaphore(1_000)  # until it is known whose turn it is
+_FOR_EVER: Final = Retention(-1, -1)
+
+
+class Status(Enum):
+    """Names of Apache Pulsar's LongRunningProcessStatus."""
+
+    NOT_RUN = "NOT_RUN"
+    RUNNING = "RUNNING"
+    SUCCESS = "SUCCESS"
+    ERROR = "ERROR"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    generation: int
+    horizon: Position
+    last: Position | None  # the last entry that is kept
+    last_index: int
+    entries: int
+    size_bytes: int
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> "Record":
+        found = json.loads(text)
+        last = None if found["last"] is None else Position(*found["last"])
+        return cls(**found | {"horizon": Position(*found["horizon"]), "last": last})
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Of the compactions since the topic was loaded."""
+
+    left_out: int = 0  # messages, by the last one
+    succeeded_ms: int = 0
+    failed_ms: int = 0
+    duration_ms: int = 0
+
+
+class CompactedTopic(Protocol):
+    """What compaction needs of its topic."""
+
+    @property
+    def name(self) -> TopicName: ...
+    @property
+    def ledger(self) -> ManagedLedger: ...
+    @property
+    def factory(self) -> ManagedLedgerFactory: ...
+    @property
+    def max_read_position(self) -> Position: ...
+    @property
+    def hidden(self) -> HiddenRanges: ...
+    @property
+    def tasks(self) -> Tasks: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def config(self) -> BrokerConfig: ...
+    @property
+    def policies(self) -> Effective: ...
+    @property
+    def compaction_turn(self) -> asyncio.Semaphore: ...
+
+
+class Compaction:
+    def __init__(self, topic: CompactedTopic) -> None:
+        self._topic = topic
+        found = topic.ledger.properties.get(PROPERTY)
+        self._record = None if found is None else Record.decode(found)
+        self._visit: Visit | None = None
+        self._watched = False
+        self._keep_all_from: Position | None = None  # while it is at work
+        self.status = Status.NOT_RUN
+        self.last_error = ""
+        self.results = Results()
+        topic.ledger.kept_from += (self._kept_from,)
+
+    def __str__(self) -> str:
+        return f"The compaction of {self._topic.name}"
+
+    # -- what there is
+
+    @property
+    def horizon(self) -> Position | None:
+        """Up to there everything is compacted; None if that never happened."""
+        return self._record.horizon if self._record is not None else None
+
+    def last_message(self, position: Position, index: int) -> tuple[Position, int]:
+        """For who reads compacted, given the topic's last one: that, or the last that is kept."""
+        record = self._record
+        if record is None or (position.entry_id >= 0 and position > record.horizon):
+            return position, index
+        return (EARLIEST, -1) if record.last is None else (record.last, record.last_index)
+
+    def ledger_info(self) -> tuple[int, int, int] | None:
+        """The id of the first ledger of what was kept, its entries, their bytes; None: nothing."""
+        if (record := self._record) is None:
+            return None
+        ids = self._topic.factory.ledger_ids(self._name(record.generation))
+        return (ids[0] if ids else -1), record.entries, record.size_bytes
+
+    async def log(self) -> CompactedLog | None:
+        """What was kept. Raises ManagedLedgerError."""
+        if self._record is None:
+            return None
+        if not self._topic.factory.exists(self._name(self._record.generation)):
+            raise LedgerNotFound(f"{self}: what it kept is not there any more: compact again")
+        return CompactedLog(await self._open(self._record.generation))
+
+    def _name(self, generation: int) -> str:
+        return compacted_log(self._topic.name, generation)
+
+    async def _open(self, generation: int) -> ManagedLedger:
+        config = replace(self._topic.ledger.config, retention=_FOR_EVER)
+        return await self._topic.factory.open(self._name(generation), config)
+
+    def _kept_from(self) -> Position:
+        if self._keep_all_from is not None:
+            return self._keep_all_from
+        if self._record is not None:
+            return self._record.horizon.after
+        return EARLIEST.after if self._threshold_bytes > 0 else LATEST
+
+    # -- when
+
+    @property
+    def _threshold_bytes(self) -> int:
+        return self._topic.policies[COMPACTION_THRESHOLD]
+
+    def watch(self) -> None:
+        """Go on whenever more than the threshold has come."""
+        if not self._watched:
+            self._watched = True
+            self._topic.ledger.on_visit += (self._check_soon,)
+            self._check_soon()
+
+    def _check_soon(self) -> None:
+        if self._visit is None and self._threshold_bytes > 0:
+            interval_s = self._topic.config.broker_service_compaction_monitor_interval_in_seconds
+            self._visit = self._topic.ledger.housekeeper.visit_in(interval_s, self._check)
+
+    def _check(self) -> None:
+        self._visit = None
+        if self._topic.ledger.closed or self.status is Status.RUNNING:
+            return
+        if 0 < self._threshold_bytes < self._bytes_behind():
+            self.start()
+
+    def _bytes_behind(self) -> int:
+        """Behind the horizon, of entries of average size."""
+        ledger = self._topic.ledger
+        if self._record is None:
+            return ledger.total_size_bytes
+        entries = sum(info.entries for info in ledger.ledgers())
+        behind = ledger.count_between(self._record.horizon, ledger.last_confirmed)
+        return ledger.total_size_bytes * behind // max(1, entries)
+
+    def start(self) -> None:
+        """Compact everything up to what may be read now. Raises Conflict."""
+        if self.status is Status.RUNNING:
+            raise Conflict(f"{self} is running already: wait for its end")
+        self.status = Status.RUNNING
+        self._topic.tasks.start(self._run(), "compaction")
+
+    # -- how
+
+    async def _run(self) -> None:
+        began_ms = self._topic.clock.now_ms()
+        try:
+            async with self._topic.compaction_turn:
+                outcome = await self._compact()
+        except Exception as error:
+            self.status, self.last_error = Status.ERROR, str(error)
+            self.results = replace(self.results, failed_ms=self._topic.clock.now_ms())
+            log.error("%s failed: %s", self, error)
+            return
+        finally:
+            self._keep_all_from = None
+        self.status, self.last_error = Status.SUCCESS, ""
+        ended_ms = self._topic.clock.now_ms()
+        self.results = replace(
+            self.results,
+            left_out=outcome.left_out if outcome is not None else 0,
+            succeeded_ms=ended_ms,
+            duration_ms=max(0, ended_ms - began_ms),
+        )
+
+    async def _compact(self) -> Outcome | None:
+        """None if nothing has come since the last time."""
+        topic, before = self._topic, self._record
+        horizon = topic.max_read_position
+        first = topic.ledger.first_position if before is None else before.horizon.after
+        self._keep_all_from = first
+        if not topic.ledger.has_entries(first, horizon):
+            return None
+        generation = 1 if before is None else before.generation + 1
+        await self._delete_others()
+        new = await self._open(generation)
+        span = Span(topic.ledger, topic.hidden, await self.log(), first, horizon)
+        try:
+            outcome = await compact(span, new, topic.config.topic_compaction_retain_null_key)
+        except Exception:
+            await topic.factory.delete(new.name)
+            raise
+        size = CompactedLog(new).size
+        record = Record(generation, horizon, outcome.last, outcome.last_index, *size)
+        await topic.ledger.set_property(PROPERTY, record.encode())
+        self._record = record
+        await self._delete_others()
+        return outcome
+
+    async def _delete_others(self) -> None:
+        """Logs that do not count: the last one, or of a compaction that did not come to its end."""
+        topic, record = self._topic, self._record
+        counts = None if record is None else self._name(record.generation)
+        for name in topic.factory.names(compacted_logs(topic.name)):
+            if name != counts:
+                await topic.factory.delete(name)
+
+    async def close(self) -> None:
+        """Nothing runs any more; the topic's ledger is about to be closed."""
+        if self._visit is not None:
+            self._visit.cancel()
+        if self._record is not None:
+            found = self._topic.factory.opened(self._name(self._record.generation))
+            if found is not None:
+                await found.close()
+
+
+def generation_that_counts(properties: Mapping[str, str]) -> int | None:
+    """By those of a topic's managed ledger; None if none does."""
+    text = properties.get(PROPERTY)
+    return None if text is None else Record.decode(text).generation

@@ -1,0 +1,130 @@
+"""One compaction: what the last one kept and what has come since, gone through twice.
+
+The first time it is seen which messages are the last of their keys; the second time these go into
+the new log. Only what is decided is looked at: nothing behind the topic's `max_read_position` as it
+was at the beginning, and nothing hidden, so no open or aborted transaction has a say.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import Position
+from managed_ledger.storage.backend import EntryRun
+from pybroker.broker.compaction.compacted_log import (
+    READ_BYTES,
+    READ_ENTRIES,
+    CompactedLog,
+    Kept,
+    encode,
+    last_index,
+)
+from pybroker.broker.compaction.selection import KeptMessages, Selection
+from pybroker.broker.dispatch.entry_reader import HiddenRanges, between
+
+_WRITES_AHEAD: Final = 4
+
+
+class LogChanged(ManagedLedgerError):
+    """What was gone through the first time is not there any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What is compacted: the log of the compaction before, and the topic's entries behind it."""
+
+    ledger: ManagedLedger
+    hidden: HiddenRanges
+    compacted: CompactedLog | None
+    first: Position
+    horizon: Position  # the last one
+
+    async def chunks(self) -> AsyncIterator[list[Kept]]:
+        """In the order of the topic. Raises ManagedLedgerError."""
+        if self.compacted is not None:
+            at = self.compacted.ledger.first_position
+            while True:
+                found, at = await self.compacted.read(at)
+                if not found:
+                    break
+                yield found
+                await asyncio.sleep(0)  # what is in memory comes at once
+        position = self.first
+        while run := await self.ledger.read(position, self.horizon, READ_ENTRIES, READ_BYTES):
+            yield self._visible(run)
+            position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
+            await asyncio.sleep(0)
+
+    def _visible(self, run: EntryRun) -> list[Kept]:
+        first, last = run.first_entry_id, run.first_entry_id + len(run.entries) - 1
+        hidden = self.hidden.ranges_within(run.ledger_id, first, last)
+        return [
+            Kept(Position(run.ledger_id, entry_id), run.entries[index], run.message_counts[index])
+            for start, stop in between(first, last, hidden)
+            for entry_id in range(start, stop + 1)
+            if run.message_counts[index := entry_id - first]
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    last: Position | None  # of what is kept, with its index in its batch or -1
+    last_index: int
+    left_out: int  # messages
+
+
+async def compact(span: Span, log: ManagedLedger, retain_null_key: bool) -> Outcome:
+    """Durable when it returns. Raises ManagedLedgerError."""
+    selection = Selection(retain_null_key)
+    async for chunk in span.chunks():
+        await selection.see(chunk)
+    kept = await selection.kept()
+    writer = _Writer(log)
+    async for chunk in span.chunks():
+        await writer.write([left for each in chunk if (left := kept.of(each)) is not None])
+    await writer.finish()
+    if not kept.complete:
+        raise LogChanged(f"{span.ledger.name} was trimmed during its compaction: try again")
+    return _outcome(writer, kept)
+
+
+def _outcome(writer: "_Writer", kept: KeptMessages) -> Outcome:
+    if writer.last is None:
+        return Outcome(None, -1, kept.left_out)
+    return Outcome(writer.last.position, last_index([writer.last]), kept.left_out)
+
+
+class _Writer:
+    """A few appends are under way at a time."""
+
+    def __init__(self, log: ManagedLedger) -> None:
+        self._log = log
+        self._under_way: deque[asyncio.Future[None]] = deque()
+        self.last: Kept | None = None
+
+    async def write(self, entries: Sequence[Kept]) -> None:
+        if not entries:
+            return
+        self.last = entries[-1]
+        appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(first: Position | None, error: Exception | None) -> None:
+            if appended.cancelled():
+                return
+            if error is None:
+                appended.set_result(None)
+            else:
+                appended.set_exception(error)
+
+        self._log.append(list(map(encode, entries)), [kept.messages for kept in entries], done)
+        self._under_way.append(appended)
+        if len(self._under_way) > _WRITES_AHEAD:
+            await self._under_way.popleft()
+
+    async def finish(self) -> None:
+        while self._under_way:
+            await self._under_way.popleft()

@@ -1,0 +1,189 @@
+"""What a consumer that reads compacted gets: up to the horizon what compaction kept, then the log.
+
+It shares the subscription's read position with the EntryReader, whose turn comes behind the
+horizon. What was kept outlives the ledgers it came from: where the subscription stands before the
+first one that is left, reading begins where it was asked to, not there. Acknowledgements of what is
+not there any more are nothing to a cursor, so they move that place.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from managed_ledger.cursor import ManagedCursor
+from managed_ledger.errors import DamagedEntries, LedgerClosed, LedgerNotFound
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import Position
+from pybroker.broker.compaction.compacted_log import CompactedLog, Kept
+from pybroker.broker.dispatch.delivery import Delivery
+from pybroker.broker.dispatch.entry_reader import READ_RETRY_S, EntryReader, OnDamage
+from pybroker.runtime import Tasks
+
+log = logging.getLogger(__name__)
+
+_GONE: Final = (LedgerClosed, LedgerNotFound)  # another compaction has ended meanwhile
+
+
+class Compacted(Protocol):
+    """broker.compaction has it."""
+
+    @property
+    def horizon(self) -> Position | None: ...
+    async def log(self) -> CompactedLog | None: ...
+
+
+class CompactableTopic(Protocol):
+    @property
+    def ledger(self) -> ManagedLedger: ...
+    @property
+    def tasks(self) -> Tasks: ...
+    @property
+    def compaction(self) -> Compacted: ...
+
+
+class CompactedReader:
+    def __init__(
+        self,
+        topic: CompactableTopic,
+        cursor: ManagedCursor,
+        reader: EntryReader,
+        resume: Callable[[], None],
+        on_damage: OnDamage,
+    ) -> None:
+        self._reader = reader
+        self._cursor = cursor
+        self._ledger = topic.ledger
+        self._compaction = topic.compaction
+        self._tasks = topic.tasks
+        self._resume = resume
+        self._on_damage = on_damage
+        self._held: list[Kept] = []  # in order, of one ledger or more
+        self._at: tuple[CompactedLog, Position] | None = None  # where the next ones are
+        self._reading = False
+        self._turns = 0  # rewinds: what was read for an earlier one is not wanted
+
+    def rewind(self) -> None:
+        """Back to the first entry that is not acknowledged, there or not."""
+        self._reader.rewind()
+        self._reader.position = self._reader.asked_mark.after
+        self._held, self._at = [], None
+        self._turns += 1
+
+    def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
+        """As EntryReader.peek. Nothing in the delivery: some were passed, there may be more."""
+        horizon = self._compaction.horizon
+        if horizon is None or self._reader.position > horizon:
+            return self._reader.peek(max_messages, max_bytes)
+        if not self._held:
+            self._start_reading()
+            return None
+        max_messages, max_bytes = self._reader.at_most(max_messages, max_bytes)
+        if max_messages <= 0 or max_bytes <= 0:
+            return None
+        delivery, passed = self._delivery(max_bytes)
+        if not delivery.entries:
+            self._pass(passed)
+            return delivery
+        return delivery.part(0, delivery.affordable(max_messages))
+
+    def advance(self, delivery: Delivery) -> None:
+        """As EntryReader.advance."""
+        self._reader.advance(delivery)
+        self._pass_up_to(self._reader.position)
+
+    def skip_invisible(self) -> None:
+        """As EntryReader.skip_invisible; of what is compacted there is nothing to settle."""
+        horizon = self._compaction.horizon
+        if horizon is None or self._reader.position > horizon:
+            self._reader.skip_invisible()
+
+    # -- what was read
+
+    def _delivery(self, max_bytes: int) -> tuple[Delivery, int]:
+        """Of one ledger, as far as somebody wants it; and of how many of the held."""
+        ledger_id, size, taken = self._held[0].position.ledger_id, 0, 0
+        ids: list[int] = []
+        entries: list[bytes] = []
+        counts: list[int] = []
+        partial: dict[int, tuple[int, int]] = {}
+        for kept in self._held:
+            if kept.position.ledger_id != ledger_id or (taken and size >= max_bytes):
+                break
+            taken += 1
+            bits = self._wanted(kept)
+            if not bits:
+                continue
+            entry_id = kept.position.entry_id
+            if bits.bit_count() < kept.messages:
+                partial[entry_id] = bits, kept.messages
+            ids.append(entry_id)
+            entries.append(kept.entry)
+            counts.append(bits.bit_count())
+            size += len(kept.entry)
+        return Delivery(ledger_id, ids, entries, counts, partial or None), taken
+
+    def _wanted(self, kept: Kept) -> int:
+        """The messages of the entry to deliver, as bits."""
+        bits = (1 << kept.messages) - 1 if kept.bits is None else kept.bits
+        position, reader = kept.position, self._reader
+        if position < self._ledger.first_position:
+            return bits  # nobody could acknowledge it
+        withheld_to = reader.withheld.cumulative_position if reader.withheld is not None else None
+        if withheld_to is not None and position < withheld_to:
+            reader.passed_withheld = True
+            return 0
+        return bits & reader.unacked_bits(position, kept.messages) if reader.wants(position) else 0
+
+    def _pass(self, count: int) -> None:
+        self._reader.position = self._held[count - 1].position.after
+        del self._held[:count]
+
+    def _pass_up_to(self, position: Position) -> None:
+        passed = 0
+        for kept in self._held:
+            if kept.position >= position:
+                break
+            passed += 1
+        del self._held[:passed]
+
+    # -- reading
+
+    def _start_reading(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self._tasks.start(self._read(self._turns), "read compacted")
+
+    async def _read(self, turn: int) -> None:
+        try:
+            await self._read_on(turn)
+        except _GONE:
+            self._at = None
+        except DamagedEntries as error:  # no use in trying again
+            log.error("%s: %s", self._ledger.name, error)
+            self._on_damage(error)
+            return
+        except Exception as error:
+            log.error("Reading what %s has compacted failed: %s", self._ledger.name, error)
+            self._at = None
+            await asyncio.sleep(READ_RETRY_S)
+        finally:
+            self._reading = False
+        self._resume()
+
+    async def _read_on(self, turn: int) -> None:
+        horizon, compacted = self._compaction.horizon, await self._compaction.log()
+        assert compacted is not None and horizon is not None
+        position = self._reader.position
+        if self._at is not None and self._at[0].ledger is compacted.ledger:
+            at = self._at[1]
+        else:
+            at = await compacted.find(position)
+        found, end = await compacted.read(at)
+        if turn != self._turns:
+            return
+        self._at = compacted, end
+        self._held = [kept for kept in found if kept.position >= self._reader.position]
+        if not found:
+            self._at = None
+            self._reader.position = max(self._reader.position, horizon.after)
