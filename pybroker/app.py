@@ -10,7 +10,7 @@ import asyncio
 import errno
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +22,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import Backend, MetadataStore
 from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.trim import Retention
+from pybroker.broker.permissions import Permissions
 from pybroker.broker.tenants import Tenants
 from pybroker.broker.topics import Topics
 from pybroker.broker.txn_participants import LocalParticipants
@@ -29,8 +30,11 @@ from pybroker.config import BrokerConfig
 from pybroker.names import COORDINATOR_ASSIGN
 from pybroker.runtime import Clock, SystemClock
 from pybroker.security.authentication import authentication_of
+from pybroker.security.authorization import Authorizer
 from pybroker.security.keys import KeyFailure
 from pybroker.server.frame_budget import FrameBudget
+from pybroker.server.guarded import Revocations, guarded_handlers
+from pybroker.server.handlers import HANDLERS, Handler
 from pybroker.server.outbox import Outboxes
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.services import Services
@@ -76,7 +80,13 @@ class Broker:
         self.topics = Topics(ledgers, metadata, tenants, self.coordinators, clock, config)
         # Raises KeyFailure: with credentials that cannot be checked nobody is served.
         self.authentication = authentication_of(config, clock)
+        self.permissions = Permissions(metadata, tenants)
+        self.authorizer = _authorizer(config, self.permissions)
+        handlers: Mapping[int, Handler] = HANDLERS
+        if self.authentication is not None:
+            handlers = guarded_handlers(HANDLERS, self.authorizer)
         self._services = Services(
+            handlers=handlers,
             authentication=self.authentication,
             topics=self.topics,
             coordinators=self.coordinators,
@@ -87,6 +97,10 @@ class Broker:
             outboxes=Outboxes(config.max_pending_delivery_bytes),
         )
         self.server = BrokerServer(self._services)
+        self.revocations: Revocations | None = None
+        if self.authorizer is not None:
+            self.revocations = Revocations(self.authorizer, lambda: self.server.sessions)
+            self.permissions.watch(self.revocations.changed)
 
     async def start(self, listen: Endpoint, http: socket.socket | None = None) -> None:
         """Serve. Transactions are recovered before anybody is let in, so that no client of an open
@@ -107,6 +121,8 @@ class Broker:
             self.coordinators.count = self.topics.tenants.partitions(COORDINATOR_ASSIGN)
             await self.coordinators.recover_all(LocalParticipants(self.topics))
             parts.push_async_callback(self.server.stop)
+            if self.revocations is not None:
+                parts.push_async_callback(self.revocations.close)
             self.service_url = self._url("pulsar", await self.server.start(listen))
             if http is not None:
                 await self._start_http(http, parts)
@@ -140,6 +156,9 @@ class Broker:
         parts.callback(lag.close)
         services = AdminServices(
             authentication=self.authentication,
+            authorizer=self.authorizer,
+            permissions=self.permissions,
+            permissions_applied=self._permissions_applied,
             topics=self.topics,
             coordinators=self.coordinators,
             clock=self._clock,
@@ -158,6 +177,10 @@ class Broker:
         await self._http.start(listener)
         self.admin_url = url
 
+    async def _permissions_applied(self) -> None:
+        if self.revocations is not None:
+            await self.revocations.applied()
+
     def _url(self, scheme: str, address: tuple[str, int]) -> str:
         host, port = self._config.advertised(address[0]), address[1]
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
@@ -169,6 +192,14 @@ async def _count_boot(metadata: MetadataStore) -> int:
     boot = 0 if stored is None else int(stored.value) + 1
     await metadata.put(_BOOTS, str(boot).encode())
     return boot
+
+
+def _authorizer(config: BrokerConfig, permissions: Permissions) -> Authorizer | None:
+    if not config.authorization_enabled:
+        return None
+    if not config.authentication_enabled:
+        raise KeyFailure("authorizationEnabled=true needs authenticationEnabled=true: who is who?")
+    return Authorizer(config, permissions)
 
 
 def _import_admin() -> None:

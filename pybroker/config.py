@@ -117,6 +117,8 @@ class BrokerConfig:
     authenticate_metrics_endpoint: bool = False
     proxy_roles: tuple[str, ...] = ()
     authenticate_original_auth_data: bool = False
+    authorization_enabled: bool = False
+    authorization_allow_wildcards_matching: bool = False
     super_user_roles: tuple[str, ...] = ()
     token_secret_key: str = field(default="", repr=False)  # file:, data:, a path, or base64
     token_public_key: str = ""

@@ -18,6 +18,8 @@ from pybroker.admin.lookup_routes import LookupRoutes
 from pybroker.admin.message_routes import MessageRoutes
 from pybroker.admin.metrics_routes import MetricsRoutes
 from pybroker.admin.namespace_routes import NamespaceRoutes
+from pybroker.admin.permission_routes import PermissionRoutes
+from pybroker.admin.permitted import permitted
 from pybroker.admin.policy_routes import PolicyRoutes
 from pybroker.admin.property_routes import PropertyRoutes
 from pybroker.admin.quota_routes import QuotaRoutes
@@ -39,6 +41,7 @@ AREAS = (
     ClusterRoutes,
     ResourceRoutes,
     TenantRoutes,
+    PermissionRoutes,
     NamespaceRoutes,
     BundleRoutes,
     GroupRoutes,
@@ -60,7 +63,9 @@ AREAS = (
 
 def create_app(services: AdminServices) -> ASGIApp:
     """Reachable by any Host name unless the broker listens on this machine only."""
-    routes = [route for area in AREAS for route in area(services).routes()]
+    routes = [
+        permitted(route, services.authorizer) for area in AREAS for route in area(services).routes()
+    ]
     app = Starlette(
         routes=routes,
         exception_handlers={

@@ -26,22 +26,15 @@ from pybroker.names import TopicName
 _PROPERTY: Final = NAMESPACE + "/property/{key:segment}"
 
 
-# What Apache Pulsar shows of a namespace where nobody may set anything, and nothing is migrated.
-_NEVER: Final = {
-    "auth_policies": {
-        "namespaceAuthentication": {},
-        "topicAuthentication": {},
-        "subscriptionAuthentication": {},
-    },
-    "deleted": False,
-    "migrated": False,
-}
+# What Apache Pulsar shows of a namespace, too: nothing is migrated.
+_NEVER: Final = {"deleted": False, "migrated": False}
 
 
 class NamespaceRoutes:
     def __init__(self, services: AdminServices) -> None:
         self._topics = services.topics
         self._tenants = services.topics.tenants
+        self._permissions = services.permissions
         self._cluster = services.config.cluster_name
 
     def routes(self) -> list[Route]:
@@ -51,7 +44,6 @@ class NamespaceRoutes:
             route("PUT", NAMESPACE, self.create),
             route("DELETE", NAMESPACE, self.delete),
             route("GET", f"{NAMESPACE}/topics", self.topics),
-            route("GET", f"{NAMESPACE}/permissions", self.permissions),
             route("GET", f"{NAMESPACE}/replication", self.replication),
             route("POST", f"{NAMESPACE}/replication", self.set_replication),
             route("GET", _PROPERTY, self.property),
@@ -70,7 +62,8 @@ class NamespaceRoutes:
         namespace = namespace_of(request)
         self._tenants.check_namespace(namespace)
         values = self._topics.policies.namespace_values(namespace)
-        return standard | shown_namespace(values, self._cluster)
+        granted = {"auth_policies": self._permissions.record(namespace)}
+        return standard | shown_namespace(values, self._cluster) | granted
 
     async def create(self, request: Request) -> None:
         policies = checked_namespace(await read_object(request), self._cluster)
@@ -100,10 +93,6 @@ class NamespaceRoutes:
                 return found.names
             case _:
                 return found.persistent.names
-
-    async def permissions(self, request: Request) -> dict[str, list[str]]:
-        self._tenants.check_namespace(namespace_of(request))
-        return {}
 
     async def replication(self, request: Request) -> list[str]:
         self._tenants.check_namespace(namespace_of(request))

@@ -1,23 +1,30 @@
 """What the admin routes work with; the composition root fills it in."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.clusters import Clusters
+from pybroker.broker.permissions import Permissions
 from pybroker.broker.records import Records
 from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
 from pybroker.runtime import Clock
 from pybroker.security.authentication import Authentication
+from pybroker.security.authorization import Authorizer
 from pybroker.transaction.coordinators import Coordinators
+
+
+async def _at_once() -> None:
+    """Nobody has to be looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminServices:
     topics: Topics
+    permissions: Permissions
     coordinators: Coordinators
     clock: Clock
     config: BrokerConfig
@@ -29,7 +36,9 @@ class AdminServices:
     connections: Callable[[], int]  # how many clients are connected
     # The longest that the event loop was held up, in seconds, since this was last asked.
     loop_lag_s: Callable[[], float] = lambda: 0.0
-    authentication: Authentication | None = None  # None: everybody may do everything
+    authentication: Authentication | None = None  # None: nobody is asked who it is
+    authorizer: Authorizer | None = None  # None: everybody may do everything
+    permissions_applied: Callable[[], Awaitable[None]] = _at_once
     # Ends the broker's process in order; None where it runs within somebody else's.
     shut_down: Callable[[], None] | None = None
 

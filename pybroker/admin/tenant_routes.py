@@ -16,6 +16,7 @@ _TENANT = "/admin/v2/tenants/{tenant:segment}"
 class TenantRoutes:
     def __init__(self, services: AdminServices) -> None:
         self._tenants = services.topics.tenants
+        self._permissions_applied = services.permissions_applied
         self._clusters = services.clusters
 
     def routes(self) -> list[Route]:
@@ -43,6 +44,7 @@ class TenantRoutes:
         name = tenant_of(request)
         self._tenants.tenant(name)
         await self._tenants.put_tenant(name, await self._settings(request))
+        await self._permissions_applied()
 
     async def delete(self, request: Request) -> None:
         await self._tenants.delete_tenant(tenant_of(request))

@@ -27,6 +27,7 @@ from pybroker.broker.topic import Topic
 class TopicRoutes:
     def __init__(self, services: AdminServices) -> None:
         self._topics = services.topics
+        self._permissions = services.permissions
         self._tenants = services.topics.tenants
 
     def routes(self) -> list[Route]:
@@ -66,7 +67,9 @@ class TopicRoutes:
             await change_properties(self._topics, topic_of(request), properties)
 
     async def delete(self, request: Request) -> None:
-        await self._topics.delete(topic_of(request), flag(request, "force"))
+        name = topic_of(request)
+        await self._topics.delete(name, flag(request, "force"))
+        await self._permissions.forget_topic(name)
 
     async def unload(self, request: Request) -> None:
         for name in names_of_parts(self._topics, topic_of(request)):
@@ -115,7 +118,9 @@ class TopicRoutes:
         partitioned(self._topics, topic_of(request))
 
     async def delete_partitioned(self, request: Request) -> None:
-        await self._topics.delete_partitioned(topic_of(request), flag(request, "force"))
+        name = topic_of(request)
+        await self._topics.delete_partitioned(name, flag(request, "force"))
+        await self._permissions.forget_topic(name)
 
     async def _topic(self, request: Request) -> Topic:
         return await existing(self._topics, topic_of(request))

@@ -4,6 +4,7 @@ They live in the metadata store as JSON; a namespace's holds its policies, see p
 `public/default` and `pulsar/system` are always there, as in a standalone Apache Pulsar.
 """
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,6 +16,7 @@ from pybroker.names import COORDINATOR_ASSIGN, TopicName
 
 _TENANTS: Final = "/tenants/"
 NAMESPACES: Final = "/namespaces/"
+PERMISSIONS: Final = "/permissions/"
 PARTITIONED_PREFIX: Final = "/partitioned-topics/"
 _BUILT_IN: Final = ("public/default", "pulsar/system")
 
@@ -92,7 +94,11 @@ class Tenants:
         self.check_namespace(namespace)
         if namespace in _BUILT_IN:
             raise NotAllowed(f"Namespace {namespace} is built in and cannot be deleted")
-        await self._metadata.delete(NAMESPACES + namespace)
+        # Both are queued at once, in this order.
+        await asyncio.gather(
+            self._metadata.delete(PERMISSIONS + namespace),
+            self._metadata.delete(NAMESPACES + namespace),
+        )
 
     # -- partitioned topics
 

@@ -19,6 +19,7 @@ from pybroker.broker.schemas.compatibility import StoredSchema
 from pybroker.broker.schemas.registry import version_bytes
 from pybroker.broker.served import ServedTopic
 from pybroker.errors import (
+    AuthorizationError,
     ChecksumError,
     MetadataError,
     PersistenceError,
@@ -28,6 +29,7 @@ from pybroker.errors import (
 )
 from pybroker.names import TopicName, TxnId, check_client
 from pybroker.server.held_runs import HOLD_S, HeldRuns
+from pybroker.server.transaction_owner import check_owner
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import BadChecksum, SendRun
@@ -166,6 +168,12 @@ def send(session: "Session", run: SendRun) -> None:
     slot = session.producers.get(run.producer_id)
     if slot is None:
         return  # closed by the broker a moment ago; the client resends once it is back
+    if run.txn_id is not None and session.login is not None:
+        try:
+            check_owner(session, run.txn_id)
+        except AuthorizationError as error:
+            refuse(session, run, error)
+            return
     if slot.held is not None:
         slot.held.keep(run)
         if slot.held.by_rate:

@@ -1,7 +1,7 @@
 """What the handlers of a connection work with; the composition root fills it in."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +12,7 @@ from pybroker.runtime import Clock
 from pybroker.security.authentication import Authentication
 from pybroker.security.identity import Identity
 from pybroker.server.frame_budget import FrameBudget
+from pybroker.server.handlers import HANDLERS, Handler
 from pybroker.server.held_runs import HeldRoom
 from pybroker.server.outbox import Outboxes
 from pybroker.server.publish_budget import PublishBudget
@@ -35,6 +36,7 @@ class Services:
     frames: FrameBudget
     outboxes: Outboxes
     authentication: Authentication | None = None  # None: everybody may do everything
+    handlers: Mapping[int, Handler] = field(default_factory=lambda: HANDLERS)
     boot: int = 0  # of this storage: how often a broker has started on it before
     connection_numbers: Iterator[int] = field(default_factory=itertools.count)
     name_numbers: Iterator[int] = field(default_factory=itertools.count)

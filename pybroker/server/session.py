@@ -19,7 +19,7 @@ from pybroker.broker.served import ServedSubscription, ServedTopic
 from pybroker.errors import PulsarError
 from pybroker.security.identity import Certificate
 from pybroker.server import on_produce
-from pybroker.server.handlers import HANDLERS, Handler
+from pybroker.server.handlers import Handler
 from pybroker.server.held_runs import HeldRuns
 from pybroker.server.inbox import Inbox, Pause
 from pybroker.server.live_login import LiveLogin
@@ -89,6 +89,7 @@ class Session(asyncio.BufferedProtocol):
         forget: Callable[["Session"], None],
     ) -> None:
         self.services = services
+        self._handlers = services.handlers
         self.number = next(services.connection_numbers)
         self.state = ConnectionState.AWAITING_CONNECT
         self.protocol_version = 0
@@ -266,7 +267,7 @@ class Session(asyncio.BufferedProtocol):
             raise ProtocolError(
                 f"command type {kind} is not accepted while the connection is {self.state.name}"
             )
-        handler = HANDLERS[kind]
+        handler = self._handlers[kind]
         if not command.HasField(handler.field):
             raise ProtocolError(f"command type {kind} came without its body")
         body = getattr(command, handler.field)

@@ -18,6 +18,7 @@ def test_a_scrape_of_many_topics_is_made_a_little_at_a_time() -> None:
             await topic.subscription("s", None, {}, create=True)
         services = AdminServices(
             topics=running.topics,
+            permissions=running.permissions,
             coordinators=running.coordinators,
             clock=running._clock,
             config=running._config,

@@ -1,0 +1,175 @@
+"""Permissions: of roles in a namespace and on a topic, of roles on a subscription.
+
+An answer comes when the change has taken effect on every connection.
+"""
+
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.routing import Route
+
+from pybroker.admin.permitted import identity_of
+from pybroker.admin.routing import NAMESPACE, TOPIC, namespace_of, read_json, route, topic_of
+from pybroker.admin.services import AdminServices
+from pybroker.broker.permissions import merged
+from pybroker.errors import InvalidTopicName
+from pybroker.names import TopicName
+from pybroker.security.authorization import ACTIONS, Need, Target
+
+_MOST: Final = 1000  # roles or topics of one request
+_MAX_ROLE: Final = 1024
+_NAMESPACES: Final = "/admin/v2/namespaces"
+
+
+class PermissionRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._permissions = services.permissions
+        self._applied = services.permissions_applied
+        self._authorizer = services.authorizer
+        self._tenants = services.topics.tenants
+
+    def routes(self) -> list[Route]:
+        granted, role = f"{NAMESPACE}/permissions", "{role:segment}"
+        subscription = "{subscription:segment}"
+        return [
+            route("POST", f"{_NAMESPACES}/grantPermissionsOnTopics", self.grant_on_topics),
+            route("POST", f"{_NAMESPACES}/revokePermissionsOnTopics", self.revoke_on_topics),
+            route("GET", granted, self.of_namespace),
+            route("GET", f"{granted}/subscription", self.of_subscriptions),
+            route("POST", f"{granted}/subscription/{subscription}", self.set_subscription_roles),
+            route("POST", f"{granted}/{role}", self.grant),
+            route("DELETE", f"{granted}/{role}", self.revoke),
+            route("DELETE", f"{granted}/{subscription}/{role}", self.revoke_on_subscription),
+            route("GET", f"{TOPIC}/permissions", self.of_topic),
+            route("POST", f"{TOPIC}/permissions/{role}", self.grant_on_topic),
+            route("DELETE", f"{TOPIC}/permissions/{role}", self.revoke_on_topic),
+        ]
+
+    # -- namespaces
+
+    async def of_namespace(self, request: Request) -> Any:
+        return self._record(namespace_of(request))["namespace_auth"]
+
+    async def grant(self, request: Request) -> None:
+        self._check_enabled()
+        actions = _actions(await read_json(request))
+        await self._permissions.grant(namespace_of(request), _role(request), actions)
+        await self._applied()
+
+    async def revoke(self, request: Request) -> None:
+        await self._permissions.revoke(namespace_of(request), _role(request))
+        await self._applied()
+
+    # -- subscriptions
+
+    async def of_subscriptions(self, request: Request) -> Any:
+        return self._record(namespace_of(request))["subscription_auth_roles"]
+
+    async def set_subscription_roles(self, request: Request) -> None:
+        self._check_enabled()
+        roles = _texts(await read_json(request), "roles")
+        subscription = request.path_params["subscription"]
+        await self._permissions.set_subscription_roles(namespace_of(request), subscription, roles)
+        await self._applied()
+
+    async def revoke_on_subscription(self, request: Request) -> None:
+        subscription, role = request.path_params["subscription"], _role(request)
+        namespace = namespace_of(request)
+        await self._permissions.revoke_on_subscription(namespace, subscription, role)
+        await self._applied()
+
+    # -- topics
+
+    async def of_topic(self, request: Request) -> Any:
+        topic = topic_of(request)
+        record = self._record(topic.namespace_name)
+        names = dict.fromkeys((topic.partitioned_name, topic))
+        on_topics = (record["destination_auth"].get(str(name), {}) for name in names)
+        return merged(record["namespace_auth"], *on_topics)
+
+    async def grant_on_topic(self, request: Request) -> None:
+        self._check_enabled()
+        actions = _actions(await read_json(request))
+        await self._permissions.grant_on_topic(topic_of(request), _role(request), actions)
+        await self._applied()
+
+    async def revoke_on_topic(self, request: Request) -> None:
+        topic, role = topic_of(request), _role(request)
+        on_topic = self._record(topic.namespace_name)["destination_auth"].get(str(topic), {})
+        if role not in on_topic:
+            raise HTTPException(412, "Permissions are not set at the topic level")
+        await self._permissions.revoke_on_topic(topic, role)
+        await self._applied()
+
+    async def grant_on_topics(self, request: Request) -> None:
+        """The body lists topics with a role and its actions each; all are checked before any."""
+        self._check_enabled()
+        wanted = [
+            (topic, role, _actions(each.get("actions")))
+            for topic, role, each in self._each_of_mine(request, await read_json(request))
+        ]
+        for topic, role, actions in wanted:
+            await self._permissions.grant_on_topic(topic, role, actions)
+        await self._applied()
+
+    async def revoke_on_topics(self, request: Request) -> None:
+        for topic, role, _ in self._each_of_mine(request, await read_json(request)):
+            await self._permissions.revoke_on_topic(topic, role)
+        await self._applied()
+
+    def _each_of_mine(self, request: Request, body: Any) -> list[tuple[TopicName, str, Any]]:
+        """Of topics whose tenant's admin asks. Raises AuthorizationError for all of them else."""
+        if not isinstance(body, list) or len(body) > _MOST:
+            raise HTTPException(400, f"The body must be a list of at most {_MOST} objects")
+        found = [(*_topic_and_role(each), each) for each in body]
+        for topic, _, _ in found:
+            if self._authorizer is not None:
+                target = Target.of_topic(topic)
+                identity = identity_of(request)
+                self._authorizer.require(identity, Need.TENANT_ADMIN, target, "grant permissions")
+            self._tenants.check_namespace(topic.namespace_name)
+        return found
+
+    # --
+
+    def _record(self, namespace: str) -> dict[str, Any]:
+        self._tenants.check_namespace(namespace)
+        return self._permissions.record(namespace)
+
+    def _check_enabled(self) -> None:
+        if self._authorizer is None:
+            raise HTTPException(501, "Authorization is not enabled (authorizationEnabled)")
+
+
+def _role(request: Request) -> str:
+    return _checked_role(request.path_params["role"])
+
+
+def _checked_role(role: Any) -> str:
+    if not isinstance(role, str) or not role.strip() or len(role) > _MAX_ROLE:
+        raise HTTPException(412, f"A role has a name of at most {_MAX_ROLE} characters")
+    return role
+
+
+def _texts(value: Any, what: str) -> list[str]:
+    if not isinstance(value, list) or len(value) > _MOST:
+        raise HTTPException(400, f"The body must be a list of at most {_MOST} {what}")
+    return [_checked_role(text) for text in value]
+
+
+def _actions(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(action, str) for action in value):
+        raise HTTPException(400, f"Actions are a list of some of: {', '.join(ACTIONS)}")
+    unknown = [action for action in value if action not in ACTIONS]
+    if unknown:
+        raise HTTPException(
+            400, f"{unknown[0][:80]!r} is no action; there are: {', '.join(ACTIONS)}"
+        )
+    return list(dict.fromkeys(value))
+
+
+def _topic_and_role(value: Any) -> tuple[TopicName, str]:
+    if not isinstance(value, dict) or not isinstance(value.get("topic"), str):
+        raise InvalidTopicName("Each part of the body needs a topic, a role and actions")
+    return TopicName.parse(value["topic"]), _checked_role(value.get("role"))

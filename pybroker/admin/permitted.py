@@ -1,0 +1,63 @@
+"""Every route behind its row of the table of permissions: the check comes before the handler, and
+looks at names alone, so that a refusal is the same whether or not there is such a thing.
+"""
+
+import re
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pybroker.admin.authenticated import IDENTITY
+from pybroker.admin.routing import namespace_of, tenant_of, topic_of
+from pybroker.security.authorization import Authorizer, Need, Target
+from pybroker.security.identity import Identity
+from pybroker.security.permissions import route_need
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def permitted(route: Route, authorizer: Authorizer | None) -> Route:
+    """Raises LookupError for a route without a row, also where nobody is refused anything."""
+    needs = {route_need(method, plain_path(route.path)) for method in declared_methods(route)}
+    (need,) = needs
+    if authorizer is None or need in (Need.NOTHING, Need.LOGIN):
+        return route
+    endpoint = _checked(route.endpoint, need, authorizer)
+    return Route(route.path, endpoint, methods=sorted(declared_methods(route)))
+
+
+def declared_methods(route: Route) -> set[str]:
+    """Starlette adds HEAD to GET."""
+    methods = set(route.methods or ())
+    return methods - {"HEAD"} if "GET" in methods else methods
+
+
+def plain_path(path: str) -> str:
+    """`/a/{b:segment}` as `/a/{b}`."""
+    return re.sub(r"\{(\w+):\w+\}", r"{\1}", path)
+
+
+def _checked(endpoint: Endpoint, need: Need, authorizer: Authorizer) -> Endpoint:
+    async def checked(request: Request) -> Response:
+        authorizer.require(identity_of(request), need, target_of(request), "do this")
+        return await endpoint(request)
+
+    return checked
+
+
+def identity_of(request: Request) -> Identity:
+    identity: Identity = request.scope[IDENTITY]
+    return identity
+
+
+def target_of(request: Request) -> Target:
+    """What the path is about. Raises InvalidTopicName."""
+    params = request.path_params
+    if "topic" in params:
+        return Target.of_topic(topic_of(request), params.get("subscription"))
+    if "namespace" in params:
+        namespace = namespace_of(request)
+        return Target(namespace.partition("/")[0], namespace, None, params.get("subscription"))
+    return Target(tenant_of(request)) if "tenant" in params else Target()

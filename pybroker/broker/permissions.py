@@ -1,0 +1,138 @@
+"""What was granted to whom: a record for each namespace, under Apache Pulsar's names.
+
+A change is durable, and holds for whoever asks next, when it returns.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+from managed_ledger.errors import BadVersion
+from managed_ledger.storage.backend import MetadataStore, Versioned
+from pybroker.broker.tenants import PERMISSIONS, Conflict, Tenants
+from pybroker.names import TopicName
+from pybroker.security.authorization import Grants
+
+_TENANTS: Final = "/tenants/"
+_NAMESPACES: Final = "/namespaces/"
+_NAMESPACE: Final = "namespace_auth"
+_TOPICS: Final = "destination_auth"
+_SUBSCRIPTIONS: Final = "subscription_auth_roles"
+_NOTHING: Final[dict[str, Any]] = {_NAMESPACE: {}, _TOPICS: {}, _SUBSCRIPTIONS: {}}
+
+_KNOWN: Final = 1000
+Stored = tuple[Versioned | None, Versioned | None]
+Change = Callable[[dict[str, Any]], None]
+
+
+class Permissions:
+    def __init__(self, metadata: MetadataStore, tenants: Tenants) -> None:
+        self._metadata = metadata
+        self._tenants = tenants
+        self._writing = asyncio.Lock()
+        self._known: dict[str, tuple[Stored, Grants]] = {}  # parsed, and from what
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """`changed` is called whenever somebody may have lost, or got, a permission."""
+        for prefix in (PERMISSIONS, _NAMESPACES, _TENANTS):
+            self._metadata.watch(prefix, lambda _: changed())
+
+    # -- GrantStore
+
+    def tenant_admins(self, tenant: str) -> Collection[str]:
+        stored = self._metadata.get(_TENANTS + tenant)
+        return json.loads(stored.value).get("adminRoles", ()) if stored is not None else ()
+
+    def grants(self, namespace: str) -> Grants:
+        granted = self._metadata.get(PERMISSIONS + namespace)
+        policies = self._metadata.get(_NAMESPACES + namespace)
+        known = self._known.get(namespace)
+        if known is None or known[0] != (granted, policies):
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            known = self._known[namespace] = (granted, policies), _parsed(granted, policies)
+        return known[1]
+
+    def record(self, namespace: str) -> dict[str, Any]:
+        """Apache Pulsar's AuthPolicies of a namespace that may not exist."""
+        return _NOTHING | _json(self._metadata.get(PERMISSIONS + namespace))
+
+    # -- changes; NotFound is raised for a namespace that does not exist
+
+    async def grant(self, namespace: str, role: str, actions: Collection[str]) -> None:
+        await self._change(namespace, lambda all_: _set(all_, (_NAMESPACE, role), list(actions)))
+
+    async def revoke(self, namespace: str, role: str) -> None:
+        await self._change(namespace, lambda all_: _set(all_, (_NAMESPACE, role), None))
+
+    async def grant_on_topic(self, topic: TopicName, role: str, actions: Collection[str]) -> None:
+        key = _TOPICS, str(topic), role
+        await self._change(topic.namespace_name, lambda all_: _set(all_, key, list(actions)))
+
+    async def revoke_on_topic(self, topic: TopicName, role: str) -> None:
+        key = _TOPICS, str(topic), role
+        await self._change(topic.namespace_name, lambda all_: _set(all_, key, None))
+
+    async def forget_topic(self, topic: TopicName) -> None:
+        if str(topic) in self.record(topic.namespace_name)[_TOPICS]:
+            key = _TOPICS, str(topic)
+            await self._change(topic.namespace_name, lambda all_: _set(all_, key, None))
+
+    async def set_subscription_roles(
+        self, namespace: str, subscription: str, roles: Collection[str]
+    ) -> None:
+        key = _SUBSCRIPTIONS, subscription
+        await self._change(namespace, lambda all_: _set(all_, key, sorted(set(roles)) or None))
+
+    async def revoke_on_subscription(self, namespace: str, subscription: str, role: str) -> None:
+        roles = self.record(namespace)[_SUBSCRIPTIONS].get(subscription, [])
+        left = [each for each in roles if each != role]
+        await self.set_subscription_roles(namespace, subscription, left)
+
+    async def _change(self, namespace: str, change: Change) -> None:
+        async with self._writing:
+            self._tenants.check_namespace(namespace)
+            stored = self._metadata.get(PERMISSIONS + namespace)
+            record = _json(stored)
+            change(record)
+            value, version = json.dumps(record).encode(), stored.version if stored else -1
+            try:
+                await self._metadata.put(PERMISSIONS + namespace, value, version)
+            except BadVersion as error:
+                raise Conflict(f"{namespace} was deleted meanwhile: {error}") from error
+            if not self._tenants.has_namespace(namespace):
+                await self._metadata.delete(PERMISSIONS + namespace)  # nobody is to inherit it
+                self._tenants.check_namespace(namespace)
+
+
+def _parsed(granted: Versioned | None, policies: Versioned | None) -> Grants:
+    record = _NOTHING | _json(granted)
+    prefix_mode = _json(policies).get("subscription_auth_mode") == "Prefix"
+    return Grants(record[_NAMESPACE], record[_TOPICS], record[_SUBSCRIPTIONS], prefix_mode)
+
+
+def _json(stored: Versioned | None) -> dict[str, Any]:
+    return dict(json.loads(stored.value)) if stored is not None else {}
+
+
+def _set(record: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    """None removes; what is left empty by that goes too."""
+    first, *rest = path
+    if rest:
+        inner = dict(record.get(first, {}))
+        _set(inner, tuple(rest), value)
+        value = inner or None
+    if value is None:
+        record.pop(first, None)
+    else:
+        record[first] = value
+
+
+def merged(namespace: Mapping[str, list[str]], *topics: Mapping[str, list[str]]) -> Any:
+    """The actions of each role on a topic, whichever level grants them."""
+    found: dict[str, list[str]] = {role: list(actions) for role, actions in namespace.items()}
+    for roles in topics:
+        for role, actions in roles.items():
+            found[role] = list(dict.fromkeys([*found.get(role, []), *actions]))
+    return found

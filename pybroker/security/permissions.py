@@ -1,0 +1,211 @@
+"""The table: what each command of the wire and each route of HTTP needs.
+
+A command's row says what its body is about. A route's row is the first one whose method and path
+fit: `*` stands for any method, at a path's end for everything below. What has no row is served to
+nobody: the broker does not start with it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from pybroker.names import TopicName
+from pybroker.security.authorization import Need, Target
+from pybroker.wire import pulsar_api_pb2 as pb
+
+_T = pb.BaseCommand
+
+
+def _nowhere(body: Any) -> Iterable[Target]:
+    return (Target(),)
+
+
+def _on_topic(body: Any) -> Iterable[Target]:
+    return (Target.of_topic(TopicName.parse(body.topic)),)
+
+
+def _on_subscription(body: Any) -> Iterable[Target]:
+    return (Target.of_topic(TopicName.parse(body.topic), body.subscription),)
+
+
+def _in_namespace(body: Any) -> Iterable[Target]:
+    return (Target.of_namespace(body.namespace),)
+
+
+def _on_partitions(body: Any) -> Iterable[Target]:
+    return [Target.of_topic(TopicName.parse(topic)) for topic in body.partitions]
+
+
+def _on_subscriptions(body: Any) -> Iterable[Target]:
+    return [
+        Target.of_topic(TopicName.parse(each.topic), each.subscription)
+        for each in body.subscription
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRow:
+    """`doing` completes "Client is not authorized to …"."""
+
+    need: Need
+    doing: str = ""
+    about: Callable[[Any], Iterable[Target]] = _nowhere
+
+
+# OWN: the command names a producer or consumer of its own connection, which PRODUCER or SUBSCRIBE
+# let in; or a transaction, whose coordinator compares the owner.
+_OWN: Final = CommandRow(Need.OWN)
+_SUPER_USER: Final = CommandRow(Need.SUPER_USER, "end a part of a transaction")
+
+COMMANDS: Final[Mapping[int, CommandRow]] = {
+    _T.CONNECT: CommandRow(Need.NOTHING),
+    _T.AUTH_RESPONSE: CommandRow(Need.LOGIN),
+    _T.PING: CommandRow(Need.LOGIN),
+    _T.PONG: CommandRow(Need.LOGIN),
+    _T.LOOKUP: CommandRow(Need.LOOKUP, "Lookup", _on_topic),
+    _T.PARTITIONED_METADATA: CommandRow(Need.LOOKUP, "Get Partition Metadata", _on_topic),
+    _T.GET_TOPICS_OF_NAMESPACE: CommandRow(
+        Need.USE_NAMESPACE, "GetTopicsOfNamespace", _in_namespace
+    ),
+    _T.WATCH_TOPIC_LIST: CommandRow(Need.USE_NAMESPACE, "WatchTopicList", _in_namespace),
+    _T.WATCH_TOPIC_LIST_CLOSE: _OWN,
+    _T.GET_SCHEMA: CommandRow(Need.LOOKUP, "get the schema", _on_topic),
+    _T.GET_OR_CREATE_SCHEMA: CommandRow(Need.PRODUCE, "get or create the schema", _on_topic),
+    _T.PRODUCER: CommandRow(Need.PRODUCE, "Produce", _on_topic),
+    _T.SEND: _OWN,
+    _T.CLOSE_PRODUCER: _OWN,
+    _T.SUBSCRIBE: CommandRow(Need.CONSUME, "subscribe", _on_subscription),
+    _T.FLOW: _OWN,
+    _T.ACK: _OWN,
+    _T.REDELIVER_UNACKNOWLEDGED_MESSAGES: _OWN,
+    _T.SEEK: _OWN,
+    _T.UNSUBSCRIBE: _OWN,
+    _T.CLOSE_CONSUMER: _OWN,
+    _T.GET_LAST_MESSAGE_ID: _OWN,
+    _T.CONSUMER_STATS: _OWN,
+    _T.TC_CLIENT_CONNECT_REQUEST: CommandRow(Need.LOGIN),
+    _T.NEW_TXN: CommandRow(Need.LOGIN),
+    _T.ADD_PARTITION_TO_TXN: CommandRow(
+        Need.PRODUCE, "add the partition to a transaction", _on_partitions
+    ),
+    _T.ADD_SUBSCRIPTION_TO_TXN: CommandRow(
+        Need.CONSUME, "add the subscription to a transaction", _on_subscriptions
+    ),
+    _T.END_TXN: _OWN,
+    _T.END_TXN_ON_PARTITION: _SUPER_USER,
+    _T.END_TXN_ON_SUBSCRIPTION: _SUPER_USER,
+}
+
+
+def initial_subscription(body: Any) -> Iterable[Target]:
+    """What PRODUCER asks for besides: it may create a subscription."""
+    if not body.initial_subscription_name:
+        return ()
+    return (Target.of_topic(TopicName.parse(body.topic), body.initial_subscription_name),)
+
+
+# -- HTTP: the path's parts {tenant}, {namespace}, {topic} and {subscription} say what it is about
+
+
+class RouteRow(NamedTuple):
+    method: str
+    path: str
+    need: Need
+
+
+_BROKERS: Final = "/admin/v2/brokers"
+_NAMESPACES: Final = "/admin/v2/namespaces"
+_NAMESPACE: Final = _NAMESPACES + "/{tenant}/{namespace}"
+_TOPICS: Final = "/admin/v2/{domain}/{tenant}/{namespace}"
+_TOPIC: Final = _TOPICS + "/{topic}"
+_SUBSCRIPTION: Final = _TOPIC + "/subscription/{subscription}"
+_SCHEMAS: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
+_TRANSACTIONS: Final = "/admin/v3/transactions"
+_IN_TOPIC: Final = "/{tenant}/{namespace}/{topic}"
+_IN_SUBSCRIPTION: Final = _IN_TOPIC + "/{subscription}"
+
+ROUTES: Final[tuple[RouteRow, ...]] = tuple(
+    RouteRow(*row)
+    for row in (
+        ("GET", "/metrics", Need.NOTHING),  # authenticateMetricsEndpoint asks for a login
+        ("GET", "/metrics/", Need.NOTHING),
+        ("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}*", Need.LOOKUP),
+        # the cluster
+        ("GET", "/admin/v2/clusters", Need.LOGIN),
+        ("*", "/admin/v2/clusters/*", Need.SUPER_USER),
+        ("GET", _BROKERS + "/version", Need.LOGIN),
+        ("GET", _BROKERS + "/ready", Need.LOGIN),
+        ("GET", _BROKERS + "/health", Need.LOGIN),
+        ("*", _BROKERS + "*", Need.SUPER_USER),
+        ("*", "/admin/v2/broker-stats*", Need.SUPER_USER),
+        ("*", "/admin/v2/resource-quotas*", Need.SUPER_USER),
+        ("*", "/admin/v2/resourcegroups*", Need.SUPER_USER),
+        # tenants and namespaces; policies are their admins'
+        ("*", "/admin/v2/tenants*", Need.SUPER_USER),
+        ("POST", _NAMESPACES + "/grantPermissionsOnTopics", Need.LOGIN),  # of each in the body,
+        ("POST", _NAMESPACES + "/revokePermissionsOnTopics", Need.LOGIN),  # by the handler
+        ("GET", _NAMESPACES + "/{cluster}/antiAffinity/{group}", Need.SUPER_USER),
+        ("GET", _NAMESPACES + "/{tenant}", Need.TENANT_ADMIN),
+        ("GET", _NAMESPACE + "/topics", Need.USE_NAMESPACE),
+        ("PUT", _NAMESPACE + "/unload", Need.SUPER_USER),
+        ("PUT", _NAMESPACE + "/{bundle}/unload", Need.SUPER_USER),
+        ("PUT", _NAMESPACE + "/{bundle}/split", Need.SUPER_USER),
+        ("POST", _NAMESPACE + "/clearBacklog/{subscription}", Need.CONSUME),
+        ("POST", _NAMESPACE + "/unsubscribe/{subscription}", Need.CONSUME),
+        ("*", _NAMESPACE + "*", Need.TENANT_ADMIN),
+        # topics: who may use one sees it, who may consume moves what is consumed
+        ("GET", _TOPICS, Need.USE_NAMESPACE),
+        ("GET", _TOPICS + "/partitioned", Need.USE_NAMESPACE),
+        ("GET", _TOPIC + "/partitions", Need.LOOKUP),
+        ("GET", _TOPIC + "/stats", Need.LOOKUP),
+        ("GET", _TOPIC + "/partitioned-stats", Need.LOOKUP),
+        ("GET", _TOPIC + "/internalStats", Need.LOOKUP),
+        ("GET", _TOPIC + "/partitioned-internalStats", Need.LOOKUP),
+        ("GET", _TOPIC + "/internal-info", Need.LOOKUP),
+        ("GET", _TOPIC + "/properties", Need.LOOKUP),
+        ("GET", _TOPIC + "/subscriptions", Need.CONSUME),
+        ("GET", _TOPIC + "/lastMessageId", Need.CONSUME),
+        ("GET", _TOPIC + "/messageid/*", Need.CONSUME),
+        ("GET", _TOPIC + "/examinemessage", Need.CONSUME),
+        ("GET", _TOPIC + "/ledger/*", Need.CONSUME),
+        ("GET", _TOPIC + "/backlog", Need.CONSUME),
+        ("PUT", _TOPIC + "/backlogSize", Need.CONSUME),
+        ("*", _SUBSCRIPTION + "*", Need.CONSUME),
+        ("*", _TOPIC + "*", Need.TENANT_ADMIN),
+        # schemas
+        ("GET", _SCHEMAS + "/*", Need.LOOKUP),
+        ("POST", _SCHEMAS + "/compatibility", Need.LOOKUP),
+        ("POST", _SCHEMAS + "/version", Need.LOOKUP),
+        ("POST", _SCHEMAS + "/schema", Need.PRODUCE),
+        ("*", _SCHEMAS + "/*", Need.TENANT_ADMIN),
+        # transactions: what several tenants share is the superusers'
+        ("GET", _TRANSACTIONS + "/pendingAckStats" + _IN_SUBSCRIPTION, Need.CONSUME),
+        ("GET", _TRANSACTIONS + "/pendingAckInternalStats" + _IN_SUBSCRIPTION, Need.CONSUME),
+        ("GET", _TRANSACTIONS + "/transactionInPendingAckStats" + _IN_SUBSCRIPTION + "/*",
+         Need.CONSUME),
+        ("GET", _TRANSACTIONS + "/positionStatsInPendingAck" + _IN_SUBSCRIPTION + "/*",
+         Need.CONSUME),
+        ("GET", _TRANSACTIONS + "/transactionBufferStats" + _IN_TOPIC, Need.LOOKUP),
+        ("GET", _TRANSACTIONS + "/transactionBufferInternalStats" + _IN_TOPIC, Need.LOOKUP),
+        ("GET", _TRANSACTIONS + "/transactionInBufferStats" + _IN_TOPIC + "/*", Need.LOOKUP),
+        ("*", _TRANSACTIONS + "*", Need.SUPER_USER),
+    )
+)  # fmt: skip
+
+
+def route_need(method: str, path: str) -> Need:
+    """Of a route as it is declared, but without the types of its parts. Raises LookupError."""
+    for row in ROUTES:
+        if row.method in (method, "*") and _fits(path, row.path):
+            return row.need
+    raise LookupError(
+        f"{method} {path} has no row in pybroker/security/permissions.py: say what it needs"
+    )
+
+
+def _fits(path: str, pattern: str) -> bool:
+    """`/a*` is /a and all below it; `/a/*` only what is below."""
+    if not pattern.endswith("*"):
+        return path == pattern
+    base = pattern[:-1]
+    return path.startswith(base if base.endswith("/") else base + "/") or path == base

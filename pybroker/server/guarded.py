@@ -1,0 +1,154 @@
+"""The table of handlers with the table of permissions in front of it.
+
+Without authorization the plain table serves, so nothing is asked where nothing is to be refused.
+Commands about a connection's own producers and consumers are let through: when a permission goes,
+those that it let in are closed (`close_unpermitted`).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pybroker.names import TxnId
+from pybroker.runtime import Pace, Tasks
+from pybroker.security.authorization import Authorizer, Need, Target
+from pybroker.security.permissions import COMMANDS, CommandRow, initial_subscription
+from pybroker.server.on_consume import Rest
+from pybroker.server.transaction_owner import check_owner
+from pybroker.wire import pulsar_api_pb2 as pb
+
+if TYPE_CHECKING:
+    from pybroker.server.handlers import Handler
+    from pybroker.server.session import ProducerSlot, Session
+
+_T = pb.BaseCommand
+_FREE = (Need.NOTHING, Need.LOGIN, Need.OWN)
+# Who came in while a permission went is found by a look afterwards.
+_LETS_IN = (_T.PRODUCER, _T.SUBSCRIBE)
+_LOOKS_A_TURN = 500
+
+
+def guarded_handlers(
+    handlers: "Mapping[int, Handler]", authorizer: Authorizer | None
+) -> "dict[int, Handler]":
+    """Without an `authorizer`, who logged in may do everything, but in its own transactions."""
+    return {kind: _guarded(kind, handler, authorizer) for kind, handler in handlers.items()}
+
+
+def _guarded(kind: int, handler: "Handler", authorizer: Authorizer | None) -> "Handler":
+    row = COMMANDS[kind]
+    if kind == _T.ACK:
+        return replace(handler, immediate=_acknowledges(handler))
+    if row.need in _FREE or authorizer is None:
+        return handler
+    gate = _Gate(kind, row, handler, authorizer)
+    if handler.immediate is not None:
+        return replace(handler, immediate=gate.immediate)
+    if handler.begun is not None:
+        return replace(handler, begun=gate.begun)
+    return replace(handler, deferred=gate.deferred)
+
+
+class _Gate:
+    """Before a handler. A refusal is answered as the handler's own errors are."""
+
+    def __init__(
+        self, kind: int, row: CommandRow, handler: "Handler", authorizer: Authorizer
+    ) -> None:
+        self._kind = kind
+        self._row = row
+        self._handler = handler
+        self._authorizer = authorizer
+
+    def immediate(self, session: "Session", body: Any) -> Rest | None:
+        self._check(session, body)
+        assert self._handler.immediate is not None
+        return self._handler.immediate(session, body)
+
+    def begun(self, session: "Session", body: Any) -> Awaitable[Any]:
+        self._check(session, body)
+        assert self._handler.begun is not None
+        return self._handler.begun(session, body)
+
+    async def deferred(self, session: "Session", body: Any) -> None:
+        self._check(session, body)
+        assert self._handler.deferred is not None
+        await self._handler.deferred(session, body)
+        if self._kind in _LETS_IN:
+            close_unpermitted(session, self._authorizer)
+
+    def _check(self, session: "Session", body: Any) -> None:
+        assert session.login is not None
+        identity = session.login.identity
+        for target in self._row.about(body):
+            self._authorizer.require(identity, self._row.need, target, self._row.doing)
+        if self._kind == _T.PRODUCER:
+            for target in initial_subscription(body):
+                self._authorizer.require(identity, Need.CONSUME, target, "subscribe")
+
+
+def _acknowledges(handler: "Handler") -> Any:
+    plain = handler.immediate
+    assert plain is not None
+
+    def acknowledge(session: "Session", body: pb.CommandAck) -> Rest | None:
+        if body.HasField("txnid_least_bits"):
+            check_owner(session, TxnId(body.txnid_most_bits, body.txnid_least_bits))
+        return plain(session, body)
+
+    return acknowledge
+
+
+# -- permissions that were revoked
+
+
+class Revocations:
+    """Looks over all connections when permissions have changed, a few at a time."""
+
+    def __init__(self, authorizer: Authorizer, sessions: "Callable[[], list[Session]]") -> None:
+        self._authorizer = authorizer
+        self._sessions = sessions
+        self._to_do = False
+        self._tasks = Tasks("permissions")
+
+    def changed(self) -> None:
+        self._to_do = True
+        if not self._tasks:
+            self._tasks.start(self._look(), "closing what is not permitted any more")
+
+    async def applied(self) -> None:
+        """What changed until now has taken effect on every connection."""
+        await self._tasks.ended()
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    async def _look(self) -> None:
+        pace = Pace(_LOOKS_A_TURN)
+        while self._to_do:
+            self._to_do = False
+            for session in self._sessions():
+                await pace.step(1 + len(session.producers) + len(session.consumers))
+                close_unpermitted(session, self._authorizer)
+
+
+def close_unpermitted(session: "Session", authorizer: Authorizer) -> None:
+    """The producers and consumers that would not be let in now. Their clients come back, and are
+    told why not.
+    """
+    if session.login is None or session.closed:
+        return
+    identity = session.login.identity
+    for producer in list(session.producers.values()):
+        if not authorizer.may(identity, Need.PRODUCE, Target.of_topic(producer.topic.name)):
+            _close_producer(session, producer)
+    for consumer in list(session.consumers.values()):
+        target = Target.of_topic(consumer.topic.name, consumer.subscription.name)
+        if not authorizer.may(identity, Need.CONSUME, target):
+            consumer.subscription.remove_consumer(consumer.consumer)
+            session.close_consumer(consumer.consumer, "its permission was revoked")
+
+
+def _close_producer(session: "Session", slot: "ProducerSlot") -> None:
+    slot.topic.tasks.start(slot.topic.producers.remove(slot.producer), "producer not permitted")
+    session.close_producer(slot.producer, "its permission was revoked")

@@ -1,0 +1,22 @@
+"""That nobody puts anything into a transaction that another role began."""
+
+from typing import TYPE_CHECKING
+
+from pybroker.errors import AuthorizationError
+from pybroker.names import TxnId
+
+if TYPE_CHECKING:
+    from pybroker.server.session import Session
+
+
+def check_owner(session: "Session", txn_id: TxnId) -> None:
+    """Raises AuthorizationError."""
+    principal = session.principal
+    coordinator = session.services.coordinators.serving(txn_id.most)
+    if principal is None or coordinator is None:
+        return
+    transaction = coordinator.metadata(txn_id)
+    if transaction is not None and transaction.owner not in (None, principal):
+        raise AuthorizationError(
+            f"Transaction {txn_id} belongs to another principal than {principal!r}"
+        )

@@ -1,0 +1,78 @@
+"""What was granted, in the metadata: changes at once, and namespaces that go meanwhile."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from managed_ledger.storage.memory import MemoryBackend
+from pybroker.broker.permissions import Permissions
+from pybroker.broker.tenants import NotFound, Tenants
+from pybroker.config import BrokerConfig
+
+NAMESPACE = "public/granted"
+
+
+class World:
+    def __init__(self, backend: MemoryBackend) -> None:
+        self.tenants = Tenants(backend.metadata, BrokerConfig())
+        self.permissions = Permissions(backend.metadata, self.tenants)
+
+
+def run(scenario: Callable[[World], Awaitable[None]]) -> None:
+    async def scene() -> None:
+        backend = MemoryBackend()
+        await backend.open()
+        world = World(backend)
+        await world.tenants.create_namespace(NAMESPACE, {})
+        await scenario(world)
+        await backend.close()
+
+    asyncio.run(scene())
+
+
+def test_changes_at_once_are_all_kept() -> None:
+    async def scenario(world: World) -> None:
+        roles = [f"role-{number}" for number in range(20)]
+        await asyncio.gather(*(world.permissions.grant(NAMESPACE, r, ["produce"]) for r in roles))
+        assert sorted(world.permissions.grants(NAMESPACE).namespace) == sorted(roles)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("granted_before", [False, True])
+@pytest.mark.parametrize("late", [False, True])
+def test_who_gets_a_namespaces_name_does_not_inherit_its_grants(
+    granted_before: bool, late: bool
+) -> None:
+    async def scenario(world: World) -> None:
+        if granted_before:
+            await world.permissions.grant(NAMESPACE, "bob", ["consume"])
+        going = world.tenants.delete_namespace(NAMESPACE)
+        granting = world.permissions.grant(NAMESPACE, "alice", ["produce"])
+        both = (granting, going) if late else (going, granting)
+        await asyncio.gather(*both, return_exceptions=True)
+        await world.tenants.create_namespace(NAMESPACE, {})
+        assert not world.permissions.grants(NAMESPACE).namespace
+
+    run(scenario)
+
+
+def test_what_does_not_exist_grants_nothing_and_takes_no_grants() -> None:
+    async def scenario(world: World) -> None:
+        assert not world.permissions.grants("nobody/nowhere").namespace
+        assert not world.permissions.tenant_admins("nobody")
+        with pytest.raises(NotFound):
+            await world.permissions.grant("public/none", "alice", ["produce"])
+
+    run(scenario)
+
+
+def test_a_changed_policy_of_the_namespace_is_seen() -> None:
+    async def scenario(world: World) -> None:
+        assert not world.permissions.grants(NAMESPACE).prefix_mode
+        assert world.permissions.grants(NAMESPACE) is world.permissions.grants(NAMESPACE)
+        await world.permissions.set_subscription_roles(NAMESPACE, "s", ["b", "a", "a"])
+        assert world.permissions.grants(NAMESPACE).subscriptions == {"s": ["a", "b"]}
+
+    run(scenario)

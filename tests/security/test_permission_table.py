@@ -1,0 +1,201 @@
+"""Both surfaces, walked over: every command and every route has its row, and who lacks what the row
+asks for gets the refusal and nothing else, the same for things that exist and for others.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import MagicMock
+
+import httpx
+import pytest
+from credentials import TOKEN_SETTINGS, bearer, token
+from raw_client import RawClient
+
+import pybroker.testing
+from pybroker.admin.application import AREAS
+from pybroker.admin.permitted import declared_methods, plain_path
+from pybroker.security.authorization import Need
+from pybroker.security.permissions import COMMANDS, ROUTES, route_need
+from pybroker.server.handlers import HANDLERS
+from pybroker.testing import RunningBroker
+from pybroker.wire import pulsar_api_pb2 as pb
+
+_T = pb.BaseCommand
+HERE, GONE = "persistent://public/default/here", "persistent://nobody/nowhere/gone"
+FORBIDDEN = 4  # ServerError.AuthorizationError
+FREE = (Need.NOTHING, Need.LOGIN, Need.OWN)
+SETTINGS: dict[str, Any] = TOKEN_SETTINGS | {
+    "authorization_enabled": True,
+    "super_user_roles": ("admin",),
+}
+DECLARED = [
+    (method, plain_path(route.path))
+    for area in AREAS
+    for route in area(MagicMock()).routes()
+    for method in sorted(declared_methods(route))
+]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RunningBroker]:
+    with pybroker.testing.broker(http=True, **SETTINGS) as running:
+        url = f"{running.admin_url}/admin/v2/persistent/public/default/here"
+        assert httpx.put(url, headers=bearer("admin")).status_code == 204
+        assert httpx.put(url + "/subscription/s", headers=bearer("admin")).status_code == 204
+        yield running
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[httpx.Client]:
+    with httpx.Client() as client:
+        yield client
+
+
+# -- the table is whole
+
+
+def test_every_command_has_a_row_and_no_other_thing() -> None:
+    assert set(COMMANDS) == set(HANDLERS) | {_T.SEND}
+
+
+@pytest.mark.parametrize(("method", "path"), DECLARED, ids=map(" ".join, DECLARED))
+def test_every_route_has_a_row(method: str, path: str) -> None:
+    need = route_need(method, path)
+    parts = {
+        Need.TENANT_ADMIN: "{tenant}",
+        Need.USE_NAMESPACE: "{namespace}",
+        Need.LOOKUP: "{topic}",
+        Need.PRODUCE: "{topic}",
+        Need.CONSUME: "{namespace}",
+    }
+    assert parts.get(need, "") in path
+
+
+def test_a_route_without_a_row_is_an_error() -> None:
+    with pytest.raises(LookupError, match=r"permissions\.py"):
+        route_need("GET", "/admin/v2/something-new")
+
+
+def test_no_row_is_open_but_the_metrics() -> None:
+    assert {row.path for row in ROUTES if row.need is Need.NOTHING} == {"/metrics", "/metrics/"}
+
+
+# -- commands
+
+
+def body_of(kind: int, topic: str) -> tuple[str, Any]:
+    """A command that would do something, about `topic`."""
+    field = HANDLERS[kind].field
+    body = getattr(pb.BaseCommand(), field).__class__()
+    known = {
+        "topic": topic,
+        "subscription": "s",
+        "namespace": topic.removeprefix("persistent://").rpartition("/")[0],
+        "partitions": [topic],
+        "subType": pb.CommandSubscribe.Shared,
+        "txn_action": pb.COMMIT,
+        "mode": pb.CommandGetTopicsOfNamespace.ALL,
+        "watcher_id": 1,
+        "producer_id": 1,
+        "consumer_id": 1,
+        "request_id": 1,
+        "topics_pattern": ".*",
+    }
+    for name, value in known.items():
+        described = body.DESCRIPTOR.fields_by_name.get(name)
+        if described is None:
+            continue
+        if isinstance(value, list):
+            getattr(body, name).extend(value)
+        elif described.message_type is None:
+            setattr(body, name, value)
+    if kind == _T.ADD_SUBSCRIPTION_TO_TXN:
+        body.subscription.add(topic=topic, subscription="s")
+    if kind == _T.END_TXN_ON_SUBSCRIPTION:
+        body.subscription.topic, body.subscription.subscription = topic, "s"
+    if kind == _T.GET_OR_CREATE_SCHEMA:
+        schema = pb.Schema(name="n", schema_data=b"", type=pb.Schema.String)
+        body.schema.CopyFrom(schema)
+    return field, body
+
+
+def answer(client: RawClient, kind: int, topic: str) -> tuple[int, str]:
+    """Of a refused command: the code and the text, whichever its answer's fields are."""
+    found = client.request(kind, *body_of(kind, topic))
+    for code, text in (("error", "message"), ("error_code", "error_message")):
+        if code in found.DESCRIPTOR.fields_by_name and found.HasField(code):
+            return getattr(found, code), getattr(found, text)
+    return -1, str(found)
+
+
+GUARDED = [kind for kind, row in COMMANDS.items() if row.need not in FREE]
+
+
+@pytest.mark.parametrize("kind", GUARDED, ids=lambda kind: HANDLERS[kind].field)
+def test_a_role_without_the_permission_gets_the_refusal_only(
+    broker: RunningBroker, kind: int
+) -> None:
+    fields = {"auth_method_name": "token", "auth_data": token("mallory").encode()}
+    with RawClient(broker.service_url, **fields) as client:
+        refusals = [answer(client, kind, topic) for topic in (HERE, GONE)]
+    assert [code for code, _ in refusals] == [FORBIDDEN] * 2
+    here, gone = (text for _, text in refusals)
+    for name in ("persistent://public/default/here", "public/default"):
+        here = here.replace(name, "X")
+    for name in ("persistent://nobody/nowhere/gone", "nobody/nowhere"):
+        gone = gone.replace(name, "X")
+    assert here == gone
+    assert here.startswith("Client is not authorized to ")
+
+
+@pytest.mark.parametrize("kind", GUARDED, ids=lambda kind: HANDLERS[kind].field)
+def test_a_superuser_is_never_refused(broker: RunningBroker, kind: int) -> None:
+    fields = {"auth_method_name": "token", "auth_data": token("admin").encode()}
+    with RawClient(broker.service_url, **fields) as client:
+        code, text = answer(client, kind, HERE)
+    assert code != FORBIDDEN, text
+
+
+def test_every_command_is_at_the_gate_that_its_row_asks_for(broker: RunningBroker) -> None:
+    async def look(running: Any) -> Any:
+        return running.server._services.handlers
+
+    handlers = broker.call(look)
+    plain = {kind for kind in HANDLERS if handlers[kind] is HANDLERS[kind]}
+    assert plain == set(HANDLERS) - set(GUARDED) - {_T.ACK}
+
+
+# -- routes
+
+
+def filled(path: str, tenant: str, namespace: str, topic: str) -> str:
+    names = {"domain": "persistent", "tenant": tenant, "namespace": namespace, "topic": topic}
+    names |= {"subscription": "s", "role": "r", "cluster": "standalone"}
+    names["bundle"] = "0x00000000_0xffffffff"
+    for part in path.split("/"):
+        if part.startswith("{"):
+            path = path.replace(part, names.get(part.strip("{}"), "1"), 1)
+    return path
+
+
+@pytest.mark.parametrize(("method", "path"), DECLARED, ids=map(" ".join, DECLARED))
+def test_a_route_refuses_whoever_its_row_does_not_name(
+    broker: RunningBroker, http: httpx.Client, method: str, path: str
+) -> None:
+    here = broker.admin_url + filled(path, "public", "default", "here")
+    gone = broker.admin_url + filled(path, "nobody", "nowhere", "gone")
+    need = route_need(method, path)
+    if need is Need.NOTHING:
+        assert http.request(method, here).status_code == 200
+        return
+    assert http.request(method, here).status_code == 401
+    if need is Need.LOGIN:
+        return
+    answers = [http.request(method, url, headers=bearer("mallory")) for url in (here, gone)]
+    assert [answer.status_code for answer in answers] == [403, 403]
+    texts = [answer.json()["reason"] for answer in answers]
+    for name in ("persistent://public/default/here", "public/default", "public"):
+        texts[0] = texts[0].replace(f"on {name} ", "on X ")
+    for name in ("persistent://nobody/nowhere/gone", "nobody/nowhere", "nobody"):
+        texts[1] = texts[1].replace(f"on {name} ", "on X ")
+    assert texts[0] == texts[1]

@@ -1,0 +1,421 @@
+"""What roles may, through clients: granted, revoked, by topic and subscription, in transactions."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pulsar
+import pytest
+from credentials import TOKEN_SETTINGS, bearer, token
+from raw_client import RawClient
+
+import pybroker.testing
+from pybroker.client import AuthenticationToken, Client
+from pybroker.client.errors import PulsarException
+from pybroker.errors import AuthorizationError
+from pybroker.names import TxnId
+from pybroker.security.authorization import ACTIONS
+from pybroker.testing import RunningBroker
+from pybroker.wire import pulsar_api_pb2 as pb
+
+_T = pb.BaseCommand
+FORBIDDEN = 4
+SETTINGS: dict[str, Any] = TOKEN_SETTINGS | {
+    "authorization_enabled": True,
+    "super_user_roles": ("admin",),
+    "proxy_roles": ("proxy",),
+}
+_numbers = itertools.count(1)
+_http = httpx.Client()
+
+
+class World:
+    """A namespace of its own, whose tenant's admin is `boss`."""
+
+    def __init__(self, broker: RunningBroker) -> None:
+        self.broker = broker
+        self.http = _http
+        self.tenant = f"tenant-{next(_numbers)}"
+        self.namespace = f"{self.tenant}/ns"
+        self.topic = f"persistent://{self.namespace}/t"
+        self.admin("PUT", f"tenants/{self.tenant}", {"adminRoles": ["boss"]}, by="admin")
+        self.admin("PUT", f"namespaces/{self.namespace}", {})
+
+    def ask(self, method: str, path: str, body: Any = None, by: str = "boss") -> httpx.Response:
+        url = f"{self.broker.admin_url}/admin/v2/{path}"
+        return self.http.request(method, url, json=body, headers=bearer(by))
+
+    def admin(self, method: str, path: str, body: Any = None, by: str = "boss") -> Any:
+        answer = self.ask(method, path, body, by)
+        assert answer.status_code in (200, 204), answer.text
+        return answer.json() if answer.content else None
+
+    def grant(self, role: str, *actions: str) -> None:
+        self.admin("POST", f"namespaces/{self.namespace}/permissions/{role}", list(actions))
+
+    def revoke(self, role: str) -> None:
+        self.admin("DELETE", f"namespaces/{self.namespace}/permissions/{role}")
+
+    def on_topic(self, path: str = "", topic: str = "t") -> str:
+        return f"persistent/{self.namespace}/{topic}{path}"
+
+    def client(self, role: str, **options: Any) -> Client:
+        who = AuthenticationToken(token(role))
+        return Client(self.broker.service_url, authentication=who, **options)
+
+    def raw(self, role: str, **fields: Any) -> RawClient:
+        fields |= {"auth_method_name": "token", "auth_data": token(role).encode()}
+        return RawClient(self.broker.service_url, **fields)
+
+    def may_produce(self, role: str, topic: str | None = None) -> bool:
+        body = pb.CommandProducer(topic=topic or self.topic, producer_id=1)
+        return self._allowed(role, _T.PRODUCER, "producer", body)
+
+    def may_consume(self, role: str, subscription: str = "s", topic: str | None = None) -> bool:
+        body = pb.CommandSubscribe(
+            topic=topic or self.topic,
+            subscription=subscription,
+            subType=pb.CommandSubscribe.Shared,
+            consumer_id=1,
+        )
+        return self._allowed(role, _T.SUBSCRIBE, "subscribe", body)
+
+    def _allowed(self, role: str, kind: Any, field: str, body: Any) -> bool:
+        with self.raw(role) as client:
+            found = client.request(kind, field, body)
+        refused = isinstance(found, pb.CommandError)
+        assert not refused or found.error == FORBIDDEN, found
+        return not refused
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RunningBroker]:
+    with pybroker.testing.broker(http=True, **SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def world(broker: RunningBroker) -> World:
+    return World(broker)
+
+
+# -- grants
+
+
+def test_nobody_may_anything_before_it_is_granted(world: World) -> None:
+    assert not world.may_produce("alice")
+    assert not world.may_consume("alice")
+
+
+def test_each_action_allows_what_it_says(world: World) -> None:
+    world.grant("writer", "produce")
+    world.grant("reader", "consume")
+    assert (world.may_produce("writer"), world.may_consume("writer")) == (True, False)
+    assert (world.may_produce("reader"), world.may_consume("reader")) == (False, True)
+
+
+def test_a_superuser_and_the_tenants_admin_need_no_grant(world: World) -> None:
+    for role in ("admin", "boss"):
+        assert world.may_produce(role)
+        assert world.may_consume(role)
+
+
+def test_another_tenants_admin_may_nothing(world: World, broker: RunningBroker) -> None:
+    other = World(broker)
+    world.admin("POST", f"tenants/{other.tenant}", {"adminRoles": ["other-boss"]}, by="admin")
+    assert not world.may_produce("other-boss")
+    path = f"namespaces/{world.namespace}/permissions"
+    assert world.ask("GET", path, by="other-boss").status_code == 403
+
+
+def test_permissions_have_apaches_shapes(world: World) -> None:
+    world.grant("alice", *ACTIONS)
+    world.grant("bob", "consume", "consume")
+    path = f"namespaces/{world.namespace}/permissions"
+    assert world.admin("GET", path) == {"alice": list(ACTIONS), "bob": ["consume"]}
+    world.revoke("alice")
+    world.revoke("alice")
+    assert world.admin("GET", path) == {"bob": ["consume"]}
+    assert world.admin("GET", f"namespaces/{world.namespace}")["auth_policies"] == {
+        "namespace_auth": {"bob": ["consume"]},
+        "destination_auth": {},
+        "subscription_auth_roles": {},
+    }
+
+
+@pytest.mark.parametrize("body", [["fly"], "produce", {"produce": 1}, [1], None, 7], ids=repr)
+def test_what_is_no_action_is_refused(world: World, body: Any) -> None:
+    path = f"namespaces/{world.namespace}/permissions/alice"
+    assert world.ask("POST", path, body).status_code == 400
+
+
+def test_permissions_survive_a_restart_and_end_with_the_namespace() -> None:
+    with pybroker.testing.broker(http=True, **SETTINGS) as running:
+        world = World(running)
+        world.grant("alice", "produce")
+        running.kill_and_restart()
+        assert world.may_produce("alice")
+        world.admin("DELETE", f"namespaces/{world.namespace}?force=true")
+        world.admin("PUT", f"namespaces/{world.namespace}", {})
+        assert not world.may_produce("alice")
+
+
+def test_a_grant_without_authorization_is_not_implemented() -> None:
+    with pybroker.testing.broker(http=True) as running:
+        url = f"{running.admin_url}/admin/v2/namespaces/public/default/permissions"
+        assert httpx.post(url + "/alice", json=["produce"]).status_code == 501
+        assert httpx.get(url).json() == {}
+
+
+# -- topics
+
+
+def test_a_grant_on_a_topic_is_for_that_topic(world: World) -> None:
+    path = world.on_topic("/permissions/alice")
+    world.admin("POST", path, ["produce"])
+    assert world.may_produce("alice")
+    assert not world.may_produce("alice", world.topic + "2")
+    assert world.admin("GET", world.on_topic("/permissions")) == {"alice": ["produce"]}
+    world.admin("DELETE", path)
+    assert not world.may_produce("alice")
+    assert world.ask("DELETE", path).status_code == 412
+
+
+def test_a_grant_on_a_topic_ends_with_the_topic(world: World) -> None:
+    for kind, size in (("", None), ("/partitions", 2)):
+        path = world.on_topic(kind)
+        world.admin("PUT", path, size)
+        world.admin("POST", world.on_topic("/permissions/alice"), ["produce"])
+        world.admin("DELETE", path)
+        world.admin("PUT", path, size)
+        assert world.admin("GET", world.on_topic("/permissions")) == {}
+        world.admin("DELETE", path)
+
+
+def test_a_grant_on_a_partitioned_topic_is_for_its_partitions(world: World) -> None:
+    world.admin("PUT", world.on_topic("/partitions", "p"), 2)
+    world.admin("POST", world.on_topic("/permissions/alice", "p"), ["produce"])
+    assert world.may_produce("alice", f"persistent://{world.namespace}/p-partition-1")
+
+
+def test_topic_and_namespace_are_shown_together(world: World) -> None:
+    world.grant("alice", "consume")
+    world.admin("POST", world.on_topic("/permissions/alice"), ["produce"])
+    shown = world.admin("GET", world.on_topic("/permissions"))
+    assert shown == {"alice": ["consume", "produce"]}
+
+
+def test_many_topics_are_granted_together_or_not_at_all(world: World) -> None:
+    mine = {"topic": world.topic, "role": "alice", "actions": ["produce"]}
+    foreign = mine | {"topic": "persistent://public/default/t"}
+    path = "namespaces/grantPermissionsOnTopics"
+    assert world.ask("POST", path, [mine, foreign]).status_code == 403
+    assert not world.may_produce("alice")
+    world.admin("POST", path, [mine])
+    assert world.may_produce("alice")
+    world.admin("POST", "namespaces/revokePermissionsOnTopics", [mine])
+    assert not world.may_produce("alice")
+
+
+# -- subscriptions
+
+
+def test_a_subscription_that_names_roles_is_theirs(world: World) -> None:
+    world.grant("alice", "consume")
+    world.grant("bob", "consume")
+    path = f"namespaces/{world.namespace}/permissions"
+    world.admin("POST", f"{path}/subscription/s", ["alice"])
+    assert world.admin("GET", f"{path}/subscription") == {"s": ["alice"]}
+    assert world.may_consume("alice")
+    assert not world.may_consume("bob")
+    assert world.may_consume("bob", "other")
+    for route in ("subscription/s/skip_all", "subscription/s/resetcursor/0"):
+        answer = world.ask("POST", world.on_topic(f"/{route}"), by="bob")
+        assert answer.status_code == 403
+    world.admin("DELETE", f"{path}/s/alice")
+    assert world.may_consume("bob")
+
+
+def test_subscriptions_begin_with_the_roles_name_where_that_is_the_mode(world: World) -> None:
+    world.grant("alice", "consume")
+    world.admin("POST", f"namespaces/{world.namespace}/subscriptionAuthMode", "Prefix")
+    assert world.may_consume("alice", "alice-1")
+    assert not world.may_consume("alice", "other")
+    world.admin("POST", f"namespaces/{world.namespace}/subscriptionAuthMode", "None")
+    assert world.may_consume("alice", "other")
+
+
+def test_every_subscription_of_a_namespace_is_its_admins_business(world: World) -> None:
+    """A role that may not touch a subscription must not reach it by "all of them"."""
+    world.grant("bob", "consume")
+    for path in (
+        f"namespaces/{world.namespace}/clearBacklog",
+        world.on_topic("/all_subscription/expireMessages/1"),
+    ):
+        assert world.ask("POST", path, by="bob").status_code == 403
+
+
+# -- revoked while connected
+
+
+def test_a_producer_whose_permission_is_revoked_is_closed(world: World) -> None:
+    world.grant("alice", "produce")
+    with world.client("alice", operation_timeout_seconds=1) as client:
+        producer = client.create_producer(world.topic)
+        producer.send(b"x")
+        world.revoke("alice")
+        with pytest.raises(PulsarException):
+            producer.send(b"y")
+    assert messages(world) == [b"x"]
+
+
+def messages(world: World) -> list[bytes]:
+    with world.client("boss") as client:
+        reader = client.create_reader(world.topic, pybroker.client.MessageId.earliest)
+        found = []
+        while reader.has_message_available():
+            found.append(reader.read_next(5000).data())
+        return found
+
+
+def test_when_a_revocation_is_answered_nothing_more_is_taken(world: World) -> None:
+    world.grant("alice", "produce", "consume")
+    with world.raw("alice") as client:
+        made = pb.CommandProducer(topic=world.topic, producer_id=1)
+        client.request(_T.PRODUCER, "producer", made)
+        subscribe = pb.CommandSubscribe(
+            topic=world.topic, subscription="s", subType=pb.CommandSubscribe.Shared, consumer_id=2
+        )
+        client.request(_T.SUBSCRIBE, "subscribe", subscribe)
+        world.grant("alice", "consume")
+        assert client.kinds_before_pong() == [_T.CLOSE_PRODUCER]
+        world.admin("POST", f"namespaces/{world.namespace}/permissions/subscription/s", ["bob"])
+        assert client.kinds_before_pong() == [_T.CLOSE_CONSUMER]
+
+
+def test_an_admin_who_is_one_no_longer_is_closed(world: World) -> None:
+    with world.raw("boss") as client:
+        made = pb.CommandProducer(topic=world.topic, producer_id=1)
+        client.request(_T.PRODUCER, "producer", made)
+        world.admin("POST", f"tenants/{world.tenant}", {"adminRoles": []}, by="admin")
+        assert client.kinds_before_pong() == [_T.CLOSE_PRODUCER]
+
+
+def test_the_official_client_is_told_what_it_may_not(world: World) -> None:
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    who = pulsar.AuthenticationToken(token("alice"))
+    client = pulsar.Client(world.broker.service_url, authentication=who, logger=quiet)
+    with pytest.raises(pulsar.AuthorizationError):
+        client.create_producer(world.topic)
+    world.grant("alice", "produce")
+    producer = client.create_producer(world.topic)
+    producer.send(b"x")
+    with pytest.raises(pulsar.AuthorizationError):
+        client.subscribe(world.topic, "s")
+    client.close()
+
+
+# -- proxies
+
+
+def test_behind_a_proxy_both_must_be_permitted(world: World) -> None:
+    def may(original: str) -> bool:
+        with world.raw("proxy", original_principal=original) as client:
+            body = pb.CommandProducer(topic=world.topic, producer_id=1)
+            found = client.request(_T.PRODUCER, "producer", body)
+            return isinstance(found, pb.CommandProducerSuccess)
+
+    world.grant("alice", "produce")
+    assert not may("alice")
+    world.grant("proxy", "produce")
+    assert may("alice")
+    assert not may("bob")
+
+
+# -- transactions
+
+
+@pytest.fixture
+def txn(world: World) -> Iterator[tuple[RawClient, TxnId]]:
+    world.grant("alice", "produce", "consume")
+    world.grant("bob", "produce", "consume")
+    with world.raw("alice") as client:
+        yield client, client.new_txn()
+
+
+def test_only_the_owner_or_a_superuser_changes_a_transaction(
+    world: World, txn: tuple[RawClient, TxnId]
+) -> None:
+    _, txn_id = txn
+    with world.raw("bob") as bob, world.raw("boss") as boss, world.raw("admin") as admin:
+        for other in (bob, boss):
+            assert other.add_partition(txn_id, world.topic).HasField("error")
+            assert other.add_subscription(txn_id, world.topic, "s").HasField("error")
+            assert other.end(txn_id, commit=True).HasField("error")
+        assert not admin.end(txn_id, commit=False).HasField("error")
+
+
+def test_each_participant_needs_its_permission(
+    world: World, txn: tuple[RawClient, TxnId], broker: RunningBroker
+) -> None:
+    alice, txn_id = txn
+    other = World(broker)
+    assert alice.add_partition(txn_id, other.topic).error == FORBIDDEN
+    assert alice.add_subscription(txn_id, other.topic, "s").error == FORBIDDEN
+    assert not alice.end(txn_id, commit=True).HasField("error")
+
+
+def test_nobody_sends_or_acknowledges_in_anothers_transaction(
+    world: World, txn: tuple[RawClient, TxnId]
+) -> None:
+    alice, txn_id = txn
+    with world.client("alice", enable_transaction=True) as client:
+        client.create_producer(world.topic).send(b"before")
+    assert not alice.add_partition(txn_id, world.topic).HasField("error")
+    with world.client("bob", enable_transaction=True) as bob:
+        producer = bob.create_producer(world.topic)
+        foreign = bob.attach_transaction(txn_id)
+        with pytest.raises((AuthorizationError, PulsarException)):
+            producer.send(b"smuggled", txn=foreign)
+    assert not alice.end(txn_id, commit=True).HasField("error")
+    assert messages(world) == [b"before"]
+
+
+def test_an_acknowledgement_in_anothers_transaction_is_refused(
+    world: World, txn: tuple[RawClient, TxnId]
+) -> None:
+    _, txn_id = txn
+    with world.raw("bob") as bob:
+        subscribe = pb.CommandSubscribe(
+            topic=world.topic, subscription="s", subType=pb.CommandSubscribe.Shared, consumer_id=2
+        )
+        bob.request(_T.SUBSCRIBE, "subscribe", subscribe)
+        body = pb.CommandAck(
+            consumer_id=2,
+            ack_type=pb.CommandAck.Individual,
+            txnid_most_bits=txn_id.most,
+            txnid_least_bits=txn_id.least,
+        )
+        body.message_id.add(ledgerId=0, entryId=0)
+        assert bob.request(_T.ACK, "ack", body).error == FORBIDDEN
+
+
+# -- wildcards
+
+
+def test_wildcards_match_roles_where_they_are_allowed() -> None:
+    settings = SETTINGS | {"authorization_allow_wildcards_matching": True}
+    with pybroker.testing.broker(http=True, **settings) as running:
+        world = World(running)
+        world.grant("app-*", "produce")
+        world.grant("*.prod", "consume")
+        assert world.may_produce("app-1")
+        assert not world.may_produce("other-app-1")
+        assert world.may_consume("x.prod")
+        assert not world.may_consume("x.prod.not")
+
+
+def test_without_wildcards_a_star_is_a_name(world: World) -> None:
+    world.grant("app-*", "produce")
+    assert not world.may_produce("app-1")
