@@ -27,6 +27,7 @@ from pybroker.broker.tenants import Tenants
 from pybroker.broker.topics import Topics
 from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.config import BrokerConfig
+from pybroker.listeners import BadListeners, parse_listeners
 from pybroker.names import COORDINATOR_ASSIGN
 from pybroker.runtime import Clock, SystemClock
 from pybroker.security.authentication import authentication_of
@@ -78,6 +79,10 @@ class Broker:
         self.coordinators = Coordinators(ledgers, metadata, clock, config)
         tenants = Tenants(metadata, config)
         self.topics = Topics(ledgers, metadata, tenants, self.coordinators, clock, config)
+        # Raises BadListeners.
+        self._listeners = parse_listeners(
+            config.advertised_listeners, config.internal_listener_name
+        )
         # Raises KeyFailure: with credentials that cannot be checked nobody is served.
         self.authentication = authentication_of(config, clock)
         self.permissions = Permissions(metadata, tenants)
@@ -92,6 +97,7 @@ class Broker:
             coordinators=self.coordinators,
             clock=clock,
             config=config,
+            listeners=self._listeners,
             budget=PublishBudget(config.max_pending_publish_bytes),
             frames=FrameBudget(config.max_pending_frame_bytes),
             outboxes=Outboxes(config.max_pending_delivery_bytes),
@@ -170,6 +176,7 @@ class Broker:
             service_url=self.service_url,
             admin_url=url,
             connections=lambda: len(self.server.sessions),
+            listeners=self._listeners,
             loop_lag_s=lag.worst_s,
         )
         self._http = HttpServer(create_app(services))
@@ -261,14 +268,14 @@ async def standalone(
         listener.close()
         if web is not None:
             web.close()
-        if isinstance(error, ManagedLedgerError | OSError | KeyFailure):
+        if isinstance(error, ManagedLedgerError | OSError | KeyFailure | BadListeners):
             raise StartFailed(_way_out(error)) from error
         raise
     return broker
 
 
-def _way_out(error: ManagedLedgerError | OSError | KeyFailure) -> str:
-    if isinstance(error, ManagedLedgerError | KeyFailure):
+def _way_out(error: ManagedLedgerError | OSError | KeyFailure | BadListeners) -> str:
+    if not isinstance(error, OSError):
         return str(error)  # says it itself
     if error.errno == errno.EADDRINUSE:
         return f"{error}: another process began to listen there just now; try again"

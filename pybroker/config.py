@@ -12,6 +12,8 @@ class BrokerConfig:
     broker_service_port: int = 6650  # 0: any free one
     web_service_port: int = 8080  # 0: any free one
     advertised_address: str = ""  # empty: where clients reach it; localhost on 127.0.0.1
+    advertised_listeners: str = ""  # name:pulsar://host:port, by commas; empty: none by name
+    internal_listener_name: str = ""  # empty: the first of them
     journal_sync_data: bool = True  # False: receipts do not wait for the disk
     # limits
     max_message_size: int = 5 * 1024 * 1024  # bytes

@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from pybroker.admin.routing import route, topic_of
 from pybroker.admin.services import AdminServices
+from pybroker.listeners import Listener
 
 _TOPIC = "{domain:domain}/{tenant:segment}/{namespace:segment}/{topic:segment}"
 
@@ -29,6 +30,9 @@ class LookupRoutes:
     async def topic(self, request: Request) -> dict[str, Any]:
         services = self._services
         services.topics.tenants.check_namespace(topic_of(request).namespace_name)
+        listener = services.listeners.named(_wanted_listener(request))
+        if listener is not None:
+            return _of_listener(listener, services, request)
         broker_url = _as_reached(services.service_url, request)
         return {
             "brokerUrl": broker_url,
@@ -36,6 +40,22 @@ class LookupRoutes:
             "nativeUrl": broker_url,
             "brokerUrlSsl": "",
         }
+
+
+def _wanted_listener(request: Request) -> str:
+    asked: str = request.query_params.get("listenerName", "")
+    return asked or request.headers.get("X-Pulsar-ListenerName", "")
+
+
+def _of_listener(listener: Listener, services: AdminServices, request: Request) -> dict[str, Any]:
+    return {
+        "brokerUrl": listener.broker_url,
+        "brokerUrlTls": listener.broker_url_tls,
+        "httpUrl": listener.http_url or _as_reached(services.admin_url, request),
+        "httpUrlTls": listener.http_url_tls,
+        "nativeUrl": listener.broker_url,
+        "brokerUrlSsl": listener.broker_url_tls,
+    }
 
 
 def _as_reached(url: str, request: Request) -> str:

@@ -1,7 +1,7 @@
 """What the admin routes work with; the composition root fills it in."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from managed_ledger.factory import ManagedLedgerFactory
@@ -11,6 +11,7 @@ from pybroker.broker.permissions import Permissions
 from pybroker.broker.records import Records
 from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
+from pybroker.listeners import Listeners
 from pybroker.runtime import Clock
 from pybroker.security.authentication import Authentication
 from pybroker.security.authorization import Authorizer
@@ -34,6 +35,7 @@ class AdminServices:
     service_url: str  # pulsar://host:port, as clients reach it
     admin_url: str  # http://host:port
     connections: Callable[[], int]  # how many clients are connected
+    listeners: Listeners = field(default_factory=Listeners)
     # The longest that the event loop was held up, in seconds, since this was last asked.
     loop_lag_s: Callable[[], float] = lambda: 0.0
     authentication: Authentication | None = None  # None: nobody is asked who it is

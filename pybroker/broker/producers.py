@@ -53,6 +53,7 @@ class Producer:
     access_mode: AccessMode = AccessMode.SHARED
     epoch: int = 0  # counts the client's reconnects of this producer
     user_provided_name: bool = True
+    encrypts: bool = False
     topic_epoch: int | None = None
     address: str = ""
     client_version: str = ""
@@ -217,6 +218,10 @@ class Producers:
 
     def _fence(self, producer: Producer, reason: str) -> None:
         self._drop(producer, ProducerFenced(f"{self._topic}: {reason}"))
+
+    def send_away(self, producer: Producer, reason: PulsarError) -> None:
+        """It may not stay."""
+        self._drop(producer, reason)
 
     def _drop(self, producer: Producer, error: PulsarError) -> None:
         self._forget(producer)

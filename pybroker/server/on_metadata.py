@@ -7,7 +7,6 @@ from pybroker.broker.schemas.registry import version_bytes
 from pybroker.errors import (
     NotAllowed,
     PulsarError,
-    ServiceNotReady,
     TopicNotFound,
 )
 from pybroker.names import TopicName
@@ -25,14 +24,13 @@ _TYPE = pb.BaseCommand
 
 async def lookup(session: "Session", command: pb.CommandLookupTopic) -> None:
     name = TopicName.parse(command.topic)
-    listener = command.advertised_listener_name
-    if listener:
-        raise ServiceNotReady(f"the broker do not have {listener} listener")
+    listener = session.services.listeners.named(command.advertised_listener_name)
     session.services.topics.tenants.check_namespace(name.namespace_name)
     answer = pb.CommandLookupTopicResponse(
         request_id=command.request_id,
         response=pb.CommandLookupTopicResponse.Connect,
-        brokerServiceUrl=session.broker_url,
+        brokerServiceUrl=session.broker_url if listener is None else listener.broker_url,
+        brokerServiceUrlTls="" if listener is None else listener.broker_url_tls,
         authoritative=True,
         proxy_through_service_url=False,
     )

@@ -84,6 +84,7 @@ def _new_producer(session: "Session", command: pb.CommandProducer) -> Producer:
         access_mode=AccessMode(command.producer_access_mode),
         epoch=command.epoch,
         user_provided_name=command.user_provided_producer_name,
+        encrypts=command.encrypted,
         topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         address=session.peer,
         client_version=session.client_version,

@@ -8,6 +8,7 @@ from typing import Final
 from pybroker.broker.topic_lists.lists import TopicList
 from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
+from pybroker.listeners import Listeners
 from pybroker.runtime import Clock
 from pybroker.security.authentication import Authentication
 from pybroker.security.identity import Identity
@@ -37,6 +38,7 @@ class Services:
     outboxes: Outboxes
     authentication: Authentication | None = None  # None: everybody may do everything
     handlers: Mapping[int, Handler] = field(default_factory=lambda: HANDLERS)
+    listeners: Listeners = field(default_factory=Listeners)
     boot: int = 0  # of this storage: how often a broker has started on it before
     connection_numbers: Iterator[int] = field(default_factory=itertools.count)
     name_numbers: Iterator[int] = field(default_factory=itertools.count)

@@ -122,6 +122,13 @@ def deliver_at_ms(entry: bytes) -> int | None:
     return metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None
 
 
+def is_encrypted(entry: bytes) -> bool:
+    try:
+        return len(parse_metadata(entry).encryption_keys) > 0
+    except BadEntry:
+        return False
+
+
 def last_batch_index(entry: bytes) -> int:
     """-1 for an entry that is no batch."""
     try:

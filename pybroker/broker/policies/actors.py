@@ -7,6 +7,7 @@ What is asked when somebody comes (how many there may be, of which types) is ask
 from managed_ledger.housekeeper import Housekeeper
 from pybroker.broker.compaction.compacting import CompactedTopics
 from pybroker.broker.policies.dispatch_rate import DispatchRates
+from pybroker.broker.policies.encryption import EncryptedProducers
 from pybroker.broker.policies.following import Actor
 from pybroker.broker.policies.gate import Gates
 from pybroker.broker.policies.retention import KeptMessages
@@ -30,4 +31,11 @@ class Subscriptions:
 
 
 def acting(housekeeper: Housekeeper, clock: Clock) -> tuple[Actor, ...]:
-    return (KeptMessages(), CompactedTopics(), Gates(), SubscribeLimits(), Subscriptions())
+    return (
+        KeptMessages(),
+        CompactedTopics(),
+        Gates(),
+        EncryptedProducers(),
+        SubscribeLimits(),
+        Subscriptions(),
+    )

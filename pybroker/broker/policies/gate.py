@@ -1,4 +1,4 @@
-"""What a topic asks of messages before it takes them: their size, their delay, their rate.
+"""What a topic asks of messages before it takes them: size, delay, rate, that they are encrypted.
 
 A topic has a gate only where some policy wants one.
 """
@@ -8,22 +8,46 @@ from typing import Protocol
 
 from pybroker.broker import delay_limit
 from pybroker.broker.policies.effective import Effective
-from pybroker.broker.policies.table import DELAYED_DELIVERY, MAX_MESSAGE_SIZE, PUBLISH_RATE
+from pybroker.broker.policies.table import (
+    DELAYED_DELIVERY,
+    ENCRYPTION_REQUIRED,
+    MAX_MESSAGE_SIZE,
+    PUBLISH_RATE,
+)
 from pybroker.broker.policies.throttle import Throttle, throttle
-from pybroker.errors import NotAllowed, PulsarError
+from pybroker.errors import MetadataError, NotAllowed, PulsarError
 from pybroker.names import TopicName
+from pybroker.wire.message_metadata import is_encrypted
 
 
 class Gate:
     """Limits of 0 are none."""
 
-    def __init__(self, max_message_bytes: int, max_delay_ms: int, rate: Throttle | None) -> None:
+    def __init__(
+        self,
+        max_message_bytes: int,
+        max_delay_ms: int,
+        rate: Throttle | None,
+        encrypted_only: bool = False,
+    ) -> None:
         self.max_message_bytes = max_message_bytes
         self.max_delay_ms = max_delay_ms
         self.rate = rate
+        self.encrypted_only = encrypted_only
 
     def pieces(self, entries: Sequence[bytes]) -> Iterator[tuple[int, int, PulsarError | None]]:
         """The entries in pieces, from and to (exclusive), each with why it is refused, or None."""
+        if not self.encrypted_only:
+            yield from self._by_delay(entries)
+            return
+        for index, entry in enumerate(entries):
+            if not is_encrypted(entry):
+                yield index, index + 1, MetadataError("Messages must be encrypted")
+                continue
+            for _, _, refusal in self._by_delay((entry,)):
+                yield index, index + 1, refusal
+
+    def _by_delay(self, entries: Sequence[bytes]) -> Iterator[tuple[int, int, PulsarError | None]]:
         if not self.max_delay_ms:
             yield from self._by_size(entries, 0, len(entries))
             return
@@ -69,5 +93,6 @@ class Gates:
         size_bytes, delay_ms = policies[MAX_MESSAGE_SIZE], 0
         if topic.name.persistent and policies[DELAYED_DELIVERY]["active"]:
             delay_ms = policies[DELAYED_DELIVERY]["maxDeliveryDelayInMillis"]
-        wanted = size_bytes or delay_ms or limited is not None
-        topic.gate = Gate(size_bytes, delay_ms, limited) if wanted else None
+        encrypted = policies[ENCRYPTION_REQUIRED]
+        wanted = size_bytes or delay_ms or limited is not None or encrypted
+        topic.gate = Gate(size_bytes, delay_ms, limited, encrypted) if wanted else None

@@ -1,0 +1,15 @@
+"""Where encryption is required: who does not encrypt is sent away when it becomes so."""
+
+from pybroker.broker.policies.table import ENCRYPTION_REQUIRED
+from pybroker.broker.served import ServedTopic
+from pybroker.errors import MetadataError
+
+
+class EncryptedProducers:
+    def follow(self, topic: ServedTopic) -> None:
+        if not topic.policies[ENCRYPTION_REQUIRED]:
+            return
+        for producer in topic.producers.all():
+            if not producer.encrypts:
+                reason = f"Encryption is required in {topic.name}"
+                topic.producers.send_away(producer, MetadataError(reason))
