@@ -69,6 +69,8 @@ class BrokerConfig:
     subscription_pattern_max_length: int = 50  # characters
     allow_auto_subscription_creation: bool = True
     subscription_types_enabled: str = "Exclusive,Shared,Failover,Key_Shared"
+    subscription_key_shared_use_consistent_hashing: bool = True
+    acknowledgment_at_batch_index_level_enabled: bool = True
     subscription_expiration_time_minutes: int = 0
     subscription_expiry_check_interval_in_minutes: int = 5
     encryption_require_on_producer: bool = False

@@ -3,7 +3,7 @@
 `lastStablePosition` and `oldestOpenTransaction` are ours: which transaction holds readers back.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
@@ -12,6 +12,7 @@ from typing import Any, Final
 from pybroker.admin.rates import Rates
 from pybroker.broker.compaction.compaction import Results
 from pybroker.broker.consumer import Consumer, SubscriptionType
+from pybroker.broker.dispatch.key_shared import DrainingSlot
 from pybroker.broker.producers import Producer
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.subscription import Subscription
@@ -199,11 +200,22 @@ def _hashes(subscription: Subscription) -> dict[Consumer, Stats]:
     ranges, draining = hash_ranges(dispatcher.hash_ranges()), dispatcher.draining()
     return {
         consumer: {
-            "drainingHashesCount": len(draining.get(consumer, ())),
-            "drainingHashesUnackedMessages": sum(draining.get(consumer, ())),
+            **_draining(draining.get(consumer, ())),
             **ranges.get(consumer, {"keyHashRanges": [], "keyHashRangeArrays": []}),
         }
         for consumer in subscription.consumers
+    }
+
+
+def _draining(slots: Sequence[DrainingSlot]) -> Stats:
+    """Source: PIP-379."""
+    return {
+        "drainingHashesCount": len(slots),
+        "drainingHashesUnackedMessages": sum(slot.held for slot in slots),
+        "drainingHashes": [
+            {"hash": slot.slot, "unackMsgs": slot.held, "blockedAttempts": slot.waiting}
+            for slot in slots
+        ],
     }
 
 

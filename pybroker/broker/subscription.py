@@ -168,7 +168,8 @@ class Subscription:
         means = (self.reader, counts, limits, topic.delays, self.notify)
         reading = (topic, self.cursor, self.reader, self.notify, self._found_damage)
         compacted = partial(CompactedReader, *reading)
-        return dispatcher_of(kind, first, topic.name.partition, *means, compacted)
+        consistent = topic.config.subscription_key_shared_use_consistent_hashing
+        return dispatcher_of(kind, first, topic.name.partition, *means, compacted, consistent)
 
     def disconnect_consumers(self, reason: str) -> None:
         for consumer in list(self.consumers):

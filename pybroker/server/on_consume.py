@@ -242,6 +242,10 @@ def _acknowledge_part(
     position, unacked = position_of(message_id), None
     if batch_size:
         unacked = ack_set_bits(message_id.ack_set, batch_size)
+    if unacked and not slot.topic.policies.config.acknowledgment_at_batch_index_level_enabled:
+        if command.ack_type == pb.CommandAck.Cumulative:
+            slot.subscription.acknowledge_cumulative(slot.consumer, position.before)
+        return
     if command.ack_type == pb.CommandAck.Cumulative:
         slot.subscription.acknowledge_cumulative(slot.consumer, position, unacked, batch_size)
     elif unacked is not None:

@@ -162,6 +162,10 @@ def test_slots_that_drain_count_for_who_still_holds_their_messages(
     first, second = sorted(audit["consumers"], key=lambda c: -c["unackedMessages"])
     assert first["drainingHashesCount"] == audit["drainingHashesCount"] > 0
     assert first["drainingHashesUnackedMessages"] == first["drainingHashesCount"]
+    assert [slot["unackMsgs"] for slot in first["drainingHashes"]] == [1] * len(
+        first["drainingHashes"]
+    )
+    assert len(first["drainingHashes"]) == first["drainingHashesCount"]
     assert second["drainingHashesCount"] == 0
 
 

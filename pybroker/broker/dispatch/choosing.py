@@ -24,11 +24,12 @@ def dispatcher_of(
     delays: Delays,
     resume: Callable[[], None],
     compacted: Callable[[], CompactedReader],
+    consistent: bool,
 ) -> Dispatcher:
-    """For the `first` of its consumers."""
+    """For the `first` of its consumers. `consistent`: Key_Shared splits slots by a ring."""
     if kind.single_active:
         failover = kind is SubscriptionType.FAILOVER
         return SingleActiveDispatcher(reader, failover, partition, compacted)
     if kind is SubscriptionType.SHARED:
         return SharedDispatcher(reader, counts, limits, delays, resume)
-    return KeySharedDispatcher(reader, counts, limits, delays, resume, first.key_shared)
+    return KeySharedDispatcher(reader, counts, limits, delays, resume, first.key_shared, consistent)

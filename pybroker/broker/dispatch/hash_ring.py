@@ -13,7 +13,7 @@ from itertools import pairwise
 from struct import Struct
 from typing import Final
 
-from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy
+from pybroker.broker.consumer import Consumer, KeySharedPolicy
 from pybroker.errors import ConsumerAssignError
 
 RING_SIZE: Final = 65536
@@ -184,10 +184,6 @@ class StickyRanges:
         if at < 0 or slot > self._owned[at][1]:
             return None
         return self._owned[at][2]
-
-
-def split_by(policy: KeySharedPolicy) -> HashRing | StickyRanges:
-    return StickyRanges() if policy.mode is KeySharedMode.STICKY else HashRing()
 
 
 def check_same_mode(consumer: Consumer, policy: KeySharedPolicy) -> None:

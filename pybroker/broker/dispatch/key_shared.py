@@ -9,7 +9,7 @@ behind it, so a key's order holds. How much may wait is bounded; then reading st
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from managed_ledger.position import Position
 from pybroker.broker.consumer import Consumer, KeySharedPolicy
@@ -22,10 +22,11 @@ from pybroker.broker.dispatch.delivery import (
     EntryIds,
 )
 from pybroker.broker.dispatch.entry_reader import EntryReader
-from pybroker.broker.dispatch.hash_ring import check_same_mode, slot_of, split_by
+from pybroker.broker.dispatch.hash_ring import check_same_mode, slot_of
 from pybroker.broker.dispatch.redelivery import RedeliveryCounts
 from pybroker.broker.dispatch.shared import SharedDispatcher, Source, UnackedLimits
 from pybroker.broker.dispatch.slots import SlotsInFlight, WaitingEntries
+from pybroker.broker.dispatch.split_ranges import split_by
 from pybroker.wire.message_metadata import BadEntry, parse_metadata, sticky_key
 
 MAX_WAITING_PER_CONSUMER: Final = 2000
@@ -39,6 +40,12 @@ def slot_of_entry(entry: bytes) -> int:
         return slot_of(b"")
 
 
+class DrainingSlot(NamedTuple):
+    slot: int
+    held: int  # entries, by the consumer that had it
+    waiting: int  # entries, for the one that has it now
+
+
 class KeySharedDispatcher(SharedDispatcher):
     def __init__(
         self,
@@ -48,11 +55,15 @@ class KeySharedDispatcher(SharedDispatcher):
         delays: Delays,
         resume: Callable[[], None],
         policy: KeySharedPolicy | None,
+        consistent: bool = True,
     ) -> None:
-        """All consumers have to come with the first one's `policy`, but for its ranges."""
+        """All consumers have to come with the first one's `policy`, but for its ranges.
+
+        `consistent`: AUTO_SPLIT by a ring, not by ranges.
+        """
         super().__init__(reader, counts, limits, delays, resume)
         self._policy = policy or KeySharedPolicy()
-        self._ring = split_by(self._policy)
+        self._ring = split_by(self._policy, consistent)
         self._in_flight = SlotsInFlight()
         self._waiting: defaultdict[Consumer | None, WaitingEntries] = defaultdict(WaitingEntries)
         self._draining: defaultdict[int, list[Position]] = defaultdict(list)
@@ -67,12 +78,13 @@ class KeySharedDispatcher(SharedDispatcher):
     def hash_ranges(self) -> Iterable[tuple[int, int, Consumer]]:
         return self._ring.ranges()
 
-    def draining(self) -> dict[Consumer, list[int]]:
-        """For each slot that has another owner by now: how many entries its consumer holds."""
-        found: defaultdict[Consumer, list[int]] = defaultdict(list)
+    def draining(self) -> dict[Consumer, list[DrainingSlot]]:
+        """Slots that have another owner by now, by the consumer that still holds entries."""
+        found: defaultdict[Consumer, list[DrainingSlot]] = defaultdict(list)
         for slot, holder, entries in self._in_flight.held():
             if self._ring.owner(slot) is not holder:
-                found[holder].append(entries)
+                waiting = len(self._draining.get(slot, ()))
+                found[holder].append(DrainingSlot(slot, entries, waiting))
         return found
 
     # -- consumers

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from pybroker.broker.consumer import Consumer, KeySharedPolicy, SubscriptionType
 from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.broker.dispatch.election import Election
-from pybroker.broker.dispatch.hash_ring import check_same_mode, split_by
+from pybroker.broker.dispatch.hash_ring import check_same_mode
 from pybroker.broker.dispatch.key_shared import slot_of_entry
+from pybroker.broker.dispatch.split_ranges import split_by
 
 
 def _give(consumer: Consumer, delivery: Delivery) -> int:
@@ -83,9 +84,9 @@ class Shared:
 class KeyShared:
     """To the owner of each message's key, or nobody."""
 
-    def __init__(self, policy: KeySharedPolicy | None) -> None:
+    def __init__(self, policy: KeySharedPolicy | None, consistent: bool) -> None:
         self.policy = policy or KeySharedPolicy()
-        self._ring = split_by(self.policy)
+        self._ring = split_by(self.policy, consistent)
 
     def add(self, consumer: Consumer) -> None:
         """Raises ConsumerAssignError."""
@@ -115,7 +116,9 @@ class KeyShared:
 Dispatcher = SingleActive | Shared | KeyShared
 
 
-def dispatcher_of(kind: SubscriptionType, first: Consumer, partition: int) -> Dispatcher:
+def dispatcher_of(
+    kind: SubscriptionType, first: Consumer, partition: int, consistent: bool
+) -> Dispatcher:
     if kind.single_active:
         return SingleActive(kind is SubscriptionType.FAILOVER, partition)
-    return Shared() if kind is SubscriptionType.SHARED else KeyShared(first.key_shared)
+    return Shared() if kind is SubscriptionType.SHARED else KeyShared(first.key_shared, consistent)

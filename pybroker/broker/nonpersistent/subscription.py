@@ -70,11 +70,16 @@ class NonPersistentSubscription:
             raise ServiceNotReady(f"{self} is being unloaded: {self._closed}")
         check_joinable(self, kind)
         check_consumers(self._topic, self)
-        dispatcher = self._dispatcher or dispatcher_of(kind, consumer, self._topic.name.partition)
+        dispatcher = self._dispatcher or self._new_dispatcher(kind, consumer)
         dispatcher.add(consumer)
         self.kind = kind
         self._dispatcher = dispatcher
         self.consumers.append(consumer)
+
+    def _new_dispatcher(self, kind: SubscriptionType, first: Consumer) -> Dispatcher:
+        topic = self._topic
+        consistent = topic.policies.config.subscription_key_shared_use_consistent_hashing
+        return dispatcher_of(kind, first, topic.name.partition, consistent)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Idempotent."""
