@@ -36,6 +36,7 @@ SMALL_AND_UNLOADED = ("small logs", "unloads")
 CASES = {
     "aborted-ranges-forgotten": Case("LOST COPY", 0, ("copying",)),
     "ages-by-the-wall-clock": Case("KEPT", 4, ("clocks", "trimming")),
+    "compaction-reads-past-max-read-position": Case("NOT IN THE LOG", 2, ("compacting",)),
     "copy-answered-as-duplicate": Case("LOST COPY", 0, ("copying",)),
     "delayed-written-as-acknowledged": Case("STUCK", 2, ("delays",)),
     "deletion-overtaken-by-an-unload": Case("UNDELETED", 4, REBIRTH),
@@ -70,6 +71,7 @@ CASES = {
     "snapshot-forgets-cumulative-ones": Case("REDELIVERED AFTER COMMIT", 38, SMALL_AND_UNLOADED),
     "snapshot-forgets-partial-batches": Case("ACKNOWLEDGED TWICE", 8, ("small logs",)),
     "snapshot-outlives-its-topic": Case("SWALLOWED", 0, REBIRTH),
+    "tombstone-takes-a-live-key": Case("COMPACTED AWAY", 0, ("compacting",)),
     "unload-cancels-who-waits": Case("STUCK", 28, ("unloads",)),
     "unload-drops-pending-acks": Case("ACKNOWLEDGED TWICE", 9, ("unloads",)),
 }

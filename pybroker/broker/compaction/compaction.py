@@ -225,7 +225,7 @@ class Compaction:
     async def _compact(self) -> Outcome | None:
         """None if nothing has come since the last time."""
         topic, before = self._topic, self._record
-        horizon = topic.max_read_position
+        horizon = self._decided()
         first = topic.ledger.first_position if before is None else before.horizon.after
         self._keep_all_from = first
         if not topic.ledger.has_entries(first, horizon):
@@ -245,6 +245,10 @@ class Compaction:
         self._record = record
         await self._delete_others()
         return outcome
+
+    def _decided(self) -> Position:
+        """Nothing behind it is: an open transaction begins there, or the log ends."""
+        return self._topic.max_read_position
 
     async def _delete_others(self) -> None:
         """Logs that do not count: the last one, or of a compaction that did not come to its end."""

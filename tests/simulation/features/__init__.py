@@ -5,12 +5,32 @@ testing". A module per subject, a class per feature.
 import random
 from typing import Final
 
-from features import copying, delays, environment, hostility, names, navigation, rebirth, storage
+from features import (
+    compacting,
+    copying,
+    delays,
+    environment,
+    hostility,
+    names,
+    navigation,
+    rebirth,
+    storage,
+)
 from features.feature import Feature
 
 ALL: Final[dict[str, type[Feature]]] = {
     feature.name: feature
-    for module in (copying, delays, environment, hostility, names, navigation, rebirth, storage)
+    for module in (
+        compacting,
+        copying,
+        delays,
+        environment,
+        hostility,
+        names,
+        navigation,
+        rebirth,
+        storage,
+    )
     for feature in module.FEATURES
 }
 

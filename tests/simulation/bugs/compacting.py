@@ -1,0 +1,48 @@
+"""Compactions gone wrong."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from managed_ledger.position import Position
+from pybroker.broker.compaction.compaction import Compaction
+from pybroker.broker.compaction.selection import Selection
+
+
+@contextmanager
+def tombstone_takes_a_live_key() -> Iterator[None]:
+    """A key that was ever deleted stays so, whatever came behind."""
+    right_see, right_kept = Selection._see_messages, Selection.kept
+    deleted: dict[Selection, set[bytes]] = {}
+
+    def see(self: Selection, first: int, found: Any, bits: int | None) -> None:
+        deleted.setdefault(self, set()).update(
+            keyed.key for keyed in found if keyed.key is not None and keyed.deletes
+        )
+        right_see(self, first, found, bits)
+
+    async def kept(self: Selection) -> Any:
+        for key in deleted.pop(self, ()):
+            self._latest.pop(key, None)
+        return await right_kept(self)
+
+    with patch.object(Selection, "_see_messages", see), patch.object(Selection, "kept", kept):
+        yield
+
+
+@contextmanager
+def compaction_reads_past_max_read_position() -> Iterator[None]:
+    """Messages of open transactions have a say, and are kept."""
+
+    def horizon(self: Compaction) -> Position:
+        return self._topic.ledger.last_confirmed
+
+    with patch.object(Compaction, "_decided", horizon):
+        yield
+
+
+BUGS = {
+    "compaction-reads-past-max-read-position": compaction_reads_past_max_read_position,
+    "tombstone-takes-a-live-key": tombstone_takes_a_live_key,
+}
