@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import compaction
 import delayed
 import idle_topics
 import latency
@@ -44,6 +45,7 @@ ROWS: Mapping[str, Row] = {
     "connections": startup.idle_connections,
     "idle-topics": idle_topics.idle_topics,
     "delayed": delayed.delayed,
+    "compaction": compaction.compaction,
     "catch-up": startup.catch_up_1kb,
     "transactions": transactions.transactions,
     "txn-small": transactions.small_transactions,
