@@ -44,6 +44,20 @@ class ServiceNotReady(PulsarError):
     http_status = 503
 
 
+class QuotaExceededError(PulsarError):
+    """Clients wait, and come again."""
+
+    code = 7
+    http_status = 412
+
+
+class QuotaExceededException(PulsarError):
+    """Clients tell whoever publishes."""
+
+    code = 8
+    http_status = 412
+
+
 class ChecksumError(PulsarError):
     code = 9
     http_status = 400

@@ -13,6 +13,8 @@ from pybroker.admin.rates import Rates
 from pybroker.broker.compaction.compaction import Results
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.dispatch.key_shared import DrainingSlot
+from pybroker.broker.policies.shapes import AGE, SIZE
+from pybroker.broker.policies.table import BACKLOG_QUOTAS
 from pybroker.broker.producers import Producer
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.subscription import Subscription
@@ -39,7 +41,7 @@ OUT_FIELDS: Final = (
     "msgRateRedeliver",
 )
 _DRAINING: Final = ("drainingHashesCount", "drainingHashesUnackedMessages")
-# What this broker has none of: quotas, offloading, expiry, filters, throttling.
+# What this broker has none of, or only some topics have.
 TOPIC_WITHOUT: Final = {
     "systemTopicBytesInCounter": 0,
     "bytesOutInternalCounter": 0,
@@ -118,6 +120,7 @@ async def topic_stats(
         **TOPIC_WITHOUT,
         **traffic_in((str(topic.name),), topic, rates),
         **{field: total(subscriptions.values(), field) for field in OUT_FIELDS},
+        **_limits(topic),
         "storageSize": topic.ledger.total_size_bytes,
         "backlogSize": max((s["backlogSize"] for s in subscriptions.values()), default=0),
         "earliestMsgPublishTimeInBacklogs": reduce(_earlier, times, 0),
@@ -171,6 +174,8 @@ async def subscription_stats(
         "consumers": consumers if wanted.consumers else [],
         "isDurable": cursor.durable,
         "durable": cursor.durable,
+        "totalMsgExpired": times.expired,
+        "lastExpireTimestamp": times.expired_ms,
         "lastConsumedFlowTimestamp": times.flow_ms,
         "lastConsumedTimestamp": times.sent_ms,
         "lastAckedTimestamp": times.acknowledged_ms,
@@ -178,6 +183,15 @@ async def subscription_stats(
         **_key_shared(subscription, consumers),
         "nonContiguousDeletedMessagesRanges": cursor.unacked_ranges_count,
         "subscriptionProperties": dict(cursor.properties),
+    }
+
+
+def _limits(topic: Topic) -> Stats:
+    quotas, gate = topic.policies[BACKLOG_QUOTAS], topic.gate
+    return {
+        "backlogQuotaLimitSize": quotas[SIZE]["limitSize"],
+        "backlogQuotaLimitTime": quotas[AGE]["limitTime"],
+        "publishRateLimitedTimes": gate.rate.refused if gate and gate.rate else 0,
     }
 
 

@@ -1,11 +1,16 @@
-"""When a consumer, or any consumer of a subscription, last did what: for its stats."""
+"""When a consumer, or any consumer of a subscription, last did what: for its stats, and for who
+looks whether it is used.
+"""
 
 
 class LastTimes:
     """Milliseconds since 1970; 0 for never, or not since the topic was loaded."""
 
     __slots__ = (
+        "_idle",
         "acknowledged_ms",
+        "expired",
+        "expired_ms",
         "first_flow_ms",
         "first_sent_ms",
         "flow_ms",
@@ -17,6 +22,9 @@ class LastTimes:
         self.first_flow_ms = self.flow_ms = 0
         self.first_sent_ms = self.sent_ms = 0
         self.acknowledged_ms = self.mark_delete_moved_ms = 0
+        self.expired = self.expired_ms = 0  # how many entries, and when
+        # Since when (by the loop's time) nobody does anything, and what had been done by then.
+        self._idle: tuple[float, int, int] | None = None
 
     def flow(self, now_ms: int) -> None:
         self.flow_ms = now_ms
@@ -25,3 +33,17 @@ class LastTimes:
     def sent(self, now_ms: int) -> None:
         self.sent_ms = now_ms
         self.first_sent_ms = self.first_sent_ms or now_ms
+
+    def expire(self, entries: int, now_ms: int) -> None:
+        self.expired += entries
+        self.expired_ms = now_ms
+
+    def in_use(self) -> None:
+        self._idle = None
+
+    def idle_since(self, now_s: float) -> float:
+        """When it was first seen that nobody did anything; each look is told of the time."""
+        done = self.flow_ms, self.acknowledged_ms
+        if self._idle is None or self._idle[1:] != done:
+            self._idle = now_s, *done
+        return self._idle[0]

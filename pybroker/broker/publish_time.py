@@ -8,15 +8,19 @@ from bisect import bisect_right
 from itertools import accumulate
 
 from managed_ledger.ledger import ManagedLedger
-from managed_ledger.position import Position
+from managed_ledger.position import EARLIEST, Position
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
 
-async def first_published_at(ledger: ManagedLedger, timestamp_ms: int) -> Position:
-    """The first entry published at `timestamp_ms` or later; if there is none, the next one."""
+async def first_published_at(
+    ledger: ManagedLedger, timestamp_ms: int, after: Position = EARLIEST
+) -> Position:
+    """The first entry behind `after` that was published at `timestamp_ms` or later; if there is
+    none, the next one.
+    """
     infos = ledger.ledgers()
     stops = list(accumulate(info.entries for info in infos))
-    low, high = 0, stops[-1]
+    low, high = ledger.count_between(EARLIEST, after), stops[-1]
 
     def position_of(index: int) -> Position:
         at = bisect_right(stops, index)
@@ -45,7 +49,12 @@ async def _published_at(ledger: ManagedLedger, position: Position) -> int | None
     run = await ledger.read(position, position, 1, 1)
     if run is None:
         return -1  # trimmed meanwhile
+    return published_at(run.entries[0]) if run.message_counts[0] else None
+
+
+def published_at(entry: bytes) -> int | None:
+    """None where the entry does not tell."""
     try:
-        return parse_metadata(run.entries[0]).publish_time if run.message_counts[0] else None
+        return parse_metadata(entry).publish_time
     except BadEntry:
         return None

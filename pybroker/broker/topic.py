@@ -23,11 +23,10 @@ from pybroker.broker.deletions import Deletions
 from pybroker.broker.dispatch.delayed import Delays, delay_policy
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.gate import Gate
-from pybroker.broker.policies.limits import check_producers
+from pybroker.broker.policies.limits import Quota, check_producers
 from pybroker.broker.policies.subscribe_rate import SubscribeLimit
 from pybroker.broker.policies.table import (
     DEDUPLICATION,
-    DEDUPLICATION_SNAPSHOT_INTERVAL,
 )
 from pybroker.broker.policies.throttle import Throttle
 from pybroker.broker.producers import Granted, Producer, Producers, ProducerState
@@ -92,6 +91,7 @@ class Topic:
         "policies",
         "producers",
         "published_at_ms",
+        "quota",
         "subscribe_limit",
         "subscriptions",
         "tasks",
@@ -119,6 +119,7 @@ class Topic:
         self.config = config
         self.policies = policies  # as they are now: see policies/following
         self.gate: Gate | None = None  # what it asks of messages, if anything
+        self.quota: Quota | None = None  # and of producers
         self.subscribe_limit: SubscribeLimit | None = None
         self.dispatch_throttle: Throttle | None = None
         self.tasks = Tasks(name)
@@ -258,7 +259,7 @@ class Topic:
         """
         if self.terminated:
             raise self._no_more_messages()
-        check_producers(self)
+        await check_producers(self)
         with self._told_when_unloaded():
             return await self.producers.add(producer, granted)
 
@@ -272,7 +273,6 @@ class Topic:
             self.metadata,
             self.config.broker_deduplication_max_number_of_producers,
             self.config.broker_deduplication_entries_interval,
-            self.policies[DEDUPLICATION_SNAPSHOT_INTERVAL],
         )
         await deduplication.recover()
         self.deduplication = deduplication

@@ -64,7 +64,8 @@ class Topics:
         self._clock = clock
         self._config = config
         self._inactive = InactiveTopics(config, factory.housekeeper, self._delete_inactive)
-        self.following = Following(self, (*acting(factory.housekeeper, clock), self._inactive))
+        actors = acting(factory.housekeeper, clock, config)
+        self.following = Following(self, (*actors, self._inactive))
         self._loaded: dict[TopicName, ServedTopic] = {}
         self._loading: dict[TopicName, asyncio.Future[ServedTopic]] = {}
         # Being unloaded, or made partitioned; who wants one of them waits, and looks again.

@@ -140,6 +140,11 @@ class PendingAcks:
         return self._state.pending_indexes(position)
 
     @property
+    def first_pending(self) -> Position | None:
+        """The first entry of which an open transaction acknowledged something."""
+        return self._state.first()
+
+    @property
     def cumulative_position(self) -> Position | None:
         cumulative = self._state.cumulative()
         return None if cumulative is None else cumulative.position

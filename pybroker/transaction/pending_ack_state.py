@@ -79,6 +79,13 @@ class PendingAckState:
         owner = self._cumulative_owner
         return None if owner is None else self.transactions[owner].cumulative[-1]
 
+    def first(self) -> Position | None:
+        """The first entry of which something is pending."""
+        if self._cumulative_owner is not None:
+            return self._cursor.mark_delete_position.after
+        found = min(chain(self._whole, self._indexes), default=None)
+        return None if found is None else Position(*found)
+
     def is_pending(self, position: tuple[int, int]) -> bool:
         """Nothing of the entry is left to deliver or to acknowledge."""
         if position in self._whole:

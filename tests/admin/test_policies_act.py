@@ -310,3 +310,28 @@ def test_producers_come_with_a_schema_where_that_is_enforced(
     policies.set("schemaValidationEnforced", True)
     answer = raw.ask_for_producer(policies.topic, 3)
     refused(answer, pb.IncompatibleSchema, "without a schema")
+
+
+# -- backlogs
+
+
+@pytest.mark.parametrize(
+    ("policy", "error"),
+    [
+        ("producer_request_hold", pb.ProducerBlockedQuotaExceededError),
+        ("producer_exception", pb.ProducerBlockedQuotaExceededException),
+    ],
+)
+def test_a_topic_over_its_quota_takes_no_producer(
+    raw: RawClient, admin: httpx.Client, policies: Policies, policy: str, error: Any
+) -> None:
+    policies.set("backlogQuota", {"limitSize": 100, "policy": policy})
+    raw.subscribe(policies.topic, 1)
+    raw.create_producer(policies.topic, 1)
+    raw.publish(b"x" * 200, 0)
+    answer = raw.ask_for_producer(policies.topic, 2)
+    refused(answer, error, "Cannot create producer on topic with backlog quota exceeded")
+    stats = admin.get(f"{P}/{policies.name}/stats").json()
+    assert stats["backlogQuotaLimitSize"] == 100
+    assert admin.post(f"{P}/{policies.name}/subscription/raw/skip_all").status_code == 204
+    raw.create_producer(policies.topic, 2)

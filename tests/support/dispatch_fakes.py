@@ -156,7 +156,7 @@ class FakeTopic:
         self.outcomes = FakeOutcomes()
         self.config = config
         self.policies = Effective(config, ())
-        self.dispatch_throttle = None
+        self.dispatch_throttle = self.quota = None
         self.producers: list[object] = []
         self.hidden = HiddenEntries()
         self.tasks = Tasks("orders")

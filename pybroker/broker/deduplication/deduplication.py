@@ -35,6 +35,7 @@ from pybroker.transaction.transactional_entries import UntaggedSpan, told_entrie
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
+USUAL_INTERVAL_S: Final = 120.0
 _SCAN_ENTRIES: Final = 250  # parsed in one go: two milliseconds
 _SCAN_BYTES: Final = 4 * 1024 * 1024
 _WRITE_PRODUCERS: Final = 200  # encoded in one go
@@ -47,7 +48,7 @@ class Deduplication:
         metadata: MetadataStore,
         max_producers: int,
         interval: int,
-        interval_s: float = 120.0,
+        interval_s: float = USUAL_INTERVAL_S,
     ) -> None:
         """A snapshot is due after `interval` messages and, if there was any, after `interval_s`."""
         self._ledger = ledger
@@ -58,7 +59,7 @@ class Deduplication:
         self._since_snapshot = 0  # messages, ends of transactions
         self._due = interval  # of these
         self._snapshotting = False
-        self._interval_s = interval_s
+        self.interval_s = interval_s
         self._visit: Visit | None = None
         self._closed = False
         self._tasks = Tasks(f"deduplication of {ledger.name}")
@@ -199,7 +200,7 @@ class Deduplication:
     # -- snapshots
 
     def _visit_later(self) -> None:
-        self._visit = self._ledger.housekeeper.visit_in(self._interval_s, self._visited)
+        self._visit = self._ledger.housekeeper.visit_in(self.interval_s, self._visited)
 
     def _visited(self) -> None:
         self._visit = None

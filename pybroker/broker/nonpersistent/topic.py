@@ -81,6 +81,7 @@ class NonPersistentTopic:
     deduplication: Final = None
     terminated: Final = False
     to_be_deduplicated: Final = False
+    quota: Final = None
     retention_ms: Final = 0
 
     def __init__(self, name: TopicName, clock: Clock, policies: Effective) -> None:
@@ -160,7 +161,7 @@ class NonPersistentTopic:
     async def add_producer(self, producer: Producer, granted: Granted) -> bool:
         """As Topic.add_producer."""
         self.check_open()
-        check_producers(self)
+        await check_producers(self)
         return await self.producers.add(producer, granted)
 
     # -- what other topics read from their log

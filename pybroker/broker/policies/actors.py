@@ -6,14 +6,20 @@ What is asked when somebody comes (how many there may be, of which types) is ask
 
 from managed_ledger.housekeeper import Housekeeper
 from pybroker.broker.compaction.compacting import CompactedTopics
+from pybroker.broker.deduplication.deduplication import USUAL_INTERVAL_S
 from pybroker.broker.policies.dispatch_rate import DispatchRates
 from pybroker.broker.policies.encryption import EncryptedProducers
+from pybroker.broker.policies.expiry import MessageExpiry
 from pybroker.broker.policies.following import Actor
 from pybroker.broker.policies.gate import Gates
+from pybroker.broker.policies.quotas import BacklogQuotas
 from pybroker.broker.policies.retention import KeptMessages
 from pybroker.broker.policies.subscribe_rate import SubscribeLimits
+from pybroker.broker.policies.subscription_expiry import SubscriptionExpiry
+from pybroker.broker.policies.table import DEDUPLICATION_SNAPSHOT_INTERVAL
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
+from pybroker.config import BrokerConfig
 from pybroker.runtime import Clock
 
 
@@ -30,7 +36,14 @@ class Subscriptions:
                 subscription.follow_policies()
 
 
-def acting(housekeeper: Housekeeper, clock: Clock) -> tuple[Actor, ...]:
+class DeduplicationIntervals:
+    def follow(self, topic: ServedTopic) -> None:
+        if topic.deduplication is not None:
+            interval_s = topic.policies[DEDUPLICATION_SNAPSHOT_INTERVAL]
+            topic.deduplication.interval_s = interval_s or USUAL_INTERVAL_S
+
+
+def acting(housekeeper: Housekeeper, clock: Clock, config: BrokerConfig) -> tuple[Actor, ...]:
     return (
         KeptMessages(),
         CompactedTopics(),
@@ -38,4 +51,8 @@ def acting(housekeeper: Housekeeper, clock: Clock) -> tuple[Actor, ...]:
         EncryptedProducers(),
         SubscribeLimits(),
         Subscriptions(),
+        DeduplicationIntervals(),
+        MessageExpiry(housekeeper, clock, config.message_expiry_check_interval_in_minutes * 60),
+        BacklogQuotas(housekeeper, clock, config.backlog_quota_check_interval_in_seconds),
+        SubscriptionExpiry(housekeeper, config.subscription_expiry_check_interval_in_minutes * 60),
     )

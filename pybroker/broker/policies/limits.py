@@ -28,6 +28,14 @@ TYPE_NAMES: Final = {
 }
 
 
+class Quota(Protocol):
+    """Of a topic's backlog."""
+
+    async def check(self) -> None:
+        """May a producer come in? Raises QuotaExceededError, QuotaExceededException."""
+        ...
+
+
 class Consumed(Protocol):
     @property
     def consumers(self) -> Sized: ...
@@ -37,6 +45,8 @@ class Limited(Protocol):
     @property
     def name(self) -> TopicName: ...
     @property
+    def quota(self) -> Quota | None: ...
+    @property
     def policies(self) -> Effective: ...
     @property
     def producers(self) -> Sized: ...
@@ -44,8 +54,10 @@ class Limited(Protocol):
     def subscriptions(self) -> Mapping[str, Consumed]: ...
 
 
-def check_producers(topic: Limited) -> None:
-    """Room for one more? Raises ProducerBusy."""
+async def check_producers(topic: Limited) -> None:
+    """Room for one more? Raises ProducerBusy, QuotaExceededError, QuotaExceededException."""
+    if topic.quota is not None:
+        await topic.quota.check()
     limit = topic.policies[MAX_PRODUCERS]
     if 0 < limit <= len(topic.producers) and not _system(topic):
         raise ProducerBusy(f"Topic '{topic.name}' reached max producers limit")

@@ -127,7 +127,6 @@ COMPACTION_THRESHOLD: Final = Policy[int](
     "broker_service_compaction_threshold_in_bytes",
     Level("compactionThreshold", "compaction_threshold", verb="PUT"),
     Level("compactionThreshold", "compactionThreshold"),
-    acts=False,
 )
 DELAYED_DELIVERY: Final = Policy[Record](
     "delayedDelivery",

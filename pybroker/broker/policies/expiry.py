@@ -1,0 +1,76 @@
+"""Messages that wait for longer than their time to live are acknowledged for their subscription.
+
+What is acknowledged reaches up to a message that has expired, by its publish time; what stands
+before it goes too, as the log is one. Never dropped: messages of open transactions, which nobody
+may read yet, and what an open transaction has acknowledged, until it has ended.
+
+Differs: a reader's subscription, which nobody's messages wait for, is left alone.
+"""
+
+import asyncio
+
+from managed_ledger.housekeeper import Housekeeper
+from managed_ledger.position import Position
+from pybroker.broker.policies.rounds import Rounds
+from pybroker.broker.policies.table import MESSAGE_TTL
+from pybroker.broker.publish_time import first_published_at, published_at
+from pybroker.broker.served import ServedTopic
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic import Topic
+from pybroker.runtime import Clock
+
+
+class MessageExpiry:
+    def __init__(self, housekeeper: Housekeeper, clock: Clock, interval_s: float) -> None:
+        self._clock = clock
+        self._rounds = Rounds(housekeeper, interval_s, _wanted, self._expire)
+
+    def follow(self, topic: ServedTopic) -> None:
+        self._rounds.follow(topic)
+
+    async def _expire(self, topic: Topic) -> None:
+        now_ms = self._clock.now_ms()
+        await expire_older(topic, now_ms - topic.policies[MESSAGE_TTL] * 1000, now_ms)
+
+
+def _wanted(topic: Topic) -> bool:
+    return topic.policies[MESSAGE_TTL] > 0
+
+
+async def expire_older(topic: Topic, than_ms: int, now_ms: int) -> None:
+    for subscription in list(topic.subscriptions.values()):
+        if subscription.durable:
+            await _expire(topic, subscription, than_ms, now_ms)
+            await asyncio.sleep(0)
+
+
+async def _expire(topic: Topic, subscription: Subscription, than_ms: int, now_ms: int) -> None:
+    first = await subscription.peek(1)
+    oldest_ms = None if first is None else published_at(first[1])
+    if first is None or (oldest_ms is not None and oldest_ms >= than_ms):
+        return
+    mark = subscription.cursor.mark_delete_position
+    younger = await first_published_at(topic.ledger, than_ms, after=mark)
+    await drop(topic, subscription, topic.ledger.previous_position(younger), now_ms)
+
+
+async def oldest_waiting_ms(subscription: Subscription) -> int | None:
+    """When the first message was published that waits for acknowledgement; None if none does."""
+    first = await subscription.peek(1)
+    return None if first is None else published_at(first[1])
+
+
+async def drop(topic: Topic, subscription: Subscription, up_to: Position, now_ms: int) -> int:
+    """Acknowledge everything up to there that may be dropped; returns how many entries."""
+    pending = await subscription.replayed()
+    if topic.closed or topic.subscriptions.get(subscription.name) is not subscription:
+        return 0
+    up_to = min(up_to, topic.max_read_position)
+    if pending is not None and (held := pending.first_pending) is not None:
+        up_to = min(up_to, topic.ledger.previous_position(held))
+    dropped = 0
+    if up_to > subscription.cursor.mark_delete_position:
+        dropped = subscription.cursor.backlog(up_to)
+        subscription.times.expire(dropped, now_ms)
+        await subscription.skip_to(up_to)
+    return dropped

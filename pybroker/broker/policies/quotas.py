@@ -1,0 +1,149 @@
+"""How much may wait for acknowledgement, by size and by age, and what happens beyond that.
+
+    producer_request_hold       producers are closed, and come in again when there is room
+    producer_exception          as that, but clients give up at once
+    consumer_backlog_eviction   the oldest messages are acknowledged for who has not done so
+
+Every topic with a quota is looked at once in the check interval, and when a producer comes. The
+size is that of the log behind the slowest subscription. Eviction leaves a tenth of the quota free.
+"""
+
+import logging
+from typing import Final
+
+from managed_ledger.housekeeper import Housekeeper
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import Position
+from pybroker.broker.policies.effective import Effective
+from pybroker.broker.policies.expiry import drop, expire_older, oldest_waiting_ms
+from pybroker.broker.policies.rounds import Rounds
+from pybroker.broker.policies.shapes import AGE, EVICTION, HOLD, SIZE
+from pybroker.broker.policies.table import BACKLOG_QUOTAS
+from pybroker.broker.served import ServedTopic
+from pybroker.broker.topic import Topic
+from pybroker.errors import PulsarError, QuotaExceededError, QuotaExceededException
+from pybroker.runtime import Clock
+
+log = logging.getLogger(__name__)
+
+LEFT_BY_EVICTION: Final = 0.9
+
+
+class TopicQuota:
+    """What a topic asks when a producer comes."""
+
+    def __init__(self, topic: Topic, clock: Clock) -> None:
+        self._topic = topic
+        self._clock = clock
+
+    async def check(self) -> None:
+        """Raises QuotaExceededError, QuotaExceededException."""
+        policies = [await self._exceeded(kind) for kind in (SIZE, AGE)]
+        for policy in policies:
+            if policy is not None and policy != EVICTION:
+                raise refusal(policy)
+
+    async def keep(self) -> None:
+        """See to it that it is kept, whatever that takes."""
+        for kind in (SIZE, AGE):
+            policy = await self._exceeded(kind)
+            if policy == EVICTION:
+                await self._evict(kind)
+            elif policy is not None and len(self._topic.producers):
+                log.warning("%s is over its backlog quota (%s): %s", self._topic.name, kind, policy)
+                self._topic.producers.let_go(refusal(policy))
+
+    async def _exceeded(self, kind: str) -> str | None:
+        """What shall happen, if something has to."""
+        quota = self._topic.policies[BACKLOG_QUOTAS].get(kind)
+        if quota is None:
+            return None
+        if kind == SIZE:
+            over = 0 <= quota["limitSize"] <= backlog_bytes(self._topic)
+        else:
+            over = quota["limitTime"] > 0 and await self._oldest_s() > quota["limitTime"]
+        return str(quota["policy"]) if over and self._topic.subscriptions else None
+
+    async def _oldest_s(self) -> float:
+        now_ms, oldest_s = self._clock.now_ms(), 0.0
+        for subscription in list(self._topic.subscriptions.values()):
+            if subscription.durable:
+                published_ms = await oldest_waiting_ms(subscription)
+                if published_ms is not None:
+                    oldest_s = max(oldest_s, (now_ms - published_ms) / 1000)
+        return oldest_s
+
+    async def _evict(self, kind: str) -> None:
+        topic, now_ms = self._topic, self._clock.now_ms()
+        quota = topic.policies[BACKLOG_QUOTAS][kind]
+        if kind == AGE:
+            age_ms = int(quota["limitTime"] * LEFT_BY_EVICTION * 1000)
+            await expire_older(topic, now_ms - age_ms, now_ms)
+            return
+        up_to = leaving(topic.ledger, int(quota["limitSize"] * LEFT_BY_EVICTION))
+        for subscription in list(topic.subscriptions.values()):
+            if subscription.durable:
+                dropped = await drop(topic, subscription, up_to, now_ms)
+                if dropped:
+                    log.warning("%s: %d entries were evicted", subscription, dropped)
+
+
+def refusal(policy: str) -> PulsarError:
+    kind = QuotaExceededError if policy == HOLD else QuotaExceededException
+    return kind("Cannot create producer on topic with backlog quota exceeded")
+
+
+def backlog_bytes(topic: Topic) -> int:
+    """Of the log behind the slowest subscription."""
+    marks = [
+        subscription.cursor.mark_delete_position
+        for subscription in topic.subscriptions.values()
+        if subscription.durable
+    ]
+    return bytes_behind(topic.ledger, min(marks)) if marks else 0
+
+
+def bytes_behind(ledger: ManagedLedger, mark: Position) -> int:
+    """Entries of one ledger count as equally large."""
+    size_bytes = 0
+    for info in ledger.ledgers():
+        if info.ledger_id > mark.ledger_id:
+            size_bytes += info.size_bytes
+        elif info.ledger_id == mark.ledger_id and info.entries:
+            size_bytes += info.size_bytes * (info.entries - mark.entry_id - 1) // info.entries
+    return size_bytes
+
+
+def leaving(ledger: ManagedLedger, most_bytes: int) -> Position:
+    """The first position behind which there are no more bytes than that."""
+    for info in reversed(ledger.ledgers()):
+        if info.size_bytes > most_bytes:
+            kept = info.entries * most_bytes // info.size_bytes
+            return Position(info.ledger_id, info.entries - kept - 1)
+        most_bytes -= info.size_bytes
+    return ledger.first_position.before
+
+
+class BacklogQuotas:
+    def __init__(self, housekeeper: Housekeeper, clock: Clock, interval_s: float) -> None:
+        self._clock = clock
+        self._rounds = Rounds(housekeeper, interval_s, _wanted, self._keep)
+
+    def follow(self, topic: ServedTopic) -> None:
+        if isinstance(topic, Topic):
+            limited = topic.policies.made(_limited)
+            topic.quota = TopicQuota(topic, self._clock) if limited else None
+            self._rounds.follow(topic)
+
+    async def _keep(self, topic: Topic) -> None:
+        await TopicQuota(topic, self._clock).keep()
+
+
+def _wanted(topic: Topic) -> bool:
+    return topic.policies.made(_limited)
+
+
+def _limited(policies: Effective) -> bool:
+    quotas = policies[BACKLOG_QUOTAS]
+    size, age = quotas.get(SIZE), quotas.get(AGE)
+    return bool(size and size["limitSize"] >= 0) or bool(age and age["limitTime"] > 0)

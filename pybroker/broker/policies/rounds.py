@@ -1,0 +1,59 @@
+"""Topics that something is done for time and again: each has moments of its own, spread by its name
+over the interval, and costs nothing where nothing is wanted.
+"""
+
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from crc32c import crc32c
+
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.housekeeper import Housekeeper
+from pybroker.broker.served import ServedTopic
+from pybroker.broker.topic import Topic
+from pybroker.errors import PulsarError
+
+log = logging.getLogger(__name__)
+
+
+class Rounds:
+    def __init__(
+        self,
+        housekeeper: Housekeeper,
+        interval_s: float,
+        wanted: Callable[[Topic], bool],
+        work: Callable[[Topic], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._housekeeper = housekeeper
+        self._interval_s = interval_s
+        self._wanted = wanted
+        self._work = work
+        self._going: set[Topic] = set()  # those that have a visit to come, or are being visited
+
+    def follow(self, topic: ServedTopic) -> None:
+        if isinstance(topic, Topic) and topic not in self._going and self._wanted(topic):
+            self._going.add(topic)
+            share = crc32c(str(topic.name).encode()) / 2**32
+            self._visit_in(topic, share * self._interval_s)
+
+    def _visit_in(self, topic: Topic, delay_s: float) -> None:
+        self._housekeeper.visit_in(delay_s, partial(self._visit, topic))
+
+    def _visit(self, topic: Topic) -> None:
+        if topic.closed or not self._wanted(topic):
+            self._going.discard(topic)
+        else:
+            topic.tasks.start(self._round(topic), "what its policies ask for by time")
+
+    async def _round(self, topic: Topic) -> None:
+        try:
+            await self._work(topic)
+        except (ManagedLedgerError, PulsarError) as error:
+            log.warning("%s: what its policies ask for is tried later: %s", topic.name, error)
+        finally:
+            if topic.closed:
+                self._going.discard(topic)
+            else:
+                self._visit_in(topic, self._interval_s)

@@ -1,0 +1,42 @@
+"""Subscriptions that nobody has used for so many minutes are deleted.
+
+Somebody uses one who is connected, or asked for messages or acknowledged some since the last look.
+Time counts from the first look at which nobody did, so one that was just loaded has all of it left.
+"""
+
+import asyncio
+import logging
+
+from managed_ledger.housekeeper import Housekeeper
+from pybroker.broker.policies.rounds import Rounds
+from pybroker.broker.policies.table import SUBSCRIPTION_EXPIRY
+from pybroker.broker.served import ServedTopic
+from pybroker.broker.topic import Topic
+
+log = logging.getLogger(__name__)
+
+
+class SubscriptionExpiry:
+    def __init__(self, housekeeper: Housekeeper, interval_s: float) -> None:
+        self._rounds = Rounds(housekeeper, interval_s, _wanted, _expire)
+
+    def follow(self, topic: ServedTopic) -> None:
+        self._rounds.follow(topic)
+
+
+def _wanted(topic: Topic) -> bool:
+    return topic.policies[SUBSCRIPTION_EXPIRY] > 0
+
+
+async def _expire(topic: Topic) -> None:
+    now_s = asyncio.get_running_loop().time()
+    for name, subscription in list(topic.subscriptions.items()):
+        if not subscription.durable:
+            continue
+        if subscription.consumers:
+            subscription.times.in_use()
+            continue
+        idle_s = now_s - subscription.times.idle_since(now_s)
+        if idle_s >= topic.policies[SUBSCRIPTION_EXPIRY] * 60:
+            log.info("%s is deleted: nobody used it for %d seconds", subscription, idle_s)
+            await topic.delete_subscription(name)

@@ -1,0 +1,283 @@
+"""What policies do by time, by a virtual clock: messages, subscriptions expire; quotas are kept."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from topics_world import ORDERS, World, run
+from virtual_loop import LoopClock
+
+from managed_ledger.position import EARLIEST, Position
+from pybroker.broker.policies.table import (
+    BACKLOG_QUOTAS,
+    MESSAGE_TTL,
+    SUBSCRIPTION_EXPIRY,
+)
+from pybroker.broker.producers import Producer, ProducerState
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic import Topic
+from pybroker.errors import QuotaExceededError, QuotaExceededException
+from pybroker.names import TopicName, TxnId
+from pybroker.transaction.pending_ack import PendingAck
+from pybroker.transaction.txn_status import TxnAction
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.frames import SendRun
+from pybroker.wire.message_metadata import build_entry
+
+DEFAULT = "public/default"
+TXN = TxnId(0, 1)
+
+
+async def publish(
+    topic: Topic, *sizes: int, age_s: float = 0, txn_id: TxnId | None = None
+) -> Position:
+    """A message each; returns where the last one is."""
+    producer = Producer(1, "p", owner=None)  # type: ignore[arg-type]
+    producer.state = ProducerState.WRITING
+    run = SendRun(1, txn_id)
+    published_ms = topic.clock.now_ms() - int(age_s * 1000)
+    for size in sizes:
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=published_ms)
+        run.entries.append(build_entry(metadata, b"x" * size))
+        run.message_counts.append(1)
+    stored: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    topic.publish(producer, run, lambda position, error: stored.set_result(position or error))
+    first = await stored
+    return Position(first.ledger_id, first.entry_id + len(sizes) - 1)
+
+
+async def subscribed(topic: Topic, name: str = "s") -> Subscription:
+    return await topic.subscription(name, EARLIEST, {}, create=True)
+
+
+async def set_for_all(world: World, policy: Any, value: Any) -> None:
+    await world.topics.policies.set_for_namespace(DEFAULT, policy, value)
+    await world.topics.following.told()
+
+
+def test_messages_that_waited_for_too_long_are_acknowledged() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        subscription = await subscribed(topic)
+        await publish(topic, 10, 10, age_s=400)
+        await publish(topic, 10)
+        await set_for_all(world, MESSAGE_TTL, 400)
+        await asyncio.sleep(301)
+        assert subscription.backlog == 1
+        assert subscription.times.expired == 2
+        await asyncio.sleep(600)
+        assert subscription.backlog == 0
+
+    run(scenario)
+
+
+def test_nothing_expires_and_nobody_looks_where_no_policy_says_so() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        subscription = await subscribed(topic)
+        await publish(topic, 10, age_s=10**6)
+        await asyncio.sleep(100)
+        assert len(world.factory.housekeeper) == 1  # for the log's own rollover
+        await asyncio.sleep(10_000)
+        assert subscription.backlog == 1
+
+    run(scenario)
+
+
+def test_a_time_to_live_that_is_taken_back_ends_the_visits() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        subscription = await subscribed(topic)
+        await publish(topic, 10)
+        await asyncio.sleep(100)
+        visits = len(world.factory.housekeeper)
+        await set_for_all(world, MESSAGE_TTL, 1)
+        assert len(world.factory.housekeeper) == visits + 1
+        await set_for_all(world, MESSAGE_TTL, 0)
+        await asyncio.sleep(1000)
+        assert subscription.backlog == 1
+        assert len(world.factory.housekeeper) == visits
+
+    run(scenario)
+
+
+def test_an_open_transaction_s_messages_do_not_expire_nor_what_it_acknowledged() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        subscription = await subscribed(topic)
+        await publish(topic, 10, age_s=1000)
+        second = await publish(topic, 10, age_s=1000)
+        await publish(topic, 10, age_s=1000)
+        await publish(topic, 10, age_s=1000, txn_id=TXN)
+        other = TxnId(0, 2)
+        acks = [PendingAck(second)]
+        await subscription.acknowledge_in_transaction(None, other, acks, False)  # type: ignore[arg-type]
+        await set_for_all(world, MESSAGE_TTL, 1)
+        await asyncio.sleep(301)
+        assert subscription.cursor.mark_delete_position.entry_id == 0
+        ending = subscription.end_transaction(other, TxnAction.ABORT)
+        assert ending is not None
+        await ending
+        await asyncio.sleep(301)
+        assert subscription.cursor.mark_delete_position.entry_id == 2
+        assert not subscription.cursor.is_deleted((second.ledger_id, 3))
+
+    run(scenario)
+
+
+def test_visits_of_many_topics_are_spread_over_the_interval() -> None:
+    async def scenario(world: World) -> None:
+        topics = [await world.topic(TopicName.parse(f"t{n}")) for n in range(50)]
+        for topic in topics:
+            await subscribed(topic)
+            await publish(topic, 10, age_s=1000)
+        await set_for_all(world, MESSAGE_TTL, 1)
+        done = []
+        for _ in range(10):
+            await asyncio.sleep(30)
+            done.append(sum(t.subscriptions["s"].backlog == 0 for t in topics))
+        assert done[0] < 20
+        assert done == sorted(done)
+        assert done[-1] == 50
+
+    run(scenario)
+
+
+def quota(kind: str, policy: str, **limits: int) -> dict[str, Any]:
+    return {kind: {"policy": policy, **limits}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "error"),
+    [
+        ("producer_request_hold", QuotaExceededError),
+        ("producer_exception", QuotaExceededException),
+    ],
+)
+def test_a_full_topic_takes_no_producers_until_there_is_room(
+    policy: str, error: type[Exception]
+) -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        subscription = await subscribed(topic)
+        await set_for_all(
+            world, BACKLOG_QUOTAS, quota("destination_storage", policy, limitSize=1000)
+        )
+        await world.producer(topic)
+        last = await publish(topic, 600, 600)
+        await asyncio.sleep(61)
+        assert len(topic.producers) == 0  # it was let go
+        with pytest.raises(error, match="backlog quota exceeded"):
+            await world.producer(topic)
+        subscription.acknowledge_cumulative(None, last)  # type: ignore[arg-type]
+        await world.producer(topic)
+
+    run(scenario)
+
+
+def test_an_old_message_fills_a_topic_too() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        subscription = await subscribed(topic)
+        await set_for_all(
+            world, BACKLOG_QUOTAS, quota("message_age", "producer_exception", limitTime=100)
+        )
+        last = await publish(topic, 10, age_s=50)
+        await world.producer(topic)
+        await asyncio.sleep(111)
+        assert len(topic.producers) == 0
+        with pytest.raises(QuotaExceededException):
+            await world.producer(topic)
+        subscription.acknowledge_cumulative(None, last)  # type: ignore[arg-type]
+        await world.producer(topic)
+
+    run(scenario)
+
+
+def test_eviction_drops_the_oldest_for_who_is_behind() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        slow, quick = await subscribed(topic, "slow"), await subscribed(topic, "quick")
+        await publish(topic, *[1000] * 20)
+        quick.acknowledge_cumulative(None, topic.ledger.last_confirmed)  # type: ignore[arg-type]
+        size_bytes = topic.ledger.total_size_bytes // 2
+        evict = quota("destination_storage", "consumer_backlog_eviction", limitSize=size_bytes)
+        await set_for_all(world, BACKLOG_QUOTAS, evict)
+        await world.producer(topic)
+        await asyncio.sleep(61)
+        assert len(topic.producers) == 1
+        assert slow.backlog == 9
+        assert quick.times.expired == 0
+        assert slow.times.expired == 11
+
+    run(scenario)
+
+
+def test_eviction_by_age_drops_what_is_too_old() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        subscription = await subscribed(topic)
+        await publish(topic, 10, 10, age_s=1000)
+        await publish(topic, 10)
+        evict = quota("message_age", "consumer_backlog_eviction", limitTime=500)
+        await set_for_all(world, BACKLOG_QUOTAS, evict)
+        await asyncio.sleep(61)
+        assert subscription.backlog == 1
+
+    run(scenario)
+
+
+def test_eviction_leaves_what_an_open_transaction_wrote() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        subscription = await subscribed(topic)
+        await publish(topic, 1000)
+        await publish(topic, 1000, txn_id=TXN)
+        await publish(topic, *[1000] * 10)
+        evict = quota("destination_storage", "consumer_backlog_eviction", limitSize=10)
+        await set_for_all(world, BACKLOG_QUOTAS, evict)
+        await asyncio.sleep(61)
+        assert subscription.cursor.mark_delete_position.entry_id == 0
+
+    run(scenario)
+
+
+def test_a_quota_without_subscriptions_stops_nobody() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        await publish(topic, 1000)
+        full = quota("destination_storage", "producer_exception", limitSize=0)
+        await set_for_all(world, BACKLOG_QUOTAS, full)
+        await world.producer(topic)
+
+    run(scenario)
+
+
+def test_a_subscription_that_nobody_uses_is_deleted() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        unused, used = await subscribed(topic, "unused"), await subscribed(topic, "used")
+        await set_for_all(world, SUBSCRIPTION_EXPIRY, 20)
+        clock = LoopClock()
+        for _ in range(10):
+            await asyncio.sleep(300)
+            used.times.flow(clock.now_ms())
+        assert list(topic.subscriptions) == ["used"]
+        assert unused.name not in topic.ledger.cursors
+        assert topic.name == ORDERS
+
+    run(scenario)
+
+
+def test_a_subscription_has_all_its_time_from_when_it_is_seen_unused() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        await subscribed(topic)
+        await asyncio.sleep(10_000)
+        await set_for_all(world, SUBSCRIPTION_EXPIRY, 20)
+        await asyncio.sleep(19 * 60)
+        assert topic.subscriptions
+        await asyncio.sleep(12 * 60)
+        assert not topic.subscriptions
+
+    run(scenario, broker_delete_inactive_topics_enabled=False)
