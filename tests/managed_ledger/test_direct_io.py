@@ -282,7 +282,9 @@ def test_only_what_is_not_in_the_cache_is_read_around_it(
     file.pread(LARGEST_DIRECT_READ_BYTES + 1, 5)
     assert asked == []
     assert file.pread(BUFFER_BYTES, 5) == data[5 : 5 + BUFFER_BYTES], "read the usual way then"
-    assert asked == [(BUFFER_BYTES, 5)]
+    file.pread(LARGE_READ_BYTES, 5)
+    file.pread(LARGEST_DIRECT_READ_BYTES, 5)
+    assert asked == [(BUFFER_BYTES, 5), (LARGE_READ_BYTES, 5), (LARGEST_DIRECT_READ_BYTES, 5)]
 
 
 def test_a_read_around_the_cache_that_comes_short_is_made_the_usual_way(
@@ -294,6 +296,27 @@ def test_a_read_around_the_cache_that_comes_short_is_made_the_usual_way(
     assert file.pread(BUFFER_BYTES, 5) == data[5 : 5 + BUFFER_BYTES]
 
 
+@pytest.mark.parametrize(
+    ("answer", "cached"),
+    [(1, True), (0, False), (BlockingIOError(), False), (OSError(errno.EOPNOTSUPP, "no"), True)],
+)
+def test_the_byte_in_the_middle_says_what_the_cache_has(
+    file: OsFile, monkeypatch: pytest.MonkeyPatch, answer: int | OSError, cached: bool
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def preadv(descriptor: int, buffers: list[bytearray], offset: int, flags: int) -> int:
+        asked.append((offset, flags))
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(os_disk.os, "preadv", preadv)
+    monkeypatch.setattr(os_disk, "_NOWAIT", 8)
+    assert file._cached(5000, 1000) is cached
+    assert asked == [(5500, 8)]
+
+
 def test_where_nobody_can_say_what_is_in_the_cache_reads_go_through_it(
     written: tuple[OsFile, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +325,34 @@ def test_where_nobody_can_say_what_is_in_the_cache_reads_go_through_it(
     monkeypatch.setattr(os_disk, "_NOWAIT", None)
     drop_from_cache(file)
     assert file._cached(0, SIZE)
+
+
+@pytest.mark.parametrize("offset", [0, 7, BLOCK_BYTES, BUFFER_BYTES - 1])
+@pytest.mark.parametrize("size", [1, BLOCK_BYTES, BUFFER_BYTES, 2 * BUFFER_BYTES + 5])
+def test_what_is_read_around_the_cache_are_whole_blocks_and_no_more_than_is_needed(
+    written: tuple[OsFile, bytes], monkeypatch: pytest.MonkeyPatch, offset: int, size: int
+) -> None:
+    file, data = written
+    file.fdatasync()
+    flags, asked, preadv = [os.O_RDWR], [], os.preadv
+
+    def fake_fcntl(descriptor: int, command: int, argument: int = 0) -> int:
+        if command == fcntl.F_SETFL:
+            flags.append(argument)
+        return flags[-1]
+
+    def note(descriptor: int, buffers: list[memoryview], at: int) -> int:
+        assert flags[-1] == os.O_RDWR | os.O_DIRECT
+        asked.append((at, sum(map(len, buffers))))
+        return preadv(descriptor, buffers, at)
+
+    monkeypatch.setattr(direct_io.fcntl, "fcntl", fake_fcntl)
+    monkeypatch.setattr(direct_io.os, "preadv", note)
+    assert read_direct(file._descriptor, size, offset) == data[offset : offset + size]
+    first = offset // BLOCK_BYTES * BLOCK_BYTES
+    stop = -(-(offset + size) // BLOCK_BYTES) * BLOCK_BYTES
+    assert asked == [(at, min(BUFFER_BYTES, stop - at)) for at in range(first, stop, BUFFER_BYTES)]
+    assert flags[-1] == os.O_RDWR
 
 
 def test_a_read_around_the_cache_leaves_the_descriptor_as_it_was(

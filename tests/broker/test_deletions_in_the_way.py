@@ -1,0 +1,162 @@
+"""Deletions in the way of others: who waits for them, and what comes of those that failed."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from test_deletions import ORDERS, PARTITIONS, SUBSCRIPTION, Life, run
+
+from managed_ledger.errors import StorageFailed, StorageFull
+from pybroker.broker import deletions
+from pybroker.broker.deletions import Doomed
+from pybroker.errors import ServiceNotReady
+
+
+class Removal:
+    """Instead of one of the steps of a deletion: waits, fails, or goes its way."""
+
+    def __init__(self, life: Life, step: str) -> None:
+        self._belongings: Any = life.topics.deletions._belongings
+        self._step = step
+        self._right = getattr(self._belongings, step)
+        self.begun, self.may_go_on = asyncio.Event(), asyncio.Event()
+        self.failures: list[Exception] = []
+        self.tries = 0
+        setattr(self._belongings, step, self._remove)
+
+    async def _remove(self, *what: Any) -> None:
+        self.tries += 1
+        self.begun.set()
+        if self.failures:
+            raise self.failures.pop(0)
+        await self.may_go_on.wait()
+        await self._right(*what)
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("doomed", "said"),
+    [
+        (Doomed(ORDERS), f"{ORDERS}"),
+        (Doomed(ORDERS, PARTITIONS), f"{ORDERS} with 2 partitions"),
+        (Doomed(ORDERS, 0, "s"), f"subscription s of {ORDERS}"),
+    ],
+)
+def test_what_is_deleted_is_said(doomed: Doomed, said: str) -> None:
+    assert str(doomed) == said
+    assert Doomed.decode(doomed.encode()) == doomed
+
+
+def test_a_topic_loads_when_no_subscription_of_it_is_half_deleted() -> None:
+    async def scenario(life: Life) -> None:
+        await life.fill(ORDERS)
+        topic = await life.topics.get(ORDERS)
+        assert topic is not None
+        removal = Removal(life, "remove_subscription")
+        deleting = asyncio.ensure_future(topic.delete_subscription(SUBSCRIPTION))
+        await removal.begun.wait()
+        await life.topics.unload(ORDERS)
+        loading = asyncio.ensure_future(life.topics.get(ORDERS))
+        await turns()
+        assert not loading.done()
+        removal.may_go_on.set()
+        await deleting
+        again = await loading
+        assert again is not None and SUBSCRIPTION not in again.subscriptions
+
+    run(scenario)
+
+
+def test_a_subscriptions_deletion_that_failed_ends_before_its_topic_loads() -> None:
+    async def scenario(life: Life) -> None:
+        await life.fill(ORDERS)
+        topic = await life.topics.get(ORDERS)
+        assert topic is not None
+        removal = Removal(life, "remove_subscription")
+        removal.may_go_on.set()
+        removal.failures = [StorageFailed("no"), StorageFailed("not yet")]
+        with pytest.raises(StorageFailed):
+            await topic.delete_subscription(SUBSCRIPTION)
+        await life.topics.unload(ORDERS)
+        with pytest.raises(ServiceNotReady, match="being deleted, which cannot be finished now"):
+            await life.topics.get(ORDERS)
+        again = await life.topics.get(ORDERS)
+        assert again is not None and SUBSCRIPTION not in again.subscriptions
+        assert not life.has_log(ORDERS)
+
+    run(scenario)
+
+
+def test_a_deletion_that_failed_is_finished_by_who_asks_for_its_topic() -> None:
+    async def scenario(life: Life) -> None:
+        await life.fill(ORDERS)
+        removal = Removal(life, "remove_topic")
+        removal.may_go_on.set()
+        removal.failures = [StorageFailed("no"), StorageFailed("not yet")]
+        with pytest.raises(StorageFailed):
+            await life.topics.delete(ORDERS)
+        with pytest.raises(ServiceNotReady, match="not yet"):
+            await life.topics.get(ORDERS)
+        assert await life.topics.get(ORDERS) is None
+        assert life.traces(ORDERS) == []
+
+    run(scenario)
+
+
+def test_a_deletion_that_finds_no_room_is_tried_again_a_second_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sleep, slept = asyncio.sleep, list[float]()
+
+    def noted(delay_s: float) -> Any:
+        slept.append(delay_s)
+        return sleep(0)
+
+    async def scenario(life: Life) -> None:
+        await life.fill(ORDERS)
+        removal = Removal(life, "remove_topic")
+        removal.may_go_on.set()
+        removal.failures = [StorageFull("no room"), StorageFull("still none")]
+        with monkeypatch.context() as patched:
+            patched.setattr(deletions.asyncio, "sleep", noted)
+            await life.topics.delete(ORDERS)
+        assert [delay_s for delay_s in slept if delay_s] == [1.0, 1.0]
+        assert removal.tries == 3
+        assert life.traces(ORDERS) == []
+
+    run(scenario)
+
+
+def test_a_deletion_is_decided_on_a_full_disk_too() -> None:
+    async def scenario(life: Life) -> None:
+        await life.fill(ORDERS)
+        put, made_room = life.metadata.put, []
+
+        def noted(*what: Any, **options: Any) -> Any:
+            made_room.append(options.get("makes_room"))
+            return put(*what, **options)
+
+        life.metadata.put = noted  # type: ignore[method-assign]
+        await life.topics.delete(ORDERS)
+        assert made_room[0]
+
+    run(scenario)
+
+
+def test_closing_stops_a_deletion_where_it_is() -> None:
+    async def scenario(life: Life) -> None:
+        await life.fill(ORDERS)
+        removal = Removal(life, "remove_topic")
+        deleting = asyncio.ensure_future(life.topics.delete(ORDERS))
+        await removal.begun.wait()
+        await life.topics.deletions.close()
+        assert life.topics.deletions._running == {}
+        with pytest.raises(asyncio.CancelledError):
+            await deleting
+        assert life.topics.deletions.concerns(ORDERS), "the next start goes on"
+
+    run(scenario)
