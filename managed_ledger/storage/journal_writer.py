@@ -3,7 +3,7 @@
 One commit runs at a time, so nothing here is ever used by two threads at once.
 """
 
-from typing import Final, NoReturn
+from typing import Final
 
 from managed_ledger.errors import StorageFull
 from managed_ledger.storage.disk import Disk, DiskFile, numbered_files
@@ -91,21 +91,24 @@ class JournalWriter:
         try:
             self._file.pwritev_uncached(parts, self.size)
         except OSError as error:
-            if is_full(error) and makes_room and self.room.give_up_reserve():
-                self._write_frame(body, makes_room)
-                return
+            may_go_on = is_full(error) and makes_room and self.room.give_up_reserve()
             self._take_back(error)
-        self.size += sum(map(len, parts))
+            if not may_go_on:
+                raise translated(error, self.name) from error
+            self._write_frame(body, makes_room)
+        else:
+            self.size += sum(map(len, parts))
 
-    def _take_back(self, error: OSError) -> NoReturn:
-        """Part of the frame may be there; remove it durably, or the next one would mix with it."""
+    def _take_back(self, error: OSError) -> None:
+        """Part of the frame may be there; remove it durably, or what comes next would mix with it:
+        after a power cut a sector might hold the beginning of this one, and no end of any.
+        """
         if is_full(error):
             try:
                 self._file.truncate(self.size)
                 self._file.fdatasync()
             except OSError as failure:
                 raise failed(failure, self.name) from error
-        raise translated(error, self.name) from error
 
     def _sync(self) -> None:
         if self._synced_to == self.size:

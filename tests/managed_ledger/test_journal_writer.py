@@ -186,6 +186,26 @@ def test_a_new_journal_that_cannot_be_made_matters_unless_room_is_low(operation,
     assert len(bodies(disk, SECOND)) == 1
 
 
+def test_half_a_frame_is_gone_for_good_before_it_is_written_anew_into_the_reserve():
+    """Else a power cut may leave the beginning of the first in a file as long as the second."""
+    disk = FaultyDisk()
+    disk.free = lambda: SPARE_BYTES
+    writer = writer_on(disk)
+    writer.room.keep_reserve()
+    writer.write(group("before"), sync=True, rotate=False)
+    begin = len(disk.operations)
+
+    def full(what: str, name: str) -> None:
+        if what == "write" and RESERVE in disk.files:
+            raise OSError(errno.ENOSPC, "full", name)
+
+    disk.fault = full
+    writer.write(group("key", makes_room=True), sync=True, rotate=False)
+    of_the_journal = [what for what, name in disk.operations[begin:] if name == FIRST]
+    assert of_the_journal == ["write", "truncate", "fdatasync", "write", "fdatasync"]
+    assert len(bodies(disk)) == 2
+
+
 def test_without_a_descriptor_the_next_journal_has_to_wait():
     disk = FaultyDisk()
     writer = writer_on(disk)
