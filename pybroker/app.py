@@ -29,10 +29,12 @@ from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.config import BrokerConfig
 from pybroker.listeners import BadListeners, parse_listeners
 from pybroker.names import COORDINATOR_ASSIGN
+from pybroker.ports import Ports, StartFailed, tls_contexts, web_tls_contexts
 from pybroker.runtime import Clock, SystemClock
 from pybroker.security.authentication import authentication_of
 from pybroker.security.authorization import Authorizer
 from pybroker.security.keys import KeyFailure
+from pybroker.security.tls_connection import TlsListener
 from pybroker.server.frame_budget import FrameBudget
 from pybroker.server.guarded import Revocations, guarded_handlers
 from pybroker.server.handlers import HANDLERS, Handler
@@ -48,10 +50,6 @@ if TYPE_CHECKING:
 
 _LONGEST_CURSOR_FLUSH_MS: Final = 60_000
 _BOOTS: Final = "/boots"
-
-
-class StartFailed(Exception):
-    """The broker did not start; the message names the thing and the way out."""
 
 
 class Broker:
@@ -71,6 +69,7 @@ class Broker:
         self._clock = clock
         self.service_url = ""  # pulsar://host:port, once it serves
         self.admin_url = ""  # http://host:port, once it serves HTTP
+        self.service_url_tls = self.admin_url_tls = ""  # pulsar+ssl://…, https://…
         self._shut_down = shut_down
         self._running = AsyncExitStack()
         self._http: HttpServer | None = None
@@ -108,11 +107,18 @@ class Broker:
             self.revocations = Revocations(self.authorizer, lambda: self.server.sessions)
             self.permissions.watch(self.revocations.changed)
 
-    async def start(self, listen: Endpoint, http: socket.socket | None = None) -> None:
+    async def start(
+        self,
+        listen: Endpoint | None,
+        http: socket.socket | None = None,
+        tls: TlsListener | None = None,
+        https: TlsListener | None = None,
+    ) -> None:
         """Serve. Transactions are recovered before anybody is let in, so that no client of an open
         one is told to come back later; decided ones complete in the background.
 
-        `http` is a bound socket for the admin REST. Raises CorruptStorage, DirectoryInUse, OSError.
+        `http` is a bound socket for the admin REST; `tls` and `https` are those for both with TLS.
+        Raises CorruptStorage, DirectoryInUse, OSError.
         """
         async with AsyncExitStack() as parts:
             await self._backend.open()
@@ -129,9 +135,13 @@ class Broker:
             parts.push_async_callback(self.server.stop)
             if self.revocations is not None:
                 parts.push_async_callback(self.revocations.close)
-            self.service_url = self._url("pulsar", await self.server.start(listen))
-            if http is not None:
-                await self._start_http(http, parts)
+            if listen is not None:
+                self.service_url = self._url("pulsar", await self.server.start(listen))
+            if tls is not None:
+                await self.server.start_tls(tls)
+                self.service_url_tls = self._url("pulsar+ssl", tls.socket.getsockname())
+            if http is not None or https is not None:
+                await self._start_http(http, https, parts)
             self._running = parts.pop_all()
 
     async def stop(self) -> None:
@@ -148,7 +158,9 @@ class Broker:
         await self.server.stop(answer_timeout_s=0)
         await self._backend.close()
 
-    async def _start_http(self, listener: socket.socket, parts: AsyncExitStack) -> None:
+    async def _start_http(
+        self, plain: socket.socket | None, tls: TlsListener | None, parts: AsyncExitStack
+    ) -> None:
         # In a thread: clients of the binary port are served while the web framework loads.
         await asyncio.get_running_loop().run_in_executor(None, _import_admin)
         from pybroker.admin.application import create_app
@@ -157,7 +169,8 @@ class Broker:
         from pybroker.admin.services import AdminServices
         from pybroker.broker.clusters import Clusters
 
-        url = self._url("http", listener.getsockname())
+        url = "" if plain is None else self._url("http", plain.getsockname())
+        url_tls = "" if tls is None else self._url("https", tls.socket.getsockname())
         lag = LoopLag()
         parts.callback(lag.close)
         services = AdminServices(
@@ -175,14 +188,16 @@ class Broker:
             shut_down=self._shut_down,
             service_url=self.service_url,
             admin_url=url,
+            service_url_tls=self.service_url_tls,
+            admin_url_tls=url_tls,
             connections=lambda: len(self.server.sessions),
             listeners=self._listeners,
             loop_lag_s=lag.worst_s,
         )
         self._http = HttpServer(create_app(services))
         parts.push_async_callback(self._http.stop)
-        await self._http.start(listener)
-        self.admin_url = url
+        await self._http.start(plain, tls)
+        self.admin_url, self.admin_url_tls = url, url_tls
 
     async def _permissions_applied(self) -> None:
         if self.revocations is not None:
@@ -257,17 +272,17 @@ async def standalone(
 
     Ports are bound before the storage is touched; nobody is accepted before it has recovered.
     """
-    listener = _bind(config.bind_address, config.broker_service_port, "--port")
-    web = None
+    clock = clock or SystemClock()
+    ports = Ports(config, http)
     try:
-        if http:
-            web = _bind(config.bind_address, config.web_service_port, "--http-port")
-        broker = Broker(config, backend, clock or SystemClock(), random.Random(), shut_down)
-        await broker.start(listener, web)
+        ports.bind()
+        tls = ports.with_tls("broker_service_port_tls", tls_contexts(config, clock))
+        https = ports.with_tls("web_service_port_tls", web_tls_contexts(config, clock))
+        broker = Broker(config, backend, clock, random.Random(), shut_down)
+        plain, web = ports.bound.get("broker_service_port"), ports.bound.get("web_service_port")
+        await broker.start(plain, web, tls, https)
     except BaseException as error:
-        listener.close()
-        if web is not None:
-            web.close()
+        ports.close()
         if isinstance(error, ManagedLedgerError | OSError | KeyFailure | BadListeners):
             raise StartFailed(_way_out(error)) from error
         raise
@@ -301,20 +316,3 @@ def embedded_backend(
         durability="fsync" if config.journal_sync_data else "relaxed",
         on_fatal=on_disk_failure,
     )
-
-
-def _bind(host: str, port: int, option: str) -> socket.socket:
-    """A bound socket that does not listen yet. Raises StartFailed."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, asyncio switches Nagle's delay off on accepted connections.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise StartFailed(
-            f"cannot listen on {host}:{port}: {error.strerror}; stop what listens there, or choose "
-            f"another port with {option} (0 picks a free one)"
-        ) from None
-    return listener

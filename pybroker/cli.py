@@ -127,8 +127,9 @@ def _configuration(options: argparse.Namespace) -> BrokerConfig:
 
 
 async def _serve(config: BrokerConfig, data_dir: Path, http: bool) -> int:
-    from pybroker.app import StartFailed, embedded_backend, standalone
+    from pybroker.app import embedded_backend, standalone
     from pybroker.descriptors import connections, raise_limit
+    from pybroker.ports import StartFailed
 
     limit = raise_limit()
     allowed = connections(config.max_connections, limit)
@@ -170,7 +171,8 @@ def _keep_memory_at_hand() -> None:
 
 
 def _ready_line(broker: "Broker") -> str:
-    return " ".join(filter(None, ("pybroker ready", broker.service_url, broker.admin_url)))
+    urls = broker.service_url, broker.admin_url, broker.service_url_tls, broker.admin_url_tls
+    return " ".join(filter(None, ("pybroker ready", *urls)))
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:

@@ -9,8 +9,11 @@ class BrokerConfig:
 
     cluster_name: str = "standalone"
     bind_address: str = "127.0.0.1"
-    broker_service_port: int = 6650  # 0: any free one
-    web_service_port: int = 8080  # 0: any free one
+    # Ports; 0: any free one; None, which is an empty value in the file: none.
+    broker_service_port: int | None = 6650
+    broker_service_port_tls: int | None = None
+    web_service_port: int | None = 8080
+    web_service_port_tls: int | None = None
     advertised_address: str = ""  # empty: where clients reach it; localhost on 127.0.0.1
     advertised_listeners: str = ""  # name:pulsar://host:port, by commas; empty: none by name
     internal_listener_name: str = ""  # empty: the first of them
@@ -112,6 +115,16 @@ class BrokerConfig:
     transaction_buffer_snapshot_max_transaction_count: int = 1000
     transaction_buffer_snapshot_min_time_in_millis: int = 5000
     transaction_pending_ack_log_entries: int = 10_000
+    # TLS: paths of PEM files
+    tls_certificate_file_path: str = ""
+    tls_key_file_path: str = ""
+    tls_trust_certs_file_path: str = ""  # of clients' certificates; empty: none are asked for
+    tls_require_trusted_client_cert_on_connect: bool = False
+    tls_protocols: tuple[str, ...] = ()
+    tls_ciphers: tuple[str, ...] = ()
+    web_service_tls_protocols: tuple[str, ...] = ()
+    web_service_tls_ciphers: tuple[str, ...] = ()
+    tls_cert_refresh_check_duration_sec: int = 300
     # who is there (pybroker/security)
     authentication_enabled: bool = False
     authentication_providers: tuple[str, ...] = ()  # token, basic, tls, or Apache's class names

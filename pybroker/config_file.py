@@ -14,7 +14,7 @@ from typing import Final
 
 from pybroker.config import BrokerConfig
 
-Value = str | int | float | bool | tuple[str, ...]
+Value = str | int | float | bool | tuple[str, ...] | None
 
 _FIELDS: Final = {field.name.replace("_", ""): field for field in fields(BrokerConfig)}
 _BOOLEANS: Final = {"true": True, "false": False}
@@ -66,7 +66,13 @@ _MINIMUM: Final = {  # of every other number: 0
     "max_message_size": 1,
     "transaction_coordinators": 1,
 }
-_MAXIMUM: Final = {"broker_service_port": 65_535, "web_service_port": 65_535}
+_PORTS: Final = (
+    "broker_service_port",
+    "broker_service_port_tls",
+    "web_service_port",
+    "web_service_port_tls",
+)
+_MAXIMUM: Final = dict.fromkeys(_PORTS, 65_535)
 
 
 class ConfigError(ValueError):
@@ -133,6 +139,8 @@ def _convert(name: str, kind: type, text: str, key: str) -> Value:
         return _chosen(name, text, key)
     if kind is tuple:
         return tuple(dict.fromkeys(filter(None, (item.strip() for item in text.split(",")))))
+    if name in _PORTS:
+        return _number(name, int, text, key) if text else None
     if not text and name in _MAY_BE_EMPTY:
         return _MAY_BE_EMPTY[name]
     return _number(name, kind, text, key)

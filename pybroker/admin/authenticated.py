@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pybroker.config import BrokerConfig
 from pybroker.errors import PulsarError
 from pybroker.security.authentication import Authentication
-from pybroker.security.identity import Credentials, Identity
+from pybroker.security.identity import Certificate, Credentials, Identity
 
 IDENTITY: Final = "pybroker.identity"  # in the scope
 CERTIFICATE: Final = "pybroker.certificate"
@@ -51,6 +51,15 @@ class Authenticated:
             client[0] if client else "unknown",
             headers.get("x-original-principal", ""),
         )
+
+
+def with_certificate(app: ASGIApp, certificate: Certificate) -> ASGIApp:
+    """Of the connection, for all its requests."""
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, CERTIFICATE: certificate}, receive, send)
+
+    return called
 
 
 def _shown(authorization: str, scope: Scope) -> list[Credentials]:

@@ -77,7 +77,13 @@ class ClusterRoutes:
 
     def _own_urls(self) -> dict[str, str]:
         services = self._services
-        return {"serviceUrl": services.admin_url, "brokerServiceUrl": services.service_url}
+        urls = {
+            "serviceUrl": services.admin_url,
+            "serviceUrlTls": services.admin_url_tls,
+            "brokerServiceUrl": services.service_url,
+            "brokerServiceUrlTls": services.service_url_tls,
+        }
+        return {name: url for name, url in urls.items() if url}
 
     async def create(self, request: Request) -> Response:
         await self._clusters.create(request.path_params["cluster"], await read_object(request))

@@ -9,7 +9,8 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from pybroker.admin.patience import MAX_CONNECTIONS, ImpatientProtocol
+from pybroker.admin.patience import HEAD_S, MAX_CONNECTIONS, ImpatientProtocol
+from pybroker.security.tls_connection import TlsDoor, TlsListener
 
 _DRAIN_TIMEOUT_S: Final = 5
 
@@ -32,9 +33,11 @@ class HttpServer:
         self._server = _EmbeddedServer(config)
         self._serving: asyncio.Task[None] | None = None
 
-    async def start(self, listener: socket.socket) -> None:
-        """Serve on a bound socket; requests are answered when this returns."""
-        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]), name="http")
+    async def start(self, listener: socket.socket | None, tls: TlsListener | None = None) -> None:
+        """Serve on bound sockets; requests are answered when this returns."""
+        self._server.tls = tls
+        sockets = [] if listener is None else [listener]
+        self._serving = asyncio.create_task(self._server.serve(sockets=sockets), name="http")
         await self._server.ready.wait()
 
     async def stop(self) -> None:
@@ -48,10 +51,33 @@ class _EmbeddedServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
+        self.tls: TlsListener | None = None
+        self._door: TlsDoor | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        if self.tls is not None:
+            await self._listen_with_tls(self.tls)
         self.ready.set()
+
+    async def _listen_with_tls(self, tls: TlsListener) -> None:
+        """uvicorn's own would not let certificates change, nor bound the handshakes."""
+        self._door = TlsDoor(tls.contexts, self._new_protocol, HEAD_S)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(self._door, sock=tls.socket, backlog=self.config.backlog)
+        self.servers.append(server)
+
+    def _new_protocol(self) -> asyncio.Protocol:
+        return ImpatientProtocol(
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._door is not None:
+            self._door.close()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -34,11 +34,14 @@ class LookupRoutes:
         if listener is not None:
             return _of_listener(listener, services, request)
         broker_url = _as_reached(services.service_url, request)
+        broker_url_tls = _as_reached(services.service_url_tls, request)
         return {
             "brokerUrl": broker_url,
             "httpUrl": _as_reached(services.admin_url, request),
             "nativeUrl": broker_url,
-            "brokerUrlSsl": "",
+            "brokerUrlTls": broker_url_tls,
+            "httpUrlTls": _as_reached(services.admin_url_tls, request),
+            "brokerUrlSsl": broker_url_tls,
         }
 
 

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from pybroker.admin.authenticated import with_certificate
+
 HEAD_S: Final = 10.0
 TAKE_S: Final = 10.0
 _LINGER_S: Final = 5.0  # to take what was written before it is closed
@@ -32,6 +34,9 @@ class ImpatientProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._make_room()
         super().connection_made(transport)
+        certificate = transport.get_extra_info("peercert")
+        if certificate:
+            self.app = with_certificate(self.app, certificate)
         self._wait_for_head()
 
     def _make_room(self) -> None:

@@ -36,6 +36,8 @@ class AdminServices:
     admin_url: str  # http://host:port
     connections: Callable[[], int]  # how many clients are connected
     listeners: Listeners = field(default_factory=Listeners)
+    service_url_tls: str = ""  # pulsar+ssl://host:port, if there is one
+    admin_url_tls: str = ""  # https://host:port
     # The longest that the event loop was held up, in seconds, since this was last asked.
     loop_lag_s: Callable[[], float] = lambda: 0.0
     authentication: Authentication | None = None  # None: nobody is asked who it is
@@ -51,4 +53,4 @@ class AdminServices:
     @property
     def broker_id(self) -> str:
         """host:port of this broker's admin API, which is what Apache Pulsar calls a broker by."""
-        return urlsplit(self.admin_url).netloc
+        return urlsplit(self.admin_url or self.admin_url_tls).netloc

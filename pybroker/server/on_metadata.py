@@ -26,11 +26,12 @@ async def lookup(session: "Session", command: pb.CommandLookupTopic) -> None:
     name = TopicName.parse(command.topic)
     listener = session.services.listeners.named(command.advertised_listener_name)
     session.services.topics.tenants.check_namespace(name.namespace_name)
+    plain, tls = session.broker_urls
     answer = pb.CommandLookupTopicResponse(
         request_id=command.request_id,
         response=pb.CommandLookupTopicResponse.Connect,
-        brokerServiceUrl=session.broker_url if listener is None else listener.broker_url,
-        brokerServiceUrlTls="" if listener is None else listener.broker_url_tls,
+        brokerServiceUrl=plain if listener is None else listener.broker_url,
+        brokerServiceUrlTls=tls if listener is None else listener.broker_url_tls,
         authoritative=True,
         proxy_through_service_url=False,
     )

@@ -39,6 +39,8 @@ class Services:
     authentication: Authentication | None = None  # None: everybody may do everything
     handlers: Mapping[int, Handler] = field(default_factory=lambda: HANDLERS)
     listeners: Listeners = field(default_factory=Listeners)
+    port: int | None = None  # once it listens; of clients without TLS
+    port_tls: int | None = None
     boot: int = 0  # of this storage: how often a broker has started on it before
     connection_numbers: Iterator[int] = field(default_factory=itertools.count)
     name_numbers: Iterator[int] = field(default_factory=itertools.count)

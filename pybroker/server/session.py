@@ -192,12 +192,15 @@ class Session(asyncio.BufferedProtocol):
         return self.state is ConnectionState.CLOSED
 
     @property
-    def broker_url(self) -> str:
-        """Where this broker is found: as configured, else where this connection found it."""
+    def broker_urls(self) -> tuple[str, str]:
+        """Where this broker is found, without TLS and with it: as configured, else at the host
+        where this connection found it. Empty, where it does not listen.
+        """
         assert self._transport is not None
-        host, port = self._transport.get_extra_info("sockname")[:2]
+        host: str = self._transport.get_extra_info("sockname")[0]
         host = self.services.config.advertised(host)
-        return f"pulsar://[{host}]:{port}" if ":" in host else f"pulsar://{host}:{port}"
+        services = self.services
+        return _url("pulsar", host, services.port), _url("pulsar+ssl", host, services.port_tls)
 
     @property
     def address(self) -> str:
@@ -462,3 +465,9 @@ class Session(asyncio.BufferedProtocol):
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+
+def _url(scheme: str, host: str, port: int | None) -> str:
+    if port is None:
+        return ""
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

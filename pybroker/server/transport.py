@@ -12,6 +12,7 @@ from collections import Counter
 from typing import Final
 
 from pybroker.runtime import Seldom
+from pybroker.security.tls_connection import TlsDoor, TlsListener
 from pybroker.server import on_connect
 from pybroker.server.services import Services
 from pybroker.server.session import Session
@@ -39,7 +40,8 @@ class BrokerServer:
             "refusing connections of an address that has %d (maxConnectionsPerIp)",
             config.max_connections_per_ip,
         )
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
+        self._door: TlsDoor | None = None
         self._watching: list[asyncio.Task[None]] = []
 
     @property
@@ -50,16 +52,34 @@ class BrokerServer:
         """Listen; returns the address bound. Raises OSError when the port is taken."""
         loop = asyncio.get_running_loop()
         if isinstance(listen, socket.socket):
-            self._server = await loop.create_server(self._accept, sock=listen, backlog=_BACKLOG)
+            server = await loop.create_server(self._accept, sock=listen, backlog=_BACKLOG)
         else:
-            self._server = await loop.create_server(self._accept, *listen, backlog=_BACKLOG)
+            server = await loop.create_server(self._accept, *listen, backlog=_BACKLOG)
+        self._servers.append(server)
+        bound = server.sockets[0].getsockname()
+        self._services.port = bound[1]
+        self._watch()
+        return bound[0], bound[1]
+
+    async def start_tls(self, listener: TlsListener) -> None:
+        """Listen with TLS, too, or only so."""
+        handshake_s = self._services.config.handshake_timeout_ms / 1000
+        self._door = TlsDoor(listener.contexts, self._accept, handshake_s)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(self._door, sock=listener.socket, backlog=_BACKLOG)
+        self._servers.append(server)
+        self._services.port_tls = listener.socket.getsockname()[1]
+        self._watch()
+
+    def _watch(self) -> None:
+        if self._watching:
+            return
+        loop = asyncio.get_running_loop()
         self._watching = [loop.create_task(self._check_keep_alive(), name="keep-alive")]
         authentication = self._services.authentication
         if authentication is not None:
             checking = self._check_logins(authentication.refresh_check_s)
             self._watching.append(loop.create_task(checking, name="logins"))
-        bound = self._server.sockets[0].getsockname()
-        return bound[0], bound[1]
 
     def _accept(self) -> Session:
         return Session(self._services, self._admit, self._forget)
@@ -97,9 +117,11 @@ class BrokerServer:
                 on_connect.check_login(session, now_ms)
 
     async def stop_listening(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        servers, self._servers = self._servers, []
+        for server in servers:
+            server.close()
+        if self._door is not None:
+            self._door.close()
         watching, self._watching = self._watching, []
         for task in watching:
             task.cancel()

@@ -31,6 +31,7 @@ class RunningBroker:
     def __init__(self, config: BrokerConfig, data_dir: Path | None, http: bool) -> None:
         self.service_url = ""
         self.admin_url = ""
+        self.service_url_tls = self.admin_url_tls = ""
         self._config = config
         self._data_dir = data_dir
         self._http = http
@@ -48,12 +49,17 @@ class RunningBroker:
         except BaseException:
             self._thread.close()
             raise
-        self.service_url, self.admin_url = self._broker.service_url, self._broker.admin_url
-        self._config = replace(
-            self._config,
-            broker_service_port=urlsplit(self.service_url).port or 0,
-            web_service_port=urlsplit(self.admin_url).port or 0,
-        )
+        broker = self._broker
+        self.service_url, self.admin_url = broker.service_url, broker.admin_url
+        self.service_url_tls, self.admin_url_tls = broker.service_url_tls, broker.admin_url_tls
+        urls = {
+            "broker_service_port": self.service_url,
+            "web_service_port": self.admin_url,
+            "broker_service_port_tls": self.service_url_tls,
+            "web_service_port_tls": self.admin_url_tls,
+        }
+        ports = {name: urlsplit(url).port for name, url in urls.items() if url}
+        self._config = replace(self._config, **ports)  # type: ignore[arg-type]
 
     def stop(self) -> None:
         """The orderly end. Idempotent."""

@@ -42,6 +42,7 @@ def test_every_field_can_be_set_by_its_camel_case_name(field) -> None:  # type: 
     default = field.default
     text = str(default).lower() if isinstance(default, bool) else str(default)
     text = ",".join(default) if isinstance(default, tuple) else text
+    text = "" if default is None else text
     assert parse_config(f"{camel_case(field.name)}={text}", "broker.conf") == BrokerConfig()
 
 

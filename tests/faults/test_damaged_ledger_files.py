@@ -13,7 +13,7 @@ import pytest
 from raw_client import RawClient
 
 from pybroker import testing
-from pybroker.app import StartFailed
+from pybroker.ports import StartFailed
 from pybroker.wire import pulsar_api_pb2 as pb
 
 MESSAGES = 200
