@@ -13,6 +13,7 @@ from features import (
     hostility,
     names,
     navigation,
+    perishing,
     rebirth,
     storage,
 )
@@ -28,6 +29,7 @@ ALL: Final[dict[str, type[Feature]]] = {
         hostility,
         names,
         navigation,
+        perishing,
         rebirth,
         storage,
     )

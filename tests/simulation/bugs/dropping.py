@@ -1,0 +1,39 @@
+"""Expiry and eviction gone wrong."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from pybroker.broker.policies import expiry
+from pybroker.broker.subscription import Subscription
+
+
+@contextmanager
+def dropped_past_max_read_position() -> Iterator[None]:
+    """What an open transaction wrote goes with what stands before it."""
+
+    async def drop(topic: Any, subscription: Subscription, up_to: Any, now_ms: int) -> int:
+        subscription.cursor.mark_delete(up_to)
+        await subscription.cursor.flush()
+        return 0
+
+    with patch.object(expiry, "drop", drop):
+        yield
+
+
+@contextmanager
+def everything_expires() -> Iterator[None]:
+    """One message that is old enough takes all others along, the young ones too."""
+
+    async def found(ledger: Any, timestamp_ms: int, after: Any = None) -> Any:
+        return ledger.last_confirmed.after
+
+    with patch.object(expiry, "first_published_at", found):
+        yield
+
+
+BUGS = {
+    "dropped-past-max-read-position": dropped_past_max_read_position,
+    "everything-expires": everything_expires,
+}
