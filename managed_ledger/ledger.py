@@ -47,6 +47,18 @@ class Keeper(Protocol):
     def became_dirty(self, ledger: "ManagedLedger") -> None: ...
 
 
+class Interceptor(Protocol):
+    """Sees what is appended before it is stored."""
+
+    def stamped(self, entries: Sequence[bytes], message_counts: Sequence[int]) -> Sequence[bytes]:
+        """What is stored instead."""
+        ...
+
+    def properties(self) -> Mapping[str, str]:
+        """To be noted when entries go, in the same write."""
+        ...
+
+
 class ManagedLedger:
     """Made by `ManagedLedgerFactory.open`."""
 
@@ -67,6 +79,7 @@ class ManagedLedger:
         self.on_trimmed: tuple[Callable[[int], None], ...] = ()  # with each ledger id that went
         self.kept_from: tuple[Callable[[], Position], ...] = ()  # to say where trimming must stop
         self.on_visit: tuple[Callable[[], None], ...] = ()  # some time after something happened
+        self.interceptor: Interceptor | None = None
         self._keeper = keeper
         self.visit: Visit | None = None  # the housekeeper's next one
         self._active = False
@@ -160,6 +173,8 @@ class ManagedLedger:
         `last_confirmed` already moved; `done(None, error)` when they are not. `entries` must not
         change afterwards.
         """
+        if self.interceptor is not None:
+            entries = self.interceptor.stamped(entries, message_counts)
         self._appender.append(entries, message_counts, done, tag)
         if not self._active:
             self.touch()
@@ -469,7 +484,11 @@ class ManagedLedger:
     def _write_without(self, ids: Sequence[int]) -> asyncio.Future[None]:
         record = self._record.queued
         kept = tuple(info for info in record.ledgers if info.ledger_id not in ids)
-        return self._record.write(replace(record, ledgers=kept, deleting=(*record.deleting, *ids)))
+        listed = replace(record, ledgers=kept, deleting=(*record.deleting, *ids))
+        if self.interceptor is not None:
+            noted = {**record.properties, **self.interceptor.properties()}
+            listed = replace(listed, properties=noted)
+        return self._record.write(listed)
 
     def _forget_deleting(self, ids: Sequence[int]) -> None:
         record = self._record.queued

@@ -22,6 +22,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import Backend, MetadataStore
 from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.trim import Retention
+from pybroker.broker.entry_metadata import BadInterceptors
 from pybroker.broker.permissions import Permissions
 from pybroker.broker.tenants import Tenants
 from pybroker.broker.topics import Topics
@@ -50,6 +51,10 @@ if TYPE_CHECKING:
 
 _LONGEST_CURSOR_FLUSH_MS: Final = 60_000
 _BOOTS: Final = "/boots"
+
+
+# What stops a start and says itself what to do.
+_Explained = ManagedLedgerError | KeyFailure | BadListeners | BadInterceptors
 
 
 class Broker:
@@ -283,13 +288,15 @@ async def standalone(
         await broker.start(plain, web, tls, https)
     except BaseException as error:
         ports.close()
-        if isinstance(error, ManagedLedgerError | OSError | KeyFailure | BadListeners):
+        if isinstance(error, _Explained | OSError):
             raise StartFailed(_way_out(error)) from error
         raise
     return broker
 
 
-def _way_out(error: ManagedLedgerError | OSError | KeyFailure | BadListeners) -> str:
+def _way_out(
+    error: _Explained | OSError,
+) -> str:
     if not isinstance(error, OSError):
         return str(error)  # says it itself
     if error.errno == errno.EADDRINUSE:

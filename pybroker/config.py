@@ -77,6 +77,8 @@ class BrokerConfig:
     subscription_expiration_time_minutes: int = 0
     subscription_expiry_check_interval_in_minutes: int = 5
     encryption_require_on_producer: bool = False
+    broker_entry_metadata_interceptors: tuple[str, ...] = ()  # classes, as Apache names them
+    exposing_broker_entry_metadata_to_client_enabled: bool = False
     broker_service_compaction_threshold_in_bytes: int = 0  # 0: when an administrator asks for it
     broker_service_compaction_monitor_interval_in_seconds: int = 60
     topic_compaction_retain_null_key: bool = False

@@ -1,5 +1,6 @@
 """What clients produce to and consume from, be it kept or not."""
 
+from pybroker.broker.entry_metadata import is_stamped
 from pybroker.broker.nonpersistent.subscription import NonPersistentSubscription
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
 from pybroker.broker.subscription import Subscription
@@ -8,6 +9,11 @@ from pybroker.errors import NotAllowed
 
 ServedTopic = Topic | NonPersistentTopic
 ServedSubscription = Subscription | NonPersistentSubscription
+
+
+def may_be_stamped(topic: ServedTopic) -> bool:
+    """Whether it may have entries with broker entry metadata."""
+    return isinstance(topic, Topic) and is_stamped(topic.ledger)
 
 
 def persistent(topic: ServedTopic) -> Topic:

@@ -21,6 +21,7 @@ from pybroker.broker.compaction.compaction import NO_TURN, PROPERTY, Compaction
 from pybroker.broker.deduplication import Deduplication, Taken
 from pybroker.broker.deletions import Deletions
 from pybroker.broker.dispatch.delayed import Delays, delay_policy
+from pybroker.broker.entry_metadata import stamping
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.gate import Gate
 from pybroker.broker.policies.limits import Quota, check_producers
@@ -125,11 +126,10 @@ class Topic:
         self.tasks = Tasks(name)
         self.subscriptions: dict[str, Subscription] = {}
         self.deduplication: Deduplication | None = None
-        self.messages_in = 0
+        self.messages_in = self.bytes_in = 0
         self.published_at_ms = 0  # the last one since the topic was loaded
         self.chunked = False  # there was a message in chunks since then
         self.committed = self.aborted = 0  # transactions that wrote here, since then
-        self.bytes_in = 0
         epoch = ledger.properties.get(_EPOCH)
         self.producers = Producers(name, None if epoch is None else int(epoch), self._store_epoch)
         self.producers.on_deserted = self.deserted
@@ -158,7 +158,7 @@ class Topic:
         policies: Effective,
     ) -> "Topic":
         """Load the ledger and recover everything; the topic serves when this returns."""
-        ledger = await factory.open(name.ledger_name)
+        ledger = await stamping(await factory.open(name.ledger_name), config, clock)
         topic = cls(name, ledger, factory, metadata, deletions, outcomes, clock, config, policies)
         try:
             await topic._recover()

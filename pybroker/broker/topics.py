@@ -17,6 +17,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.shared_task import shared_task
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.deletions import Deletions, Doomed
+from pybroker.broker.entry_metadata import check_interceptors
 from pybroker.broker.inactive_topics import InactiveTopics
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
 from pybroker.broker.policies.actors import acting
@@ -52,6 +53,7 @@ class Topics:
         clock: Clock,
         config: BrokerConfig,
     ) -> None:
+        check_interceptors(config)
         self.tenants = tenants
         self.deletions = Deletions(factory, metadata)
         self.policies = Policies(metadata, tenants, config, self.check_there)

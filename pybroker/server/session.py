@@ -14,8 +14,9 @@ from functools import partial
 from typing import Any, Final
 
 from pybroker.broker.consumer import Consumer
+from pybroker.broker.entry_metadata import plain
 from pybroker.broker.producers import Producer
-from pybroker.broker.served import ServedSubscription, ServedTopic
+from pybroker.broker.served import ServedSubscription, ServedTopic, may_be_stamped
 from pybroker.errors import PulsarError
 from pybroker.security.identity import Certificate
 from pybroker.server import on_produce
@@ -68,11 +69,17 @@ class ProducerSlot:
 
 
 class ConsumerSlot:
-    __slots__ = ("consumer", "frames", "subscription", "topic")
+    __slots__ = ("consumer", "frames", "plain_only", "subscription", "topic")
 
     def __init__(
-        self, topic: ServedTopic, subscription: ServedSubscription, consumer: Consumer
+        self,
+        topic: ServedTopic,
+        subscription: ServedSubscription,
+        consumer: Consumer,
+        sees_entry_metadata: bool,
     ) -> None:
+        # Entries go without broker entry metadata, which some of this topic's have.
+        self.plain_only = may_be_stamped(topic) and not sees_entry_metadata
         self.topic = topic
         self.subscription = subscription
         self.consumer = consumer
@@ -94,6 +101,7 @@ class Session(asyncio.BufferedProtocol):
         self.state = ConnectionState.AWAITING_CONNECT
         self.protocol_version = 0
         self.client_version = ""
+        self.sees_entry_metadata = False
         self.login: LiveLogin | None = None
         self.producers: dict[int, ProducerSlot] = {}
         self.consumers: dict[int, ConsumerSlot] = {}
@@ -229,7 +237,9 @@ class Session(asyncio.BufferedProtocol):
     def add_consumer(
         self, topic: ServedTopic, subscription: ServedSubscription, consumer: Consumer
     ) -> None:
-        self.consumers[consumer.consumer_id] = ConsumerSlot(topic, subscription, consumer)
+        self.consumers[consumer.consumer_id] = ConsumerSlot(
+            topic, subscription, consumer, self.sees_entry_metadata
+        )
 
     # -- writing
 
@@ -382,6 +392,8 @@ class Session(asyncio.BufferedProtocol):
         slot = self.consumers.get(consumer.consumer_id)
         if slot is None or slot.consumer is not consumer:
             return
+        if slot.plain_only:
+            entries = plain(entries)
         if redelivery_counts is None and unacked_indexes is None:
             self.write(slot.frames.encode(ledger_id, entry_ids, entries))
         else:

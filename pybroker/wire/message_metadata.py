@@ -2,6 +2,8 @@
 
     [0x0e01 u16][crc32c u32] [metadata size u32][MessageMetadata][payload]
 
+Broker entry metadata may stand before it: [0x0e02 u16][size u32][BrokerEntryMetadata].
+
 The checksum covers everything behind itself and may be missing. A batch is one entry whose
 payload is a sequence of [metadata size u32][SingleMessageMetadata][payload], compressed as a whole.
 """
@@ -25,6 +27,8 @@ _MARKER_PRODUCER: Final = "pulsar.txn.marker"
 _U32: Final = struct.Struct(">I")
 _CHECKSUM: Final = struct.Struct(">HI")
 _MAGIC: Final = CHECKSUM_MAGIC.to_bytes(2, "big")
+_BROKER_HEAD: Final = struct.Struct(">HI")
+_BROKER_MAGIC: Final = b"\x0e\x02"
 _DELIVER_AT_TAG: Final = b"\x98\x01"  # field 19, a varint
 _SHORT: Final = b"\0\0\0"  # how the size of metadata below 256 bytes begins
 
@@ -34,7 +38,8 @@ class BadEntry(ValueError):
 
 
 def _metadata_bounds(entry: bytes) -> tuple[int, int]:
-    start = 10 if entry.startswith(_MAGIC) else 4
+    begin = _broker_metadata_end(entry) if entry.startswith(_BROKER_MAGIC) else 0
+    start = begin + (10 if entry.startswith(_MAGIC, begin) else 4)
     try:
         end = start + _U32.unpack_from(entry, start - 4)[0]
     except struct.error:
@@ -42,6 +47,35 @@ def _metadata_bounds(entry: bytes) -> tuple[int, int]:
     if end > len(entry):
         raise BadEntry(f"An entry of {len(entry)} bytes claims {end} bytes of metadata")
     return start, end
+
+
+def _broker_metadata_end(entry: bytes) -> int:
+    try:
+        return _BROKER_HEAD.size + int(_BROKER_HEAD.unpack_from(entry)[1])
+    except struct.error:
+        raise BadEntry(f"An entry of {len(entry)} bytes is cut off") from None
+
+
+def with_broker_metadata(entry: bytes, timestamp_ms: int | None, index: int | None) -> bytes:
+    metadata = pb.BrokerEntryMetadata(broker_timestamp=timestamp_ms, index=index)
+    encoded = metadata.SerializeToString()
+    return b"".join((_BROKER_MAGIC, _U32.pack(len(encoded)), encoded, entry))
+
+
+def without_broker_metadata(entry: bytes) -> bytes:
+    return entry[_broker_metadata_end(entry) :] if entry.startswith(_BROKER_MAGIC) else entry
+
+
+def broker_index_of(entry: bytes) -> int | None:
+    """None where it has none. Raises BadEntry."""
+    if not entry.startswith(_BROKER_MAGIC):
+        return None
+    try:
+        encoded = entry[_BROKER_HEAD.size : _broker_metadata_end(entry)]
+        metadata = pb.BrokerEntryMetadata.FromString(encoded)
+    except DecodeError as error:
+        raise BadEntry("An entry's broker metadata does not parse") from error
+    return metadata.index if metadata.HasField("index") else None
 
 
 def parse_metadata(entry: bytes) -> pb.MessageMetadata:

@@ -1,0 +1,115 @@
+"""Broker entry metadata: when the broker took an entry, and the number of its last message.
+
+An entry is stored behind `[0x0e02 u16][size u32][BrokerEntryMetadata]`, and delivered so to clients
+that know of it where they may see it; to others without. A topic that has once stored such entries
+says so in its ledger's properties. Numbers (`index`) count messages and never come again: the last
+entry has the last one, and when entries go it is noted beside the list of ledgers, in the same
+write. What failed to be written leaves a gap.
+Source: PIP-70; AppendIndexMetadataInterceptor, AppendBrokerTimestampMetadataInterceptor.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Final
+
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import Position
+from pybroker.config import BrokerConfig
+from pybroker.runtime import Clock
+from pybroker.wire.message_metadata import (
+    BadEntry,
+    broker_index_of,
+    with_broker_metadata,
+    without_broker_metadata,
+)
+
+_PACKAGE: Final = "org.apache.pulsar.common.intercept."
+TIMESTAMP: Final = _PACKAGE + "AppendBrokerTimestampMetadataInterceptor"
+INDEX: Final = _PACKAGE + "AppendIndexMetadataInterceptor"
+_STAMPED: Final = "broker-entry-metadata"  # a property: the last index that is known for sure
+_LOOKED_AT: Final = 1000  # entries, for the last one that has an index
+_FAR: Final = 1 << 32  # further than a topic gets from what was noted
+
+
+class BadInterceptors(ValueError):
+    """The message names the key and the way out."""
+
+
+def check_interceptors(config: BrokerConfig) -> None:
+    """Raises BadInterceptors."""
+    for name in config.broker_entry_metadata_interceptors:
+        if name not in (TIMESTAMP, INDEX):
+            raise BadInterceptors(
+                f"brokerEntryMetadataInterceptors: {name[:200]} is not known here; choose from "
+                f"{TIMESTAMP} and {INDEX}"
+            )
+
+
+class EntryStamps:
+    """Implements managed_ledger.ledger.Interceptor."""
+
+    def __init__(self, clock: Clock | None, index: int | None) -> None:
+        """Without a clock no timestamps; without the last `index` none of these."""
+        self._clock = clock
+        self._index = index
+
+    def stamped(self, entries: Sequence[bytes], message_counts: Sequence[int]) -> list[bytes]:
+        now_ms = None if self._clock is None else self._clock.now_ms()
+        if self._index is None:
+            return [with_broker_metadata(entry, now_ms, None) for entry in entries]
+        indexes = list(accumulate(message_counts, initial=self._index))
+        self._index = indexes[-1]
+        return [
+            with_broker_metadata(entry, now_ms, index)
+            for entry, index in zip(entries, indexes[1:], strict=True)
+        ]
+
+    def properties(self) -> Mapping[str, str]:
+        return {} if self._index is None else {_STAMPED: str(self._index)}
+
+
+async def stamping(ledger: ManagedLedger, config: BrokerConfig, clock: Clock) -> ManagedLedger:
+    """The ledger, which stamps what is appended from here on, if that is configured."""
+    wanted = config.broker_entry_metadata_interceptors
+    if wanted:
+        try:
+            if not is_stamped(ledger):
+                await ledger.set_property(_STAMPED, "-1")
+            index = await _last_index(ledger) if INDEX in wanted else None
+        except BaseException:
+            await ledger.close()
+            raise
+        ledger.interceptor = EntryStamps(clock if TIMESTAMP in wanted else None, index)
+    return ledger
+
+
+def is_stamped(ledger: ManagedLedger) -> bool:
+    """Whether there may be entries with broker entry metadata."""
+    return _STAMPED in ledger.properties
+
+
+async def _last_index(ledger: ManagedLedger) -> int:
+    noted = int(ledger.properties[_STAMPED])
+    position = ledger.last_confirmed
+    for _ in range(_LOOKED_AT):
+        if position.entry_id < 0:
+            return noted  # none is there
+        index = await _index_at(ledger, position)
+        if index is not None:
+            return max(noted, index)
+        position = ledger.previous_position(position)
+    return noted + _FAR
+
+
+async def _index_at(ledger: ManagedLedger, position: Position) -> int | None:
+    try:
+        run = await ledger.read(position, position, 1, 1)
+        return None if run is None else broker_index_of(run.entries[0])
+    except (ManagedLedgerError, BadEntry):
+        return None
+
+
+def plain(entries: Sequence[bytes]) -> list[bytes]:
+    """As clients get them that do not know of it."""
+    return [without_broker_metadata(entry) for entry in entries]
