@@ -13,13 +13,12 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Final, Protocol
 
-from managed_ledger.errors import LedgerNotFound
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.trim import Retention
-from pybroker.broker.compaction.compacted_log import CompactedLog
+from pybroker.broker.compaction.compacted_log import BadRecord, CompactedLog
 from pybroker.broker.compaction.compactor import Outcome, Span, compact
 from pybroker.broker.dispatch.entry_reader import HiddenRanges
 from pybroker.broker.policies.effective import Effective
@@ -141,7 +140,7 @@ class Compaction:
         if self._record is None:
             return None
         if not self._topic.factory.exists(self._name(self._record.generation)):
-            raise LedgerNotFound(f"{self}: what it kept is not there any more: compact again")
+            raise BadRecord(f"{self}: what it kept is not there any more: compact again")
         return CompactedLog(await self._open(self._record.generation))
 
     def _name(self, generation: int) -> str:

@@ -119,6 +119,7 @@ class _Writer:
                 appended.set_result(None)
             else:
                 appended.set_exception(error)
+                appended.exception()  # retrieved: nobody waits for those behind a failure
 
         self._log.append(list(map(encode, entries)), [kept.messages for kept in entries], done)
         self._under_way.append(appended)

@@ -68,6 +68,10 @@ class CompactedReader:
         self._reader.rewind()
         self._reader.position = self._reader.asked_mark.after
         self._held, self._at = [], None
+        self.retire()
+
+    def retire(self) -> None:
+        """Another one reads for the subscription: what is still being read moves nothing."""
         self._turns += 1
 
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
@@ -81,7 +85,7 @@ class CompactedReader:
         max_messages, max_bytes = self._reader.at_most(max_messages, max_bytes)
         if max_messages <= 0 or max_bytes <= 0:
             return None
-        delivery, passed = self._delivery(max_bytes)
+        delivery, passed = self._delivery(max_messages, max_bytes)
         if not delivery.entries:
             self._pass(passed)
             return delivery
@@ -100,7 +104,7 @@ class CompactedReader:
 
     # -- what was read
 
-    def _delivery(self, max_bytes: int) -> tuple[Delivery, int]:
+    def _delivery(self, max_messages: int, max_bytes: int) -> tuple[Delivery, int]:
         """Of one ledger, as far as somebody wants it; and of how many of the held."""
         ledger_id, size, taken = self._held[0].position.ledger_id, 0, 0
         ids: list[int] = []
@@ -108,7 +112,8 @@ class CompactedReader:
         counts: list[int] = []
         partial: dict[int, tuple[int, int]] = {}
         for kept in self._held:
-            if kept.position.ledger_id != ledger_id or (taken and size >= max_bytes):
+            full = size >= max_bytes or len(ids) >= max_messages
+            if kept.position.ledger_id != ledger_id or (taken and full):
                 break
             taken += 1
             bits = self._wanted(kept)

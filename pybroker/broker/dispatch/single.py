@@ -48,6 +48,8 @@ class SingleActiveDispatcher:
 
     def _begin(self) -> None:
         """There is another active consumer, or none."""
+        if isinstance(self._reader, CompactedReader):
+            self._reader.retire()
         compacted = self.active is not None and self.active.read_compacted
         self._reader = self._new_compacted() if compacted else self._plain
         self.rewind()

@@ -1,0 +1,120 @@
+"""Reading compacted: what consumers that come and go meanwhile get of it."""
+
+import asyncio
+from typing import Any
+
+from dispatch_fakes import EXCLUSIVE, FakeTopic, RecordingSink, with_topic
+
+from managed_ledger.position import EARLIEST, Position
+from pybroker.broker.compaction.compacted_log import CompactedLog, Kept, encode
+from pybroker.broker.consumer import Consumer
+from pybroker.broker.subscription import Subscription
+
+
+class SlowCompaction:
+    """Of a topic's entries every second one was kept; they come when `open` is set."""
+
+    def __init__(self, topic: FakeTopic) -> None:
+        self._topic = topic
+        self.horizon: Position | None = None
+        self.open = asyncio.Event()
+        self.opened = 0
+
+    async def keep(self, positions: list[Position], kept: list[Position]) -> None:
+        self._ledger = await self._topic.factory.open("kept")
+        for position in kept:
+            await self._ledger.append_one(encode(Kept(position, b"x", 1)), 1)
+        self.horizon = positions[-1]
+
+    async def log(self) -> CompactedLog:
+        self.opened += 1
+        await self.open.wait()
+        return CompactedLog(self._ledger)
+
+
+async def compacted(topic: Any) -> SlowCompaction:
+    compaction = topic.compaction = SlowCompaction(topic)
+    positions = await topic.publish(6)
+    await compaction.keep(positions, positions[::2])
+    return compaction
+
+
+async def consumer(
+    subscription: Subscription, read_compacted: bool, permits: int = 100
+) -> tuple[Consumer, RecordingSink]:
+    sink = RecordingSink()
+    found = Consumer(1, "c", sink, read_compacted=read_compacted)
+    await subscription.add_consumer(found, EXCLUSIVE)
+    subscription.flow(found, permits)
+    return found, sink
+
+
+async def some_turns() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+def test_a_read_for_one_that_has_gone_moves_nothing_for_the_next() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        """It finds that nothing was kept, and would go on behind the horizon."""
+        subscription = await topic.subscribe()
+        unlike: Any = topic
+        compaction = unlike.compaction = SlowCompaction(topic)
+        await compaction.keep(await topic.publish(6), [])
+        first, sink = await consumer(subscription, read_compacted=True)
+        await some_turns()
+        assert compaction.opened == 1
+        subscription.remove_consumer(first)
+        _, second = await consumer(subscription, read_compacted=False, permits=2)
+        await some_turns()
+        compaction.open.set()
+        await topic.settled()
+        subscription.flow(subscription.consumers[0], 100)
+        await topic.settled()
+        assert (sink.entry_ids, second.entry_ids) == ([], [0, 1, 2, 3, 4, 5])
+
+    with_topic(scenario)
+
+
+def test_permits_bound_what_is_delivered_and_the_log_follows_the_horizon() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        compaction = await compacted(topic)
+        compaction.open.set()
+        reader, sink = await consumer(subscription, read_compacted=True, permits=1)
+        await topic.settled()
+        assert sink.take() == [0]
+        subscription.flow(reader, 1)
+        await topic.settled()
+        assert sink.take() == [2]
+        await topic.publish(2)
+        subscription.flow(reader, 100)
+        await topic.settled()
+        await topic.settled()
+        assert sink.take() == [4, 6, 7]
+
+    with_topic(scenario)
+
+
+def test_what_is_acknowledged_is_left_out_and_redelivery_begins_behind_the_mark() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        compaction = await compacted(topic)
+        compaction.open.set()
+        reader, sink = await consumer(subscription, read_compacted=True)
+        await topic.settled()
+        assert sink.take() == [0, 2, 4]
+        subscription.acknowledge(reader, [Position(0, 2)])
+        subscription.redeliver(reader, None)
+        await topic.settled()
+        assert sink.take() == [0, 4]
+        subscription.acknowledge_cumulative(reader, Position(0, 1))
+        subscription.redeliver(reader, None)
+        await topic.settled()
+        assert sink.take() == [4]
+        await subscription.seek(EARLIEST)
+        _, again = await consumer(subscription, read_compacted=True)
+        await topic.settled()
+        assert again.take() == [0, 2, 4]
+
+    with_topic(scenario)
