@@ -19,7 +19,7 @@ from pybroker.names import TxnId
 from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import EARLIEST, CursorName, Position
 from pybroker.spark.session import Session
-from pybroker.spark.writing.notes import NoteBook, abort_all, batch_notes
+from pybroker.spark.writing.notes import NoteBook, abort_all
 
 
 class Link(NamedTuple):
@@ -65,12 +65,13 @@ class Chain:
 
     def notes(self, session: Session, batch_id: int) -> NoteBook:
         """Where the transactions of a batch are noted."""
-        return batch_notes(self._topic(session), self._query_id, batch_id)
+        return NoteBook(self._topic(session), self._query_id, batch_id)
 
     def noted(self, session: Session, batch_id: int) -> list[TxnId]:
-        """Of a batch that is the newest marker's, or behind it."""
+        """Since the newest marker; tasks of the first batch were there before the opening."""
         assert self._newest is not None
-        return list(self.notes(session, batch_id).noted(session, self._newest.position))
+        after = EARLIEST if self._newest.marker.is_opening else self._newest.position
+        return list(self.notes(session, batch_id).noted(session, after))
 
     def abort_others(self, session: Session, batch_id: int, wanted: Collection[TxnId]) -> None:
         """What is noted and neither wanted nor committed: nobody goes on with it."""

@@ -24,7 +24,7 @@ from pybroker.spark.work import Work
 from pybroker.spark.writing.attempt import Job, Written, write
 from pybroker.spark.writing.batch_end import BatchEnd, Step
 from pybroker.spark.writing.entries import Destined
-from pybroker.spark.writing.notes import batch_notes
+from pybroker.spark.writing.notes import NoteBook
 
 OUTPUT = "persistent://public/default/output"
 CONTROL = "persistent://public/default/control"
@@ -175,7 +175,7 @@ class Driver:
         job = Job(
             lambda: FakeClient(self._world.broker),  # type: ignore[arg-type, return-value]
             client.new_transaction(1000).txn_id,
-            batch_notes(CONTROL, QUERY, batch_id),
+            NoteBook(CONTROL, QUERY, batch_id),
             1000,
             self._rng.choice([None, 0, 0, 3]),
         )

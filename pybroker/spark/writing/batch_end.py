@@ -98,6 +98,7 @@ class BatchEnd:
     clock: Callable[[], float] = time.monotonic
     _conflict_since_s: float | None = None
     _refusals: int = 0
+    _has_begun: bool = False
 
     def commit(self) -> None:
         """Returns when the batch is known to be committed."""
@@ -120,7 +121,7 @@ class BatchEnd:
         newest = self.chain.newest(session)
         if decide(self.work, {}, newest) is Decision.SKIP:
             self.chain.abort_others(session, self.work.batch_id, ())
-            abort_all(session, accepted(self.written))
+            abort_all(session, [self.job.txn_id, *accepted(self.written)])
             self.on_step(Step.SKIPPED, self.work)
             return
         if self._lock_is_stuck:
@@ -129,9 +130,7 @@ class BatchEnd:
 
     def _run(self, session: Session) -> None:
         chain, attempts = self.chain, accepted(self.written)
-        txn = session.client.new_transaction(
-            self.job.transaction_timeout_ms, beside=self.job.txn_id
-        )
+        txn = self._begin(session)
         try:
             chain.notes(session, self.work.batch_id).note(session, txn.txn_id)
             chain.acknowledge(session, txn)
@@ -148,6 +147,14 @@ class BatchEnd:
             raise
         self._commit(txn, attempts)
         self.on_step(Step.COMMITTED, self.work)
+
+    def _begin(self, session: Session) -> Transaction:
+        """The job's own, at first; whatever became of that, another one does as well."""
+        if not self._has_begun:
+            self._has_begun = True
+            return session.client.attach_transaction(self.job.txn_id)
+        timeout_ms = self.job.transaction_timeout_ms
+        return session.client.new_transaction(timeout_ms, beside=self.job.txn_id)
 
     def _commit(self, txn: Transaction, attempts: Sequence[TxnId]) -> None:
         try:

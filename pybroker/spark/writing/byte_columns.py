@@ -56,8 +56,8 @@ def lengths(part: Part, rows: int) -> Numbers:
     return np.diff(offsets(part))
 
 
-def varints(values: Numbers) -> Part:
-    """Protobuf's, of numbers that are not negative."""
+def varints(values: Any) -> Part:
+    """Protobuf's, of an array of numbers that are not negative."""
     if len(values) and (first := values[0]) == values.max() == values.min():
         return bytes(_varint_matrix(first.reshape(1))[0][0][: _sizes(first.reshape(1))[0]])
     matrix, sizes = _varint_matrix(values)
@@ -92,6 +92,10 @@ def only(mask: Mask, part: Part) -> Part:
     if mask.all():
         return part
     return pc.if_else(pa.array(mask), part, b"").cast(_KIND)
+
+
+def either(mask: Mask, there: bytes, elsewhere: bytes) -> Part:
+    return pc.if_else(pa.array(mask), there, elsewhere).cast(_KIND)
 
 
 def joined(parts: Sequence[Part], rows: int) -> pa.LargeBinaryArray:

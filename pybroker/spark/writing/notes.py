@@ -20,13 +20,15 @@ class NoteBook(NamedTuple):
     """A topic without partitions, or one partition, and whose notes are meant."""
 
     topic: str
-    owner: str
+    owner: str  # a query's or a job's id
+    batch_id: int = 0
 
     def note(self, session: Session, txn_id: TxnId) -> None:
-        note = {"owner": self.owner, "transaction": list(txn_id)}
+        note = {"owner": self.owner, "batch_id": self.batch_id, "transaction": list(txn_id)}
         session.publish(self.topic, json.dumps(note).encode())
 
     def noted(self, session: Session, after: Position) -> Iterator[TxnId]:
+        """Of this batch and those before it, which somebody may still have worked on."""
         own = self.owner.encode()
         for _, data in session.read_to_end(self.topic, after):
             if own in data and (txn_id := self._parsed(data)) is not None:
@@ -36,16 +38,12 @@ class NoteBook(NamedTuple):
         """Anybody may write to the topic; markers stand there, too."""
         try:
             note = json.loads(data)
-            if note["owner"] != self.owner:
+            if note["owner"] != self.owner or int(note["batch_id"]) > self.batch_id:
                 return None
             most, least = map(int, note["transaction"])
         except (ValueError, KeyError, TypeError):
             return None
         return TxnId(most, least)
-
-
-def batch_notes(topic: str, query_id: str, batch_id: int) -> NoteBook:
-    return NoteBook(topic, f"{query_id}/{batch_id}")
 
 
 def end(session: Session, txn_id: TxnId) -> None:

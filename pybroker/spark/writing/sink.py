@@ -32,7 +32,7 @@ from pybroker.spark.writing.attempt import Job, Written, write
 from pybroker.spark.writing.batch_end import BatchEnd
 from pybroker.spark.writing.entries import Destined, EntryEncoder
 from pybroker.spark.writing.job_end import JobEnd
-from pybroker.spark.writing.notes import NoteBook, batch_notes
+from pybroker.spark.writing.notes import NoteBook
 from pybroker.spark.writing.rows import Rows, rows_of
 
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -140,7 +140,7 @@ class PulsarStreamWriter(_Writer, StreamArrowWriter):
         task = _task()
         query_id, batch_id = _property(task, _QUERY_ID), int(_property(task, _BATCH_ID))
         control = self._plan.beside(f"spark-query-{query_id}")
-        job = self.job._replace(notes=batch_notes(control, query_id, batch_id))
+        job = self.job._replace(notes=NoteBook(control, query_id, batch_id))
         batches = in_batches(iterator)
         return write(job, self._plan.encode(batches, task.partitionId(), batch_id))
 
@@ -153,7 +153,7 @@ class PulsarStreamWriter(_Writer, StreamArrowWriter):
 
     def _end(self, written: Sequence[Written], batch_id: int) -> BatchEnd:
         job = written[0].job
-        query_id = job.notes.owner.rpartition("/")[0]
+        query_id = job.notes.owner
         chain = Chain(job.notes.topic, query_id)
         return BatchEnd(job, chain, Work(query_id, batch_id, {}), written)
 

@@ -1,0 +1,189 @@
+"""Rows that were encoded by columns, decoded one by one, as the schema says."""
+
+import datetime as dt
+import io
+import json
+import struct
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from pybroker.errors import NotAllowed
+from pybroker.spark.writing import avro
+
+INNER = StructType([StructField("a", IntegerType(), False), StructField("b", StringType(), True)])
+EVERYTHING = StructType(
+    [
+        StructField("flag", BooleanType(), True),
+        StructField("tiny", ByteType(), False),
+        StructField("small", ShortType(), True),
+        StructField("whole", IntegerType(), True),
+        StructField("long", LongType(), False),
+        StructField("real", FloatType(), True),
+        StructField("double", DoubleType(), True),
+        StructField("text", StringType(), True),
+        StructField("raw", BinaryType(), True),
+        StructField("money", DecimalType(12, 2), True),
+        StructField("day", DateType(), True),
+        StructField("at", TimestampType(), True),
+        StructField("local", TimestampNTZType(), True),
+        StructField("nested", INNER, True),
+        StructField("list", ArrayType(ArrayType(LongType(), True), True), True),
+        StructField("people", ArrayType(INNER, False), False),
+        StructField("scores", MapType(StringType(), DoubleType(), True), True),
+    ]
+)
+UTC = dt.UTC
+FULL = {
+    "flag": True,
+    "tiny": -128,
+    "small": 32767,
+    "whole": -(2**31),
+    "long": 2**63 - 1,
+    "real": 0.5,
+    "double": -1e300,
+    "text": "grüße",
+    "raw": b"\x00\xff",
+    "money": Decimal("-1234567890.12"),
+    "day": dt.date(1969, 12, 31),
+    "at": dt.datetime(2024, 2, 29, 12, 0, 0, 123456, UTC),
+    "local": dt.datetime(1900, 1, 1),
+    "nested": {"a": 7, "b": None},
+    "list": [[1, None, -3], None, []],
+    "people": [{"a": 1, "b": "x"}, {"a": 2, "b": None}],
+    "scores": {"x": 1.5, "y": None},
+}
+EMPTY = {**dict.fromkeys(FULL), "tiny": 0, "long": -(2**63), "people": []}
+OTHER = {**FULL, "flag": False, "text": "", "money": Decimal("0.01"), "scores": {}, "list": []}
+
+
+LOGICAL = {
+    "date": lambda value, _: dt.date(1970, 1, 1) + dt.timedelta(value),
+    "timestamp-micros": lambda value, _: (
+        dt.datetime(1970, 1, 1, tzinfo=UTC) + dt.timedelta(microseconds=value)
+    ),
+    "local-timestamp-micros": lambda value, _: (
+        dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=value)
+    ),
+    "decimal": lambda value, schema: Decimal(int.from_bytes(value, "big", signed=True)).scaleb(
+        -schema["scale"]
+    ),
+}
+
+
+class Decoder:
+    """Avro's binary encoding, read by its specification."""
+
+    def __init__(self, data):
+        self.data = io.BytesIO(data)
+
+    def long(self):
+        shift = value = 0
+        while True:
+            (byte,) = self.data.read(1)
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1)
+
+    def read(self, schema):
+        if isinstance(schema, list):
+            return self.read(schema[self.long()])
+        kind = schema if isinstance(schema, str) else schema["type"]
+        logical = None if isinstance(schema, str) else schema.get("logicalType")
+        value = self.plain(kind, schema)
+        return LOGICAL[logical](value, schema) if logical else value
+
+    def plain(self, kind, schema):
+        match kind:
+            case "null":
+                return None
+            case "boolean":
+                return self.data.read(1) == b"\x01"
+            case "int" | "long":
+                return self.long()
+            case "float":
+                return struct.unpack("<f", self.data.read(4))[0]
+            case "double":
+                return struct.unpack("<d", self.data.read(8))[0]
+            case "bytes":
+                return self.data.read(self.long())
+            case "string":
+                return self.data.read(self.long()).decode()
+            case "record":
+                return {field["name"]: self.read(field["type"]) for field in schema["fields"]}
+            case "array":
+                return [self.read(schema["items"]) for _ in self.blocks()]
+            case "map":
+                return {
+                    self.plain("string", None): self.read(schema["values"]) for _ in self.blocks()
+                }
+
+    def blocks(self):
+        while count := self.long():
+            yield from range(count)
+
+
+def round_trip(rows, kind, drop=0):
+    arrow = to_arrow_schema(kind, timezone="UTC")
+    batch = pa.RecordBatch.from_pylist(rows, arrow)[drop:]
+    names = kind.fieldNames()
+    schema = json.loads(avro.schema_of(kind, names))
+    decoded = []
+    for record in avro.encode(batch, kind, names):
+        decoder = Decoder(record.as_py())
+        decoded.append(decoder.read(schema))
+        assert not decoder.data.read(), "bytes are left"
+    return decoded
+
+
+@pytest.mark.parametrize("rows", [[FULL], [EMPTY], [FULL, EMPTY, OTHER, EMPTY, FULL]])
+def test_every_type_comes_back(rows):
+    assert round_trip(rows, EVERYTHING) == rows
+
+
+def test_a_part_of_a_batch_comes_back():
+    assert round_trip([FULL, OTHER, EMPTY, FULL], EVERYTHING, drop=2) == [EMPTY, FULL]
+
+
+def test_only_the_chosen_columns_are_written():
+    kind = StructType([StructField("a", LongType(), False), StructField("__key", StringType())])
+    batch = pa.RecordBatch.from_pylist([{"a": 1, "__key": "k"}])
+    [field] = json.loads(avro.schema_of(kind, ["a"]))["fields"]
+    assert field == {"name": "a", "type": "long"}
+    assert avro.encode(batch, kind, ["a"]).to_pylist() == [b"\x02"]
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        (StructField("gap", DayTimeIntervalType()), "gap is interval day to second"),
+        (StructField("by", MapType(LongType(), LongType())), "by is map<bigint,bigint>"),
+        (StructField("what is it", LongType()), "rename it"),
+    ],
+)
+def test_what_avro_has_no_place_for_is_refused(field, said):
+    with pytest.raises(NotAllowed, match=said):
+        avro.schema_of(StructType([field]), [field.name])

@@ -1,0 +1,121 @@
+"""The end of a job of df.write, whatever the broker answers."""
+
+import pytest
+from spark_fakes import FakeBroker, FakeClient, Fault
+
+from pybroker.client import EncodedBatch
+from pybroker.client.errors import ConnectError, TransactionOutcomeUnknown
+from pybroker.errors import AuthorizationError, InvalidTxnStatus
+from pybroker.names import TxnId
+from pybroker.spark.writing.attempt import Job, write
+from pybroker.spark.writing.entries import Destined
+from pybroker.spark.writing.job_end import JobEnd
+from pybroker.spark.writing.notes import NoteBook
+
+OUT, NOTES = "persistent://public/default/out", "persistent://public/default/spark-jobs"
+LOST = ConnectError("lost"), TransactionOutcomeUnknown(TxnId(0, 0))
+
+
+class Writing:
+    """A job of two tasks: one leaves its rows to the driver, the other publishes its own."""
+
+    def __init__(self):
+        self.broker = FakeBroker()
+        txn = FakeClient(self.broker).new_transaction(1000)
+        book = NoteBook(NOTES, "job")
+        self.job = Job(lambda: FakeClient(self.broker), txn.txn_id, book, 1000, 2)
+        self.written = [self.attempt("a"), self.attempt("bcde")]
+        self.now_s = 0.0
+
+    def attempt(self, rows):
+        return write(self.job, (entry(row) for row in rows))
+
+    def pause(self, seconds):
+        self.now_s += seconds
+
+    @property
+    def end(self):
+        return JobEnd(self.job, self.written, self.pause, lambda: self.now_s)
+
+    def seen(self):
+        return sorted(self.broker.published(OUT))
+
+    def states(self):
+        return {txn.state for txn in self.broker.transactions.values()}
+
+
+def entry(row):
+    return Destined(0, OUT, EncodedBatch(row.encode(), 1, 1))
+
+
+@pytest.fixture
+def writing():
+    return Writing()
+
+
+ALL = [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_all_of_it_becomes_visible(writing):
+    assert writing.seen() == []
+    writing.end.commit()
+    assert writing.seen() == ALL
+
+
+def test_an_attempt_that_nobody_accepted_is_aborted(writing):
+    writing.attempt("xyz")
+    writing.end.commit()
+    assert writing.seen() == ALL
+    assert writing.states() == {"committed", "aborted"}
+
+
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("error", LOST)
+@pytest.mark.parametrize("operation", ["commit", f"send {OUT}"])
+def test_a_lost_answer_neither_loses_nor_doubles(writing, operation, error, after):
+    writing.broker.faults[operation] = Fault(error, after)
+    writing.end.commit()
+    assert writing.seen() == ALL
+
+
+def test_a_transaction_that_timed_out_is_replaced(writing):
+    writing.broker.transactions[writing.job.txn_id].state = "aborted"
+    writing.end.commit()
+    assert writing.seen() == ALL
+
+
+def test_nothing_is_seen_when_an_attempts_transaction_is_over(writing):
+    writing.broker.transactions[writing.written[1].txn_id].state = "aborted"
+    with pytest.raises(InvalidTxnStatus):
+        writing.end.commit()
+    assert writing.seen() == []
+
+
+def test_a_refusal_is_the_jobs_failure(writing):
+    writing.broker.faults[f"send {OUT}"] = Fault(AuthorizationError("may not"))
+    with pytest.raises(AuthorizationError):
+        writing.end.commit()
+    assert writing.seen() == []
+
+
+def test_nothing_stays_open_of_a_job_that_failed(writing):
+    writing.attempt("xyz")
+    writing.end.abort()
+    assert writing.states() == {"aborted"}
+    assert writing.seen() == []
+
+
+def test_an_attempt_that_fails_aborts_what_it_had_begun(writing):
+    def breaking():
+        yield entry("x")
+        yield entry("yz")
+        yield entry("w")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write(writing.job, breaking())
+    assert sorted(txn.state for txn in writing.broker.transactions.values()) == [
+        "aborted",
+        "open",
+        "open",
+    ]
