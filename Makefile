@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 UNIT := not slow and not java and not spark
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench simulate kill-rounds extremes mutate proto clean
+.PHONY: help demo test check bench simulate kill-rounds spark-kills extremes mutate proto clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,9 @@ kill-rounds: $(VENV)/test  ## 200 rounds of kill -9 under load, then the books a
 
 mutate: $(VENV)/test  ## change one operator or statement at a time: a test or the simulation must notice (hours)
 	$(PY) -m tests.mutation $(ARGS)
+
+spark-kills: $(VENV)/test  ## 30 rounds of kill -9 on a Spark cluster that writes (ARGS="--help" for options)
+	$(PY) tests/spark/spark_kill_rounds.py $(ARGS)
 
 extremes: $(VENV)/test  ## extreme values in every command and route; on a quiet machine nobody waits 50 ms
 	PYTHONPATH=tests/support $(PY) tests/faults/extreme_run.py $(ARGS)

@@ -49,6 +49,8 @@ from pybroker.client.options import (
     PartitionsRoutingMode,
     ProducerAccessMode,
     Result,
+    SchemaType,
+    TopicSchema,
 )
 from pybroker.client.producing.batching import EncodedBatch, encode_batch
 from pybroker.client.producing.routing import partition_for_key
@@ -116,11 +118,13 @@ __all__ = [
     "PulsarException",
     "Reader",
     "Result",
+    "SchemaType",
     "ServiceNotReady",
     "SubscriptionNotFound",
     "Timeout",
     "TooManyRequests",
     "TopicNotFound",
+    "TopicSchema",
     "TopicTerminated",
     "Transaction",
     "TransactionAborted",

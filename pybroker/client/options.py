@@ -88,6 +88,21 @@ class ConsumerBatchReceivePolicy:
     timeout_ms: int = 100
 
 
+class SchemaType(IntEnum):
+    STRING = 1
+    JSON = 2
+    AVRO = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSchema:
+    """Registered with the topic by a producer that opens; IncompatibleSchema if it may not be."""
+
+    type: SchemaType
+    definition: str = ""
+    name: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
     producer_name: str | None = None
@@ -109,6 +124,8 @@ class ProducerOptions:
     crypto_key_reader: "CryptoKeyReader | None" = None
     auto_update_partitions: bool = True
     auto_update_partitions_interval_s: float = 60.0
+    # What the messages are; they are handed over as bytes all the same.
+    schema: "TopicSchema | None" = None
 
     @property
     def partitions_watched_every_s(self) -> float:

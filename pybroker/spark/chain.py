@@ -68,13 +68,16 @@ class Chain:
         return NoteBook(self._topic(session), self._query_id, batch_id)
 
     def noted(self, session: Session, batch_id: int) -> list[TxnId]:
-        """Since the newest marker; tasks of the first batch were there before the opening."""
-        assert self._newest is not None
-        after = EARLIEST if self._newest.marker.is_opening else self._newest.position
+        """Since the marker before that batch's; tasks of the first were there before the opening.
+        Where that marker is not known any more, for the batch was committed: all that is kept."""
+        newest = self._newest
+        assert newest is not None
+        known = 0 <= newest.marker.batch_id < batch_id
+        after = newest.position if known else EARLIEST
         return list(self.notes(session, batch_id).noted(session, after))
 
-    def abort_others(self, session: Session, batch_id: int, wanted: Collection[TxnId]) -> None:
-        """What is noted and neither wanted nor committed: nobody goes on with it."""
+    def sweep(self, session: Session, batch_id: int, wanted: Collection[TxnId] = ()) -> None:
+        """Aborts what is noted and neither wanted nor committed: nobody goes on with it."""
         noted = self.noted(session, batch_id)
         abort_all(session, [txn_id for txn_id in noted if txn_id not in wanted])
 

@@ -227,6 +227,7 @@ class ExactlyOnce:
         if self._decide(session, chain, work) is Decision.SKIP:
             require_input(session, work.progress, chain.newest(session))
             evaluate(batch)
+            self._sweep(session, work)
             self._tell(Step.SKIPPED, work)
             return
         kept = keep_input(session, work.progress, chain.newest(session).kept)
@@ -264,6 +265,7 @@ class ExactlyOnce:
         link = chain.publish(session, marker, txn)
         self._tell(Step.MARKED, work)
         txn.commit(together_with=attempts)
+        self._sweep(session, work)
         chain.committed(link)
         self._tell(Step.COMMITTED, work)
 
@@ -277,10 +279,13 @@ class ExactlyOnce:
         job = self._job(session, work, txn)
         written = publish_outputs(outputs, partitions, job, work.batch_id)
         publish_entries(session, written, txn)
-        attempts = accepted(written)
-        if job.max_driver_bytes is not None:
-            self._chain_of(work).abort_others(session, work.batch_id, attempts)
-        return attempts
+        return accepted(written)
+
+    def _sweep(self, session: Session, work: Work) -> None:
+        """What tasks left open that nobody accepted; else it times out."""
+        if self.options.mode == "executor":
+            with contextlib.suppress(PulsarError):
+                self._chain_of(work).sweep(session, work.batch_id)
 
     def _job(self, session: Session, work: Work, txn: Transaction) -> Job:
         by_executors = self.options.mode == "executor" and session.client.commits_together()

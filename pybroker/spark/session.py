@@ -23,6 +23,7 @@ from pybroker.client import (
     Reader,
     ServiceNotReady,
     Timeout,
+    TopicSchema,
     Transaction,
 )
 from pybroker.errors import PulsarError
@@ -143,12 +144,15 @@ class Session:
     def partitions(self, topic: str) -> Sequence[str]:
         return [str(TopicName.parse(name)) for name in self.client.get_topic_partitions(topic)]
 
-    def producer(self, topic: str) -> Producer:
+    def producer(self, topic: str, schema: TopicSchema | None = None) -> Producer:
         """The broker names it, anew for each session: no name outlives a session's sequence ids,
         so deduplication never takes a rerun's messages for the aborted ones."""
         if topic not in self._producers:
             self._producers[topic] = self.client.create_producer(
-                topic, max_pending_messages=_MAX_PENDING_MESSAGES, block_if_queue_full=True
+                topic,
+                max_pending_messages=_MAX_PENDING_MESSAGES,
+                block_if_queue_full=True,
+                schema=schema,
             )
         return self._producers[topic]
 

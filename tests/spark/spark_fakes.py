@@ -86,6 +86,9 @@ class FakeTransaction:
                 txn.state = "committed"
                 self.broker.cursors.update(txn.acks)
 
+    def join(self, topic: str) -> None:
+        self._require("open")
+
     def abort(self) -> None:
         self.broker.act("abort", self._abort)
 

@@ -1,13 +1,12 @@
 """Rows that were encoded by columns, decoded one by one, as the schema says."""
 
 import datetime as dt
-import io
 import json
-import struct
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from avro_decoder import Decoder
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -77,73 +76,6 @@ FULL = {
 }
 EMPTY = {**dict.fromkeys(FULL), "tiny": 0, "long": -(2**63), "people": []}
 OTHER = {**FULL, "flag": False, "text": "", "money": Decimal("0.01"), "scores": {}, "list": []}
-
-
-LOGICAL = {
-    "date": lambda value, _: dt.date(1970, 1, 1) + dt.timedelta(value),
-    "timestamp-micros": lambda value, _: (
-        dt.datetime(1970, 1, 1, tzinfo=UTC) + dt.timedelta(microseconds=value)
-    ),
-    "local-timestamp-micros": lambda value, _: (
-        dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=value)
-    ),
-    "decimal": lambda value, schema: Decimal(int.from_bytes(value, "big", signed=True)).scaleb(
-        -schema["scale"]
-    ),
-}
-
-
-class Decoder:
-    """Avro's binary encoding, read by its specification."""
-
-    def __init__(self, data):
-        self.data = io.BytesIO(data)
-
-    def long(self):
-        shift = value = 0
-        while True:
-            (byte,) = self.data.read(1)
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return (value >> 1) ^ -(value & 1)
-
-    def read(self, schema):
-        if isinstance(schema, list):
-            return self.read(schema[self.long()])
-        kind = schema if isinstance(schema, str) else schema["type"]
-        logical = None if isinstance(schema, str) else schema.get("logicalType")
-        value = self.plain(kind, schema)
-        return LOGICAL[logical](value, schema) if logical else value
-
-    def plain(self, kind, schema):
-        match kind:
-            case "null":
-                return None
-            case "boolean":
-                return self.data.read(1) == b"\x01"
-            case "int" | "long":
-                return self.long()
-            case "float":
-                return struct.unpack("<f", self.data.read(4))[0]
-            case "double":
-                return struct.unpack("<d", self.data.read(8))[0]
-            case "bytes":
-                return self.data.read(self.long())
-            case "string":
-                return self.data.read(self.long()).decode()
-            case "record":
-                return {field["name"]: self.read(field["type"]) for field in schema["fields"]}
-            case "array":
-                return [self.read(schema["items"]) for _ in self.blocks()]
-            case "map":
-                return {
-                    self.plain("string", None): self.read(schema["values"]) for _ in self.blocks()
-                }
-
-    def blocks(self):
-        while count := self.long():
-            yield from range(count)
 
 
 def round_trip(rows, kind, drop=0):

@@ -119,3 +119,14 @@ def test_an_attempt_that_fails_aborts_what_it_had_begun(writing):
         "open",
         "open",
     ]
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_a_zombie_that_begins_when_the_job_is_over_leaves_nothing_open(writing, end):
+    """It would hide from readers what comes behind it, and nobody would look for it."""
+    getattr(writing.end, end)()
+    seen = writing.seen()
+    with pytest.raises(InvalidTxnStatus):
+        writing.attempt("xyz")
+    assert "open" not in writing.states()
+    assert writing.seen() == seen

@@ -1,8 +1,12 @@
 """format("pulsar") written to by a real Spark, local[2]: jobs and streams, whole or not at all."""
 
+import json
+import urllib.request
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from avro_decoder import Decoder
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -66,6 +70,36 @@ def test_a_message_is_what_the_connectors_columns_say(spark, broker, topic):
     [message] = read_all(broker.service_url, [topic])
     assert (message.data(), message.partition_key()) == (b"hello", "k")
     assert (message.event_timestamp(), message.properties()) == (1704067200000, {"a": "b"})
+
+
+def test_columns_are_written_as_avro_with_their_schema(spark, broker, topic):
+    frame = spark.sql(
+        "select 7L id, cast(1.25 as decimal(10,2)) amount, array(named_struct('a', 'b')) parts,"
+        " cast(null as date) day, 'k' `__key`"
+    )
+    save(frame, broker, topic, maxDriverBytesPerTask=BY_TASKS)
+    path = topic.replace("://", "/")
+    with urllib.request.urlopen(
+        f"{broker.admin_url}/admin/v2/schemas/{path[11:]}/schema"
+    ) as answer:
+        stored = json.load(answer)
+    schema = json.loads(stored["data"])
+    [message] = read_all(broker.service_url, [topic])
+    assert (stored["type"], message.partition_key()) == ("AVRO", "k")
+    assert message.schema_version() == int(stored["version"]).to_bytes(8, "big")
+    assert Decoder(message.data()).read(schema) == {
+        "id": 7,
+        "amount": Decimal("1.25"),
+        "parts": [{"a": "b"}],
+        "day": None,
+    }
+
+
+def test_columns_that_do_not_go_with_the_topics_schema_are_refused(spark, broker, topic):
+    save(spark.sql("select 7L id"), broker, topic)
+    with pytest.raises(PySparkException, match="do not go with the schema"):
+        save(spark.sql("select 'text' id, 1 more"), broker, topic)
+    assert len(list(read_all(broker.service_url, [topic]))) == 1
 
 
 def test_overwriting_is_refused(spark, broker, topic):

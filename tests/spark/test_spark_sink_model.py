@@ -40,13 +40,13 @@ def commits_whatever_was_noted(monkeypatch):
         is_open = [each for each in noted if txn.broker.transactions[each].state == "open"]
         txn.commit(together_with=[*is_open, *attempts])
 
-    monkeypatch.setattr(Chain, "abort_others", lambda *_: None)
+    monkeypatch.setattr(Chain, "sweep", lambda *_: None)
     monkeypatch.setattr(BatchEnd, "_commit", commit)
 
 
 def sends_outside_of_transactions(monkeypatch):
     sending = attempt.Sending
-    monkeypatch.setattr(attempt, "Sending", lambda session, txn: sending(session, None))
+    monkeypatch.setattr(attempt, "Sending", lambda session, txn, schema: sending(session, None))
 
 
 def marks_after_the_commit(monkeypatch):

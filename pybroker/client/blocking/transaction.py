@@ -40,6 +40,11 @@ class Transaction:
         """Nothing of the transaction becomes visible; its acknowledgements are taken back."""
         self._thread.call(self.core.abort())
 
+    def join(self, topic: str) -> None:
+        """Makes `topic` part of it ahead of a message. Raises what prevents that: InvalidTxnStatus,
+        TransactionNotFound if it is over."""
+        self._thread.call(self.core.joined(topic))
+
     def __enter__(self) -> "Transaction":
         return self
 

@@ -24,6 +24,8 @@ class EntryWriter:
     producer_name: str
     compression_type: CompressionType
     clock: Clock
+    # Of the producer's schema; empty without one.
+    schema_version: bytes = b""
 
     def single(
         self, message: Outgoing, sequence_id: int, txn_id: TxnId | None
@@ -65,6 +67,8 @@ class EntryWriter:
             partition_key=key_source.partition_key,
             ordering_key=key_source.ordering_key,
         )
+        if self.schema_version:
+            metadata.schema_version = self.schema_version
         if txn_id is not None:
             metadata.txnid_most_bits, metadata.txnid_least_bits = txn_id
         return metadata

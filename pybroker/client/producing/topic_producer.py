@@ -30,7 +30,7 @@ from pybroker.client.errors import (
     from_wire,
 )
 from pybroker.client.messages import Done, MessageId, Outgoing
-from pybroker.client.options import ProducerAccessMode, ProducerOptions
+from pybroker.client.options import ProducerAccessMode, ProducerOptions, TopicSchema
 from pybroker.client.producing.batch_collector import BatchCollector, OpenBatch
 from pybroker.client.producing.batching import EncodedBatch, compressed, key_values
 from pybroker.client.producing.entries import EntryWriter
@@ -234,6 +234,7 @@ class TopicProducer:
             raise
         self._epoch += 1
         self._writer.producer_name = answer.producer_name
+        self._writer.schema_version = answer.schema_version
         self._max_message_bytes = connection.max_message_bytes
         if self._next_sequence_id is None:
             self.last_sequence_id = answer.last_sequence_id
@@ -250,6 +251,7 @@ class TopicProducer:
             epoch=self._epoch,
             producer_access_mode=self._options.access_mode.value,  # type: ignore[arg-type]
             txn_enabled=True,
+            schema=_schema(self._options.schema),
         )
 
     def detached(self) -> None:
@@ -419,3 +421,10 @@ class TopicProducer:
             connection.producers.pop(self._id, None)
             connection.post(pb.CommandCloseProducer(producer_id=self._id, request_id=0))
             self._attachment.lost(pause=True)
+
+
+def _schema(schema: TopicSchema | None) -> pb.Schema | None:
+    if schema is None:
+        return None
+    data = schema.definition.encode()
+    return pb.Schema(name=schema.name, schema_data=data, type=schema.type.value)  # type: ignore[arg-type]

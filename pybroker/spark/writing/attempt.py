@@ -18,12 +18,12 @@ from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from pybroker.client import Client
+from pybroker.client import Client, TopicSchema
 from pybroker.errors import PulsarError
 from pybroker.names import TxnId
 from pybroker.spark.session import Session
 from pybroker.spark.writing.entries import Destined
-from pybroker.spark.writing.notes import NoteBook
+from pybroker.spark.writing.notes import NoteBook, require_open
 from pybroker.spark.writing.sending import Sending
 
 # Of each: the many small tasks of a job need no connections, and the driver stays small.
@@ -40,6 +40,8 @@ class Job(NamedTuple):
     transaction_timeout_ms: int
     # A task with no more than this leaves its entries to the driver; None: whatever it has.
     max_driver_bytes: int | None
+    # What the messages are; None: bytes.
+    schema: TopicSchema | None = None
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,10 @@ def _publish(job: Job, entries: Iterable[Destined]) -> Written:
     try:
         txn = session.client.new_transaction(job.transaction_timeout_ms, beside=job.txn_id)
         try:
-            job.notes.note(session, txn.txn_id)
+            job.notes.note(session, txn.txn_id, job.txn_id)
+            require_open(session, job.txn_id, job.notes.topic)
             messages = 0
-            sending = Sending(session, txn)
+            sending = Sending(session, txn, job.schema)
             for entry in entries:
                 sending.send(entry)
                 messages += entry.batch.message_count

@@ -11,9 +11,9 @@ drivers one gets the lock.
 2. A transaction beside the attempts', noted; it acknowledges the newest marker, which is the lock.
    Who finds it taken waits, and after a while ends those that are noted: their driver is dead, or
    will find itself fenced.
-3. With the lock, attempts that are noted and not of this commit are aborted: losers, zombies,
-   another driver's. Then the entries that came through the driver, the marker, and one decision
-   for this transaction and the accepted attempts'.
+3. With the lock: the entries that came through the driver, the marker, and one decision for this
+   transaction and the accepted attempts'. Then attempts that are noted and not of this commit are
+   aborted: losers, zombies, another driver's.
 4. Whatever fails or is not answered: a new connection, and back to 1. Nothing is guessed.
 """
 
@@ -120,8 +120,8 @@ class BatchEnd:
     def _attempt(self, session: Session) -> None:
         newest = self.chain.newest(session)
         if decide(self.work, {}, newest) is Decision.SKIP:
-            self.chain.abort_others(session, self.work.batch_id, ())
             abort_all(session, [self.job.txn_id, *accepted(self.written)])
+            self._sweep(session)
             self.on_step(Step.SKIPPED, self.work)
             return
         if self._lock_is_stuck:
@@ -135,7 +135,6 @@ class BatchEnd:
             chain.notes(session, self.work.batch_id).note(session, txn.txn_id)
             chain.acknowledge(session, txn)
             self.on_step(Step.LOCKED, self.work)
-            chain.abort_others(session, self.work.batch_id, [txn.txn_id, *attempts])
             publish_entries(session, self.written, txn)
             self.on_step(Step.PUBLISHED, self.work)
             marker = Marker(self.work.query_id, self.work.batch_id, txn.txn_id, {})
@@ -147,6 +146,13 @@ class BatchEnd:
             raise
         self._commit(txn, attempts)
         self.on_step(Step.COMMITTED, self.work)
+        self._sweep(session)
+
+    def _sweep(self, session: Session) -> None:
+        """Losers, zombies, what a dead driver or another one left; else it times out."""
+        if self.job.max_driver_bytes is not None:
+            with contextlib.suppress(PulsarError):
+                self.chain.sweep(session, self.work.batch_id)
 
     def _begin(self, session: Session) -> Transaction:
         """The job's own, at first; whatever became of that, another one does as well."""
@@ -196,6 +202,8 @@ class BatchEnd:
 
     def _abort(self, session: Session) -> None:
         abort_all(session, [self.job.txn_id, *accepted(self.written)])
+        self.chain.newest(session)
+        self._sweep(session)
 
     def _with_session(self, action: Callable[[Session], None]) -> None:
         session = Session(self.job.connect())

@@ -16,7 +16,9 @@ from pybroker.spark.writing.sending import Sending
 
 def publish_entries(session: Session, written: Sequence[Written], txn: Transaction) -> None:
     """What came through the driver, in the rows' order. Raises what a send met."""
-    sending = Sending(session, txn)
+    if not written:
+        return
+    sending = Sending(session, txn, written[0].job.schema)
     entries = [entry for each in written for entry in each.entries]
     for entry in sorted(entries, key=lambda entry: entry.part):
         sending.send(entry)

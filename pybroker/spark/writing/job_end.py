@@ -8,7 +8,7 @@ the job was seen, and another transaction takes its place, as long as the attemp
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from pybroker.client import AlreadyClosed, ConnectError, Timeout, TransactionOutcomeUnknown
@@ -18,7 +18,6 @@ from pybroker.errors import (
     ServiceNotReady,
     TransactionCoordinatorNotFound,
 )
-from pybroker.names import TxnId
 from pybroker.spark.offsets import EARLIEST
 from pybroker.spark.session import PATIENCE_S, PAUSE_S, Session
 from pybroker.spark.writing.attempt import Job, Written
@@ -80,7 +79,6 @@ class JobEnd:
         attempts = accepted(self._written)
         txn = session.client.attach_transaction(self._txn_id)
         if not self._asked:
-            self._abort_others(session, attempts)
             try:
                 publish_entries(session, self._written, txn)
             except BaseException:
@@ -88,6 +86,7 @@ class JobEnd:
                 raise
             self._asked = True
         txn.commit(together_with=attempts)
+        self._sweep(session)
 
     def _begin_again(self, session: Session) -> None:
         with contextlib.suppress(PulsarError):
@@ -103,15 +102,13 @@ class JobEnd:
 
     def _abort(self, session: Session) -> None:
         abort_all(session, [self._job.txn_id, *accepted(self._written)])
-        self._abort_others(session, ())
+        self._sweep(session)
 
-    def _abort_others(self, session: Session, wanted: Collection[TxnId]) -> None:
-        """Attempts that nobody accepted; without the note book they time out."""
-        if self._job.max_driver_bytes is None:
-            return
-        with contextlib.suppress(PulsarError):
-            noted = self._job.notes.noted(session, EARLIEST)
-            abort_all(session, [txn_id for txn_id in noted if txn_id not in wanted])
+    def _sweep(self, session: Session) -> None:
+        """Attempts that nobody accepted; else they time out."""
+        if self._job.max_driver_bytes is not None:
+            with contextlib.suppress(PulsarError):
+                abort_all(session, list(self._job.notes.noted(session, EARLIEST)))
 
     def _with_session(self, action: Callable[[Session], None]) -> None:
         session = Session(self._job.connect())

@@ -1,8 +1,10 @@
 """Which transactions somebody may have left open: noted on a control topic before they are used.
 
 Whoever publishes for a job may die with a transaction open, which hides from readers what comes
-behind it until it times out. So its id is published first, plainly. The job's end, or its
-successor, ends what is noted and not wanted.
+behind it until it times out. So its id is published first, plainly, with that of its job's. Then it
+is seen whether the job's is still open, for nobody else would end what begins later. The job's end,
+or its successor, first ends the job's and then whatever is noted and not wanted: a zombie has noted
+its transaction before that, or finds the job over.
 """
 
 import contextlib
@@ -23,9 +25,10 @@ class NoteBook(NamedTuple):
     owner: str  # a query's or a job's id
     batch_id: int = 0
 
-    def note(self, session: Session, txn_id: TxnId) -> None:
-        note = {"owner": self.owner, "batch_id": self.batch_id, "transaction": list(txn_id)}
-        session.publish(self.topic, json.dumps(note).encode())
+    def note(self, session: Session, *txn_ids: TxnId) -> None:
+        for txn_id in txn_ids:
+            note = {"owner": self.owner, "batch_id": self.batch_id, "transaction": list(txn_id)}
+            session.publish(self.topic, json.dumps(note).encode())
 
     def noted(self, session: Session, after: Position) -> Iterator[TxnId]:
         """Of this batch and those before it, which somebody may still have worked on."""
@@ -44,6 +47,11 @@ class NoteBook(NamedTuple):
         except (ValueError, KeyError, TypeError):
             return None
         return TxnId(most, least)
+
+
+def require_open(session: Session, txn_id: TxnId, topic: str) -> None:
+    """Raises InvalidTxnStatus, TransactionNotFound. The topic joins the transaction."""
+    session.client.attach_transaction(txn_id).join(topic)
 
 
 def end(session: Session, txn_id: TxnId) -> None:

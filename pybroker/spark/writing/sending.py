@@ -3,7 +3,7 @@
 import threading
 from typing import Final
 
-from pybroker.client import Transaction
+from pybroker.client import TopicSchema, Transaction
 from pybroker.spark.session import Session
 from pybroker.spark.writing.entries import Destined
 
@@ -14,9 +14,12 @@ class Sending:
     """Used by one thread. The broker names the producers, anew for each session: so deduplication
     never takes a rerun's messages for the aborted ones."""
 
-    def __init__(self, session: Session, txn: Transaction) -> None:
+    def __init__(
+        self, session: Session, txn: Transaction, schema: TopicSchema | None = None
+    ) -> None:
         self._session = session
         self._txn = txn
+        self._schema = schema
         self._failure: BaseException | None = None
         self._bytes = 0
         self._answered = threading.Condition()
@@ -35,7 +38,7 @@ class Sending:
                 self._bytes -= size
                 self._answered.notify()
 
-        producer = self._session.producer(entry.topic)
+        producer = self._session.producer(entry.topic, self._schema)
         producer.send_batch_async(entry.batch, answered, txn=self._txn)
 
     def settle(self) -> None:

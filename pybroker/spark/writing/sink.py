@@ -1,10 +1,9 @@
 """`df.write.format("pulsar")` and `writeStream.format("pulsar")`: what Spark calls, and where.
 
-In the planner, a process beside the driver, a writer is made for each job and pickled, twice, for
-its tasks: then, and only then, the job's transaction is begun. Tasks run `write`. `commit` and
-`abort` run in another process beside the driver; that of a stream is a writer made anew, which
-knows the batch's number, and everything else from the tasks' results. Tasks know the query and the
-batch from Spark.
+In the planner, a process beside the driver, a writer is made for each job or batch and pickled for
+its tasks, which run `write`. `commit` and `abort` run in another process beside the driver; for a
+stream the writer is made anew there, and knows the batch's number, and everything else from the
+tasks' results. Tasks know the query and the batch from Spark.
 
 A query's control topic holds its markers and notes (pybroker.spark.chain); by default it is
 `spark-query-<its id>`, beside the topic that is written to. Jobs share `spark-jobs`.
@@ -19,14 +18,15 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pybroker.client import CompressionType
-from pybroker.errors import MetadataError, NotAllowed
+from pybroker.client import CompressionType, SchemaType, TopicSchema
+from pybroker.errors import IncompatibleSchema, MetadataError, NotAllowed
 from pybroker.names import TopicName
 from pybroker.spark.chain import Chain
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.options import Chosen
 from pybroker.spark.session import Session
 from pybroker.spark.work import Work
+from pybroker.spark.writing import avro
 from pybroker.spark.writing.arrow_writers import StreamArrowWriter, in_batches
 from pybroker.spark.writing.attempt import Job, Written, write
 from pybroker.spark.writing.batch_end import BatchEnd
@@ -67,6 +67,8 @@ class Plan:
         self.endpoint = Endpoint.of(options)
         topic = options["topic"]
         self.rows: Rows = rows_of(schema, None if topic is None else str(TopicName.parse(topic)))
+        self._columns = schema
+        self._schema = self._schema_of(schema)
         self.control_topic: str | None = options["controlTopic"]
         self._transaction_timeout_ms: int = options["transactionTimeoutMs"]
         self._max_driver_bytes: int = options["maxDriverBytesPerTask"]
@@ -79,6 +81,7 @@ class Plan:
         try:
             txn = session.client.new_transaction(self._transaction_timeout_ms)
             by_tasks = session.client.commits_together()
+            self._register(session)
         finally:
             session.close()
         return Job(
@@ -87,7 +90,27 @@ class Plan:
             NoteBook(self.beside("spark-jobs"), str(uuid.uuid4())),
             self._transaction_timeout_ms,
             self._max_driver_bytes if by_tasks else None,
+            self._schema,
         )
+
+    def _schema_of(self, schema: StructType) -> TopicSchema | None:
+        if self.rows.is_raw:
+            return None
+        return TopicSchema(SchemaType.AVRO, avro.schema_of(schema, self.rows.values), "Row")
+
+    def _register(self, session: Session) -> None:
+        """Before anything is sent. Raises IncompatibleSchema."""
+        if self._schema is None or self.rows.topic is None:
+            return
+        try:
+            session.producer(session.partitions(self.rows.topic)[0], self._schema)
+        except IncompatibleSchema as error:
+            columns = ", ".join(self.rows.values)
+            raise IncompatibleSchema(
+                f"The columns {columns} do not go with the schema of {self.rows.topic}, and "
+                f"nothing was written: {error}. Change or cast the columns, or the namespace's "
+                "schema compatibility strategy"
+            ) from error
 
     def beside(self, local_name: str) -> str:
         """The control topic that was chosen, or one in the namespace of the topic."""
@@ -100,19 +123,42 @@ class Plan:
     def encode(self, batches: Iterable[pa.RecordBatch], part: int, turn: int) -> Iterator[Destined]:
         encoder = EntryEncoder(Topics(self.endpoint), turn, self.compression_type)
         for batch in batches:
-            value = batch.column(self.rows.values[0])
-            yield from encoder.encode(self.rows.columns(batch, part, value))
+            yield from encoder.encode(self.rows.columns(batch, part, self._values(batch)))
+
+    def _values(self, batch: pa.RecordBatch) -> pa.Array:
+        if self.rows.is_raw:
+            return batch.column(self.rows.values[0])
+        return avro.encode(batch, self._columns, self.rows.values)
 
 
-class _Writer:
-    """Of one job; picklable."""
+class PulsarBatchWriter(DataSourceArrowWriter):
+    """Of one job, in the planner, in its tasks, and where it ends."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._job = plan.begin()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        part = _task().partitionId()
+        return write(self._job, self._plan.encode(iterator, part, 0))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        JobEnd(self._job, _written(messages)).commit()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        JobEnd(self._job, _written(messages)).abort()
+
+
+class PulsarStreamWriter(StreamArrowWriter):
+    """Of one micro-batch, in the planner and in its tasks; where it ends there is another one."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._job: Job | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """It is on its way to the tasks: the job begins."""
+        """It is on its way to the tasks: the job begins. Nothing else tells the two places apart,
+        and each begun transaction must be ended."""
         if self._job is None:
             self._job = self._plan.begin()
         return self.__dict__
@@ -122,20 +168,6 @@ class _Writer:
         assert self._job is not None
         return self._job
 
-
-class PulsarBatchWriter(_Writer, DataSourceArrowWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        part = _task().partitionId()
-        return write(self.job, self._plan.encode(iterator, part, 0))
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        JobEnd(self.job, _written(messages)).commit()
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        JobEnd(self.job, _written(messages)).abort()
-
-
-class PulsarStreamWriter(_Writer, StreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         task = _task()
         query_id, batch_id = _property(task, _QUERY_ID), int(_property(task, _BATCH_ID))
