@@ -17,6 +17,7 @@ from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.options import Mode, chosen
 from pybroker.spark.reading.batch import PulsarBatchReader
 from pybroker.spark.reading.stream import PulsarStreamReader
+from pybroker.spark.reading.typed import topic_schema
 from pybroker.spark.writing.sink import Plan, PulsarBatchWriter, PulsarStreamWriter
 
 
@@ -35,14 +36,15 @@ class PulsarDataSource(DataSource):
         return "pulsar"
 
     def schema(self) -> StructType:
-        chosen(self.options, Mode.READS)
-        return default_schema()
+        return default_schema(topic_schema(chosen(self.options, Mode.READS)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return PulsarBatchReader(chosen(self.options, Mode.READ), Shape.of(schema))
+        options = chosen(self.options, Mode.READ)
+        return PulsarBatchReader(options, Shape.of(schema, topic_schema(options)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return PulsarStreamReader(chosen(self.options, Mode.READ_STREAM), Shape.of(schema))
+        options = chosen(self.options, Mode.READ_STREAM)
+        return PulsarStreamReader(options, Shape.of(schema, topic_schema(options)))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return PulsarBatchWriter(Plan(chosen(self.options, Mode.WRITE), schema, overwrite))

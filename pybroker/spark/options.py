@@ -166,6 +166,7 @@ OPTIONS: Final = (
     Option("pollTimeoutMs", Mode.READS, whole, 120_000),
     Option("waitingForNonExistedTopic", Mode.READS, boolean, False),
     Option("allowDifferentTopicSchemas", Mode.READS, boolean, False),
+    Option("rawValue", Mode.READS, boolean, False),
     # Writing.
     Option("controlTopic", Mode.WRITES, text, aliases=("control_topic",)),
     Option("transactionTimeoutMs", Mode.WRITES, whole, 600_000, ("transaction_timeout_ms",)),

@@ -5,6 +5,8 @@ import pytest
 from pybroker.names import TxnId
 from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import (
+    EARLIEST,
+    UNTOLD,
     CursorName,
     Position,
     SourceOffset,
@@ -59,3 +61,19 @@ def test_a_marker_of_an_earlier_version_is_read():
 def test_what_is_no_marker_is_told_so(data):
     with pytest.raises(ValueError):
         Marker.from_bytes(data)
+
+
+def test_a_cursor_that_the_source_moves_is_no_fence_for_a_sink():
+    offset = SourceOffset("mine", OFFSET.spans, {}, follows=True)
+    assert SourceOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+    assert not is_pulsar_offset(offset.to_json())
+
+
+def test_a_span_without_a_beginning_begins_where_the_batch_before_ended():
+    untold = SourceOffset("ledger", {TOPIC: Span(UNTOLD, Position(3, 20))})
+    offset = untold.to_json()
+    assert is_pulsar_offset(offset)
+    assert SourceOffset.from_json(offset, OFFSET.to_json()).spans == {
+        TOPIC: Span(Position(3, 9), Position(3, 20))
+    }
+    assert SourceOffset.from_json(offset).spans == {TOPIC: Span(EARLIEST, Position(3, 20))}

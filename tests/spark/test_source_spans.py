@@ -12,6 +12,7 @@ from pybroker.spark.options import Mode, chosen
 from pybroker.spark.reading import stream
 from pybroker.spark.reading.limits import Sample
 from pybroker.spark.reading.stream import PulsarStreamReader
+from pybroker.spark.replay import InputLost
 
 TOPIC = "persistent://public/default/t"
 PARTITIONS = [f"{TOPIC}-partition-0", f"{TOPIC}-partition-1"]
@@ -165,3 +166,70 @@ def test_a_missing_option_is_named(missing):
     options = {name: value for name, value in OPTIONS.items() if name != missing}
     with pytest.raises(NotAllowed, match=missing):
         PulsarStreamReader(chosen(options, Mode.READ_STREAM), Shape.of(default_schema()))
+
+
+def test_without_options_a_trigger_is_limited():
+    session = FakeSession([Position(3, n) for n in range(5000)])
+    session.sample = lambda topic, after: Sample(rows=1000, size_bytes=100_000)
+    reader = reader_of(session)
+    offset = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    assert ends(offset)[0] == Position(3, 999)  # a million rows
+    session.sample = lambda topic, after: Sample(rows=1, size_bytes=1024 * 1024)
+    offset = reader.latestOffset(offset, reader.getDefaultReadLimit())
+    assert ends(offset)[0] == Position(3, 999 + 128)  # 128 MiB
+    whole = reader.latestOffset(offset, ReadAllAvailable())
+    assert ends(whole)[0] == Position(3, 4999)
+
+
+def test_an_entry_that_is_larger_than_the_limit_is_read_alone():
+    session = FakeSession([Position(3, n) for n in range(5)])
+    session.sample = lambda topic, after: Sample(rows=1, size_bytes=5_000_000)
+    reader = reader_of(session, maxBytesPerTrigger="1000")
+    offset = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    assert ends(offset)[0] == Position(3, 0)
+
+
+def test_before_pyspark_4_2_the_source_remembers_where_it_is():
+    session = FakeSession([Position(3, 4)])
+    reader = reader_of(session)
+    start = reader.initialOffset()
+    first = reader.latestOffset()
+    session.visible.append(Position(3, 9))
+    second = reader.latestOffset()
+    spans = [task.work.span for task in reader.partitions(start, first)]
+    spans += [task.work.span for task in reader.partitions(first, second)]
+    assert spans == [Span(BEGINNING, Position(3, 4)), Span(Position(3, 4), Position(3, 9))]
+
+
+def test_before_pyspark_4_2_the_first_batch_of_a_new_run_begins_at_its_start():
+    session = FakeSession([Position(3, 4)])
+    earlier = reader_of(session)
+    earlier.initialOffset()
+    start = earlier.latestOffset()
+    session.visible.append(Position(3, 9))
+    later = reader_of(session)
+    end = later.latestOffset()
+    [task] = [each for each in later.partitions(start, end) if each.work.topic == PARTITIONS[0]]
+    assert task.work.span == Span(Position(3, 4), Position(3, 9))
+
+
+def test_a_topic_that_is_gone_ends_the_query_unless_data_may_be_lost(caplog):
+    session = FakeSession([Position(3, 4)])
+    reader = reader_of(session)
+    start = reader.initialOffset()
+    start["spans"]["persistent://public/default/gone"] = {"after": "1:1", "to": "1:1"}
+    with pytest.raises(InputLost, match=r"gone, which the query has been reading, is gone"):
+        reader.latestOffset(start, ReadAllAvailable())
+    careless = reader_of(session, failOnDataLoss="false")
+    assert ends(careless.latestOffset(start, ReadAllAvailable()))[0] == Position(3, 4)
+    assert "goes on without it" in caplog.text
+
+
+def test_a_sinks_subscription_begins_at_no_time_or_id():
+    with pytest.raises(NotAllowed, match="may be 'earliest' or 'latest'"):
+        reader_of(None, startingTime="5")
+
+
+def test_two_subscriptions_are_refused():
+    with pytest.raises(NotAllowed, match="give one of them"):
+        reader_of(None, predefinedSubscription="other")

@@ -26,6 +26,7 @@ from pybroker.names import TopicName
 from pybroker.spark.columns.arrays import binaries, maps, message_ids, repeated_text, texts, times
 from pybroker.spark.columns.keys import keys
 from pybroker.spark.columns.slab import Slab
+from pybroker.spark.schemas.values import TopicSchema, Versions, values
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,38 +98,48 @@ _OURS: Final = {
 _KNOWN: Final = {"value": VALUE} | METADATA | _OURS
 
 
-def default_schema() -> StructType:
-    """Of a topic whose values are bytes."""
-    return StructType(
-        [StructField("value", VALUE.type)]
-        + [StructField(name, column.type) for name, column in METADATA.items()]
-    )
+def default_schema(topic_schema: TopicSchema | None = None) -> StructType:
+    """What a topic's schema makes of its values, and the metadata. Raises NotAllowed."""
+    typed = topic_schema if topic_schema is not None and topic_schema.is_typed else None
+    first = typed.fields() if typed else [StructField("value", VALUE.type)]
+    return StructType(first + [StructField(name, column.type) for name, column in METADATA.items()])
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The columns that a query reads, in its order. Travels to executors by their names."""
+    """The columns that a query reads, in its order. Travels to executors by their names.
+
+    `topic_schema`: what values are made columns with, if any of those is among them.
+    """
 
     names: Sequence[str]
+    topic_schema: TopicSchema | None = None
 
     @classmethod
-    def of(cls, schema: StructType) -> "Shape":
+    def of(cls, schema: StructType, topic_schema: TopicSchema | None = None) -> "Shape":
         """Raises NotAllowed."""
+        typed = topic_schema if topic_schema is not None and topic_schema.is_typed else None
+        of_value = {each.name: each.dataType for each in typed.fields()} if typed else {}
+        known = {name: column.type for name, column in _KNOWN.items()} | of_value
         for field in schema.fields:
-            column = _KNOWN.get(field.name)
-            if column is None:
-                raise NotAllowed(f"There is no column {field.name}; there are {', '.join(_KNOWN)}")
-            if column.type != field.dataType:
+            if field.name not in known:
+                raise NotAllowed(f"There is no column {field.name}; there are {', '.join(known)}")
+            if known[field.name] != field.dataType:
                 raise NotAllowed(
-                    f"The column {field.name} is {column.type.simpleString()}, and was asked for "
-                    f"as {field.dataType.simpleString()}"
+                    f"The column {field.name} is {known[field.name].simpleString()}, and was asked "
+                    f"for as {field.dataType.simpleString()}"
                 )
-        return cls(tuple(schema.fieldNames()))
+        names = tuple(schema.fieldNames())
+        return cls(names, topic_schema if of_value.keys() & set(names) else None)
 
-    def batch(self, slab: Slab, topic: TopicName) -> pa.RecordBatch:
-        columns = [_KNOWN[name] for name in self.names]
-        fields: Any = [
-            (name, column.arrow) for name, column in zip(self.names, columns, strict=True)
+    def batch(
+        self, slab: Slab, topic: TopicName, versions: Versions = lambda version: None
+    ) -> pa.RecordBatch:
+        made = values(slab, self.topic_schema, versions) if self.topic_schema else {}
+        arrays = [
+            made[name] if name in made else _KNOWN[name].make(slab, topic) for name in self.names
         ]
-        arrays = [column.make(slab, topic) for column in columns]
+        fields: Any = [
+            (name, made[name].type if name in made else _KNOWN[name].arrow) for name in self.names
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

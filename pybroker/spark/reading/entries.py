@@ -13,6 +13,7 @@ from pybroker.client.consuming.entry_reader import EntryReader, StoredEntry
 from pybroker.errors import PulsarError
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Position
+from pybroker.spark.schemas.values import TopicSchema
 from pybroker.spark.session import message_id_at, position_of
 
 # Entries are taken together up to so many bytes, as they are stored.
@@ -27,6 +28,7 @@ class Entries:
 
     def __init__(self, endpoint: Endpoint, topic: str, after: Position) -> None:
         self._runner = asyncio.Runner()
+        self._topic = topic
         self._reader: EntryReader | None = None
         try:
             self._client = endpoint.connect_on_loop()
@@ -51,6 +53,11 @@ class Entries:
 
     def unpacked(self, messages: int) -> None:
         self._of_reader.unpacked(messages)
+
+    def schema(self, version: bytes) -> TopicSchema | None:
+        """That which the topic had in a version."""
+        found = self._run(self._client.get_schema(self._topic, version))
+        return None if found is None else TopicSchema.of(found)
 
     def last_position(self) -> Position:
         """Entry -1 if there is none."""

@@ -25,6 +25,7 @@ from pybroker.spark.offsets import Position, Span, Stretch
 from pybroker.spark.reading.chunked import Chunks
 from pybroker.spark.reading.entries import QUIET_S, Entries
 from pybroker.spark.replay import InputLost
+from pybroker.spark.schemas.values import TopicSchema, Versions
 from pybroker.spark.session import BROKER_AWAY, PATIENCE_S, PAUSE_S
 
 log = logging.getLogger("pybroker.spark")
@@ -60,7 +61,7 @@ class Reading:
 def read_span(reading: Reading, work: Work) -> Iterator[pa.RecordBatch]:
     """The span's messages; after a lost connection, from the last whole entry handed out."""
     topic, span = TopicName.parse(work.topic), work.span
-    chunks = Chunks(reading.endpoint, work.topic)
+    chunks, versions = Chunks(reading.endpoint, work.topic), _Versions()
     after = span.after
     give_up_at = time.monotonic() + PATIENCE_S
     while after < span.to:
@@ -70,7 +71,7 @@ def read_span(reading: Reading, work: Work) -> Iterator[pa.RecordBatch]:
                     for slab, last in _slabs(taken, chunks, entries, reading):
                         cut = _cut(work, slab)
                         if cut.rows:
-                            yield reading.shape.batch(cut, topic)
+                            yield reading.shape.batch(cut, topic, versions.of(entries))
                         after = Position(*last[:2])
                     give_up_at = time.monotonic() + PATIENCE_S
                 return
@@ -78,6 +79,21 @@ def read_span(reading: Reading, work: Work) -> Iterator[pa.RecordBatch]:
             if time.monotonic() >= give_up_at:
                 raise
             time.sleep(PAUSE_S)
+
+
+class _Versions:
+    """The topic's schemas, each asked for once."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, TopicSchema | None] = {}
+
+    def of(self, entries: Entries) -> Versions:
+        def version(name: bytes) -> TopicSchema | None:
+            if name not in self._known:
+                self._known[name] = entries.schema(name)
+            return self._known[name]
+
+        return version
 
 
 def _taken(

@@ -40,15 +40,18 @@ class Topics:
 
     def partitions(self, session: Session) -> list[str]:
         """Of all the topics that there are now, in order."""
-        names = self.names if self.pattern is None else self._matching(session, self.pattern)
         found: list[str] = []
-        for name in names:
+        for name in self.bases(session):
             try:
                 found += session.partitions(name)
             except TopicNotFound:
                 if not self.wait:
                     raise
         return found
+
+    def bases(self, session: Session) -> Sequence[str]:
+        """The topics, whether they have partitions or not."""
+        return self.names if self.pattern is None else self._matching(session, self.pattern)
 
     def _matching(self, session: Session, pattern: str) -> list[str]:
         """A pattern speaks of tenant/namespace/topic, whatever stands before ://."""

@@ -1,0 +1,1 @@
+"""Topics' schemas: from values as producers encoded them to typed columns."""

@@ -1,0 +1,125 @@
+"""Types: from an Avro schema to Spark's, and from arrays as they were read to what was asked for.
+
+A schema that has changed since a message was written is no obstacle: fields go by their names, what
+a message lacks is null, and numbers widen.
+"""
+
+import inspect
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pybroker.spark.schemas.avro import Node
+
+_SIMPLE: Final[dict[str, DataType]] = {
+    "null": NullType(),
+    "boolean": BooleanType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "bytes": BinaryType(),
+    "string": StringType(),
+    "fixed": BinaryType(),
+    "enum": StringType(),
+}
+_LOGICAL: Final[dict[tuple[str, str], DataType]] = {
+    ("int", "date"): DateType(),
+    ("long", "timestamp-millis"): TimestampType(),
+    ("long", "timestamp-micros"): TimestampType(),
+}
+_IN_UTC: Final[dict[str, Any]] = (
+    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
+)
+
+
+def arrow_type(kind: DataType) -> pa.DataType:
+    """As Spark wants it from a source."""
+    return to_arrow_type(kind, **_IN_UTC)
+
+
+def spark_type(node: Node) -> DataType:
+    """Everything may be null: a message of another version may lack it."""
+    kind = node["type"]
+    if kind in ("record", "error"):
+        return StructType([StructField(f["name"], spark_type(f["node"])) for f in node["fields"]])
+    if kind == "array":
+        return ArrayType(spark_type(node["items"]))
+    if kind == "map":
+        return MapType(StringType(), spark_type(node["values"]))
+    if kind == "union":
+        return _of_union([each for each in node["branches"] if each["type"] != "null"])
+    logical = node.get("logicalType")
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        return DecimalType(int(node["precision"]), int(node.get("scale", 0)))
+    return _LOGICAL.get((kind, str(logical)), _SIMPLE[kind])
+
+
+def _of_union(branches: list[Node]) -> DataType:
+    if len(branches) == 1:
+        return spark_type(branches[0])
+    kinds = {each["type"] for each in branches}
+    if kinds == {"int", "long"}:
+        return LongType()
+    if kinds == {"float", "double"}:
+        return DoubleType()
+    members = [StructField(f"member{n}", spark_type(each)) for n, each in enumerate(branches)]
+    return StructType(members)
+
+
+def adapted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Raises pa.ArrowInvalid, pa.ArrowNotImplementedError where nothing leads from one to the
+    other."""
+    if array.type == wanted:
+        return array
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), wanted)
+    if pa.types.is_struct(wanted) and pa.types.is_struct(array.type):
+        return _struct(array, wanted)
+    if pa.types.is_map(wanted) and pa.types.is_map(array.type):
+        return _nested(array, wanted, array.keys, adapted(array.items, wanted.item_type))
+    if pa.types.is_list(wanted) and pa.types.is_list(array.type):
+        return _nested(array, wanted, adapted(array.values, wanted.value_type))
+    return array.cast(wanted, safe=False)
+
+
+def _struct(array: pa.StructArray, wanted: pa.StructType) -> pa.Array:
+    children = []
+    for field in wanted:
+        index = array.type.get_field_index(field.name)
+        if index < 0:
+            children.append(pa.nulls(len(array), field.type))
+        else:
+            children.append(adapted(array.field(index), field.type))
+    return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
+
+
+def _nested(array: pa.Array, wanted: pa.DataType, *children: pa.Array) -> pa.Array:
+    """Lists and maps of whole arrays: their own offsets over new children."""
+    offsets = array.offsets
+    if array.null_count:
+        present = array.is_valid().to_pylist()
+        offsets = pa.array(offsets.to_pylist(), pa.int32(), mask=None)
+        marked = [o if p else None for o, p in zip(offsets.to_pylist(), present, strict=False)]
+        offsets = pa.array([*marked, array.offsets[-1].as_py()], pa.int32())
+    build = pa.MapArray if pa.types.is_map(wanted) else pa.ListArray
+    return build.from_arrays(offsets, *children).cast(wanted)

@@ -1,0 +1,259 @@
+"""What a topic's schema makes of values: which columns there are, and what fills them.
+
+Avro and JSON records are a column a field, primitives one column `value`, a key with its value the
+columns `key` and `value`. What is of no such kind (bytes, Protobuf) stays `value binary`. Messages
+that were written under another version of the schema are read by that one.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
+
+from pybroker.errors import NotAllowed, PulsarError
+from pybroker.spark.columns.arrays import binaries, texts
+from pybroker.spark.columns.fields import Data, NotParsed, Slices
+from pybroker.spark.columns.slab import Slab
+from pybroker.spark.schemas.adapting import adapted, arrow_type, spark_type
+from pybroker.spark.schemas.avro import Node, Walk, parse
+from pybroker.spark.schemas.json_values import read_json
+from pybroker.spark.schemas.primitives import PRIMITIVES, read_primitive
+from pybroker.wire import pulsar_api_pb2 as pb
+
+_Type = pb.Schema
+_U32: Final = struct.Struct(">I")
+_NOTHING: Final = 0xFFFF_FFFF
+_RECORDS: Final = (_Type.Avro, _Type.Json)
+_BY_NAME: Final = {name.upper(): number for name, number in _Type.Type.items()}
+
+# A version's schema, of the topic that is read.
+Versions = Callable[[bytes], "TopicSchema | None"]
+
+
+class ValueNotRead(PulsarError):
+    """A message whose value is not what its topic's schema says."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSchema:
+    """Travels to executors."""
+
+    kind: int
+    data: bytes = b""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, schema: pb.Schema) -> Self:
+        pairs: Sequence[Any] = schema.properties
+        properties = {pair.key: pair.value for pair in pairs}
+        return cls(schema.type, schema.schema_data, properties)
+
+    @property
+    def is_typed(self) -> bool:
+        return (
+            self.kind in PRIMITIVES
+            or self.kind in _RECORDS
+            or self.kind in (_Type.String, _Type.KeyValue)
+        )
+
+    def fields(self) -> list[StructField]:
+        """The columns that it makes. Raises NotAllowed."""
+        if self.kind == _Type.KeyValue:
+            key, value = self.parts()
+            return [StructField("key", key.type()), StructField("value", value.type())]
+        kind = self.type()
+        return list(kind.fields) if isinstance(kind, StructType) else [StructField("value", kind)]
+
+    def type(self) -> DataType:
+        """Of the whole value."""
+        if self.kind in PRIMITIVES:
+            return PRIMITIVES[self.kind].type
+        if self.kind in _RECORDS:
+            return spark_type(self.node())
+        return StringType() if self.kind == _Type.String else BinaryType()
+
+    def node(self) -> Node:
+        """Raises NotAllowed."""
+        try:
+            return parse(json.loads(self.data))
+        except (ValueError, KeyError, TypeError) as error:
+            raise NotAllowed(
+                f"The topic's schema cannot be made columns ({error}): read its values as they are "
+                "with the option rawValue=true"
+            ) from error
+
+    def parts(self) -> "tuple[TopicSchema, TopicSchema]":
+        """Of a key and of its value. Raises NotAllowed."""
+        schemas, at = [], 0
+        for name in ("key", "value"):
+            (size,) = _U32.unpack_from(self.data.ljust(at + 4, b"\xff"), at)
+            size = 0 if size == _NOTHING else size
+            kind = _BY_NAME.get(self.properties.get(f"{name}.schema.type", "BYTES"), 0)
+            schemas.append(TopicSchema(kind, self.data[at + 4 : at + 4 + size]))
+            at += 4 + size
+        return schemas[0], schemas[1]
+
+    @property
+    def key_is_apart(self) -> bool:
+        return self.properties.get("kv.encoding.type") == "SEPARATED"
+
+
+def values(slab: Slab, schema: TopicSchema, versions: Versions) -> dict[str, pa.Array]:
+    """The columns of `schema.fields()` by name. Raises ValueNotRead."""
+    wanted = StructType(schema.fields())
+    by_version = _rows_by_version(slab)
+    if len(by_version) == 1:
+        [version] = by_version
+        return _columns(slab, wanted, _written_with(version, schema, versions))
+    parts, order = [], []
+    for version, rows in by_version.items():
+        part = _some(slab, rows)
+        parts.append(_columns(part, wanted, _written_with(version, schema, versions)))
+        order.append(rows)
+    back = pa.array(np.argsort(np.concatenate(order), kind="stable"))
+    return {
+        each.name: pa.concat_arrays([part[each.name] for part in parts]).take(back)
+        for each in wanted
+    }
+
+
+def _written_with(version: bytes, newest: TopicSchema, versions: Versions) -> TopicSchema:
+    return (versions(version) if version else None) or newest
+
+
+def _columns(slab: "_Part | Slab", wanted: StructType, schema: TopicSchema) -> dict[str, pa.Array]:
+    try:
+        found = _read(slab, schema)
+    except NotParsed as error:
+        raise _blamed(slab, schema, error) from error
+    columns = {}
+    for each in wanted:
+        kind = arrow_type(each.dataType)
+        array = found.get(each.name, pa.nulls(len(slab.value.start)))
+        try:
+            columns[each.name] = adapted(array, kind)
+        except pa.ArrowException as error:
+            raise ValueNotRead(
+                f"Messages of an earlier schema have {each.name} as {array.type}, from which "
+                f"nothing leads to {kind}: read values as they are with rawValue=true"
+            ) from error
+    return columns
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What of some rows their values are made of."""
+
+    data: Data
+    value: Slices
+    key: Slices
+
+
+def _some(slab: "_Part | Slab", rows: Any) -> _Part:
+    value, key = slab.value, slab.key
+    return _Part(
+        slab.data,
+        Slices(value.start[rows], value.length[rows]),
+        Slices(key.start[rows], key.length[rows]),
+    )
+
+
+def _rows_by_version(slab: Slab) -> dict[bytes, Any]:
+    versions = slab.schema_version
+    if not versions.present.any():
+        return {b"": np.arange(slab.rows)}
+    names = binaries(slab.data, versions).fill_null(b"").dictionary_encode()
+    indices = names.indices.to_numpy()
+    return {
+        name: np.flatnonzero(indices == number)
+        for number, name in enumerate(names.dictionary.to_pylist())
+    }
+
+
+def _read(slab: "_Part | Slab", schema: TopicSchema) -> dict[str, pa.Array]:
+    if schema.kind != _Type.KeyValue:
+        whole = _array(slab.data, slab.value, schema)
+        if pa.types.is_struct(whole.type):
+            return dict(zip([each.name for each in whole.type], whole.flatten(), strict=True))
+        return {"value": whole}
+    key_schema, value_schema = schema.parts()
+    key, value = (slab.key, slab.value) if schema.key_is_apart else _inline(slab)
+    return {
+        "key": _array(slab.data, key, key_schema),
+        "value": _array(slab.data, value, value_schema),
+    }
+
+
+def _inline(slab: "_Part | Slab") -> tuple[Slices, Slices]:
+    """[size u32][key][size u32][value], a size of -1 for nothing."""
+    end = slab.value.start + np.maximum(slab.value.length, 0)
+    at, found = slab.value.start, []
+    absent = slab.value.length < 0
+    for _ in ("key", "value"):
+        if (at[~absent] + 4 > end[~absent]).any():
+            raise NotParsed("a value ends before its parts")
+        places = np.where(absent, 0, at)[:, None] + np.arange(4)
+        size = slab.data[places].reshape(-1).view(">i4").astype(np.int64)
+        size[absent] = -1
+        start = at + 4
+        at = start + np.maximum(size, 0)
+        if (at[~absent] > end[~absent]).any():
+            raise NotParsed("a part reaches over the end of its value")
+        found.append(Slices(start, size))
+    return found[0], found[1]
+
+
+def _array(data: Data, slices: Slices, schema: TopicSchema) -> pa.Array:
+    if schema.kind in PRIMITIVES:
+        return read_primitive(data, slices, PRIMITIVES[schema.kind])
+    if schema.kind == _Type.String:
+        return texts(data, slices)
+    if schema.kind == _Type.Json:
+        return read_json(data, slices, schema.node())
+    if schema.kind == _Type.Avro:
+        return _avro(data, slices, schema.node())
+    return binaries(data, slices)
+
+
+def _avro(data: Data, slices: Slices, node: Node) -> pa.Array:
+    present = slices.length > 0
+    if present.all():
+        return Walk(data, slices.start, slices.start + slices.length).read(node)
+    rows = np.flatnonzero(present)
+    start = slices.start[rows]
+    array = Walk(data, start, start + slices.length[rows]).read(node)
+    place = np.zeros(len(present), np.int64)
+    place[rows] = np.arange(len(rows))
+    return array.take(pa.array(place, mask=~present))
+
+
+def _blamed(slab: "_Part | Slab", schema: TopicSchema, error: NotParsed) -> ValueNotRead:
+    for row in range(len(slab.value.start)):
+        try:
+            _read(_some(slab, np.array([row])), schema)
+        except NotParsed as reason:
+            data = slab.data[slab.value.start[row] :][: max(0, int(slab.value.length[row]))]
+            return ValueNotRead(
+                f"A value is not what its topic's schema says ({reason}): {data.tobytes()[:60]!r}. "
+                "Read values as they are with rawValue=true"
+            )
+    return ValueNotRead(str(error))
+
+
+def one_schema(found: Sequence[tuple[str, TopicSchema | None]], differ: bool) -> TopicSchema | None:
+    """That of all topics. Raises NotAllowed if they have not the same."""
+    first = found[0][1] if found else None
+    if all(schema == first for _, schema in found):
+        return first
+    if differ:
+        return None
+    names = ", ".join(name for name, _ in found)
+    raise NotAllowed(
+        f"The topics {names} have different schemas: read them one by one, or their values as they "
+        "are with allowDifferentTopicSchemas=true"
+    )

@@ -1,0 +1,352 @@
+"""Values by their topic's schema, as columns."""
+
+import datetime
+import decimal
+import json
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import LongType, StringType
+
+from pybroker.errors import NotAllowed
+from pybroker.spark.columns.fields import PADDING, NotParsed, Slices
+from pybroker.spark.columns.slab import Pairs, Slab
+from pybroker.spark.schemas.adapting import spark_type
+from pybroker.spark.schemas.avro import Walk, parse
+from pybroker.spark.schemas.values import TopicSchema, ValueNotRead, one_schema, values
+from pybroker.wire import pulsar_api_pb2 as pb
+
+UTC = datetime.UTC
+
+
+def slab_of(contents, keys=None, versions=None):
+    """A slab that is no more than its values; None for a null one."""
+    blob = b""
+
+    def put(content):
+        nonlocal blob
+        place = (len(blob), -1 if content is None else len(content))
+        blob += content or b""
+        return place
+
+    def slices(parts):
+        places = [put(each) for each in parts]
+        columns = np.array(places, np.int64).reshape(len(places), 2)
+        return Slices(columns[:, 0].copy(), columns[:, 1].copy())
+
+    count = len(contents)
+    value = slices(contents)
+    key = slices(keys or [None] * count)
+    version = slices(versions or [None] * count)
+    zero = np.zeros(count, np.int64)
+    none = Slices.none(0)
+    data = np.frombuffer(blob + bytes(PADDING), np.uint8)
+    pairs = Pairs(zero[:0], none, none)
+    return Slab(
+        data, zero, zero, zero, zero, value, key, zero != 0, zero, zero, pairs, version, zero
+    )
+
+
+def columns(schema, contents, versions=lambda version: None, **given):
+    found = values(slab_of(contents, **given), schema, versions)
+    return {name: array.to_pylist() for name, array in found.items()}
+
+
+# --- an encoder by the specification, for what is read here ---------------------------------------
+
+
+def zigzag(number):
+    number = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def encoded(node, value):
+    kind = node["type"]
+    if kind == "null":
+        return b""
+    if kind == "boolean":
+        return bytes([value])
+    if kind in ("int", "long"):
+        return zigzag(value)
+    if kind in ("float", "double"):
+        return struct.pack("<f" if kind == "float" else "<d", value)
+    if kind in ("bytes", "string"):
+        data = value.encode() if isinstance(value, str) else value
+        return zigzag(len(data)) + data
+    if kind == "fixed":
+        return value
+    if kind == "enum":
+        return zigzag(node["symbols"].index(value))
+    if kind == "union":
+        names = [each["type"] for each in node["branches"]]
+        branch = (
+            names.index("null")
+            if value is None
+            else next(index for index, name in enumerate(names) if name != "null")
+        )
+        return zigzag(branch) + encoded(node["branches"][branch], value)
+    if kind == "array":
+        items = b"".join(encoded(node["items"], each) for each in value)
+        return (zigzag(len(value)) + items if value else b"") + zigzag(0)
+    if kind == "map":
+        items = b"".join(
+            encoded({"type": "string"}, key) + encoded(node["values"], each)
+            for key, each in value.items()
+        )
+        # With the block's size, as writers may put it there.
+        return (zigzag(-len(value)) + zigzag(len(items)) + items if value else b"") + zigzag(0)
+    return b"".join(encoded(each["node"], value[each["name"]]) for each in node["fields"])
+
+
+def avro(fields, **more):
+    definition = {"type": "record", "name": "R", "fields": fields, **more}
+    return TopicSchema(pb.Schema.Avro, json.dumps(definition).encode())
+
+
+PERSON = avro(
+    [
+        {"name": "id", "type": "long"},
+        {"name": "name", "type": ["null", "string"], "default": None},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "scores", "type": {"type": "map", "values": ["null", "double"]}},
+        {
+            "name": "home",
+            "type": [
+                "null",
+                {
+                    "type": "record",
+                    "name": "Home",
+                    "fields": [
+                        {"name": "street", "type": "string"},
+                        {"name": "since", "type": {"type": "int", "logicalType": "date"}},
+                    ],
+                },
+            ],
+        },
+        {"name": "kind", "type": {"type": "enum", "name": "K", "symbols": ["A", "B"]}},
+        {"name": "ok", "type": "boolean"},
+        {"name": "raw", "type": "bytes"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {
+            "name": "price",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2},
+        },
+    ]
+)
+
+people = st.fixed_dictionaries(
+    {
+        "id": st.integers(-(2**63), 2**63 - 1),
+        "name": st.none() | st.text(max_size=8),
+        "tags": st.lists(st.text(max_size=4), max_size=4),
+        "scores": st.dictionaries(st.text(max_size=3), st.none() | st.floats(-9, 9), max_size=3),
+        "home": st.none()
+        | st.fixed_dictionaries({"street": st.text(max_size=4), "since": st.integers(0, 20000)}),
+        "kind": st.sampled_from("AB"),
+        "ok": st.booleans(),
+        "raw": st.binary(max_size=5),
+        "at": st.integers(0, 2**42),
+        "price": st.integers(-(10**11), 10**11),
+    }
+)
+
+
+def seen(person):
+    """As a query has it."""
+    home = person["home"]
+    since = None if home is None else datetime.date(1970, 1, 1) + datetime.timedelta(home["since"])
+    return person | {
+        "scores": list(person["scores"].items()),
+        "home": None if home is None else home | {"since": since},
+        "at": datetime.datetime(1970, 1, 1, tzinfo=UTC)
+        + datetime.timedelta(milliseconds=person["at"]),
+        "price": decimal.Decimal(person["price"]).scaleb(-2),
+    }
+
+
+@given(st.lists(st.none() | people, min_size=1, max_size=30))
+def test_avro_records_are_a_column_a_field(rows):
+    contents = []
+    for row in rows:
+        if row is None:
+            contents.append(None)
+            continue
+        price = row["price"].to_bytes(8, "big", signed=True)
+        contents.append(encoded(PERSON.node(), row | {"price": price}))
+    found = columns(PERSON, contents)
+    for name in (each.name for each in PERSON.fields()):
+        assert found[name] == [None if row is None else seen(row)[name] for row in rows], name
+
+
+@given(st.binary(max_size=60), st.integers(0, 40))
+def test_any_bytes_for_a_record_are_values_or_an_error(data, cut):
+    good = {
+        "id": 1, "name": "n", "tags": ["t"], "scores": {"s": 1.0}, "home": None, "kind": "A",
+        "ok": True, "raw": b"r", "at": 1, "price": b"\x01",
+    }  # fmt: skip
+    whole = encoded(PERSON.node(), good)
+    try:
+        found = columns(PERSON, [whole, whole[:cut] + data, whole])
+    except ValueNotRead as error:
+        assert "rawValue=true" in str(error)
+    else:
+        assert found["id"][0] == found["id"][2] == 1
+
+
+def test_a_block_that_claims_too_much_is_refused():
+    node = parse({"type": "array", "items": "null"})
+    data = np.frombuffer(zigzag(2**40) + bytes(PADDING), np.uint8)
+    with pytest.raises(NotParsed, match="more items"):
+        Walk(data, np.array([0]), np.array([len(data) - PADDING])).read(node)
+
+
+def test_unions_of_numbers_widen_and_others_are_members():
+    node = parse({"type": "record", "name": "R", "fields": [
+        {"name": "n", "type": ["int", "long"]},
+        {"name": "x", "type": ["null", "int", "string"]},
+    ]})  # fmt: skip
+    rows = [zigzag(0) + zigzag(5) + zigzag(1) + zigzag(7),
+            zigzag(1) + zigzag(2**40) + zigzag(2) + zigzag(1) + b"s",
+            zigzag(0) + zigzag(1) + zigzag(0)]  # fmt: skip
+    schema = avro([{"name": "n", "type": ["int", "long"]},
+                   {"name": "x", "type": ["null", "int", "string"]}])  # fmt: skip
+    assert spark_type(node)["n"].dataType == LongType()
+    found = columns(schema, rows)
+    assert found["n"] == [5, 2**40, 1]
+    assert [each and (each["member0"], each["member1"]) for each in found["x"]][:2] == [
+        (7, None),
+        (None, "s"),
+    ]
+
+
+def test_messages_of_an_earlier_version_are_read_by_it():
+    old = avro([{"name": "gone", "type": "string"}, {"name": "id", "type": "int"}])
+    new = avro([{"name": "id", "type": "long"}, {"name": "extra", "type": ["null", "string"]}])
+    contents = [
+        zigzag(1) + zigzag(1) + zigzag(1) + b"e",
+        zigzag(1) + b"g" + zigzag(-7),
+        zigzag(3) + zigzag(0),
+    ]
+    slab = slab_of(contents, versions=[b"1", b"0", b"1"])
+    found = {
+        name: array.to_pylist()
+        for name, array in values(slab, new, {b"0": old, b"1": new}.get).items()
+    }
+    assert found == {"id": [1, -7, 3], "extra": ["e", None, None]}
+
+
+def test_versions_between_which_nothing_leads_are_an_error():
+    old = avro([{"name": "id", "type": {"type": "array", "items": "int"}}])
+    new = avro([{"name": "id", "type": "long"}])
+    slab = slab_of([zigzag(1) + zigzag(1) + zigzag(0)], versions=[b"0"])
+    with pytest.raises(ValueNotRead, match="earlier schema have id"):
+        values(slab, new, {b"0": old}.get)
+
+
+def test_a_recursive_schema_is_refused_with_what_to_do():
+    node = {"type": "record", "name": "T", "fields": [{"name": "next", "type": ["null", "T"]}]}
+    with pytest.raises(NotAllowed, match="rawValue=true"):
+        TopicSchema(pb.Schema.Avro, json.dumps(node).encode()).fields()
+
+
+JSON = TopicSchema(
+    pb.Schema.Json,
+    json.dumps({"type": "record", "name": "R", "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "inner", "type": ["null", {"type": "record", "name": "I", "fields": [
+            {"name": "x", "type": "double"}]}]},
+    ]}).encode(),
+)  # fmt: skip
+
+
+def test_json_records_are_a_column_a_field():
+    rows = [
+        {"id": 1, "tags": ["a", "b"], "at": 1000, "inner": {"x": 0.5}, "unknown": 3},
+        {"id": 2, "tags": [], "at": 2000, "inner": None},
+    ]
+    contents = [json.dumps(rows[0], indent=1).encode(), json.dumps(rows[1]).encode(), None]
+    found = columns(JSON, contents)
+    assert found["id"] == [1, 2, None]
+    assert found["tags"] == [["a", "b"], [], None]
+    assert found["at"][0] == datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    assert found["inner"] == [{"x": 0.5}, None, None]
+
+
+def test_what_is_no_json_is_null():
+    found = columns(JSON, [b'{"id": 1}', b"no JSON", b'{"id": "text"}', b"[]"])
+    assert found["id"] == [1, None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "value"),
+    [
+        (pb.Schema.Bool, b"\x01", True),
+        (pb.Schema.Int8, b"\xff", -1),
+        (pb.Schema.Int16, b"\xff\x00", -256),
+        (pb.Schema.Int32, struct.pack(">i", -70000), -70000),
+        (pb.Schema.Int64, struct.pack(">q", 2**40), 2**40),
+        (pb.Schema.Float, struct.pack(">f", 0.5), 0.5),
+        (pb.Schema.Double, struct.pack(">d", 0.1), 0.1),
+        (pb.Schema.Date, struct.pack(">q", 86_400_000), datetime.date(1970, 1, 2)),
+        (pb.Schema.LocalDate, struct.pack(">q", 2), datetime.date(1970, 1, 3)),
+        (
+            pb.Schema.Timestamp,
+            struct.pack(">q", 1500),
+            datetime.datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC),
+        ),
+        (
+            pb.Schema.Instant,
+            struct.pack(">qi", 1, 7000),
+            datetime.datetime(1970, 1, 1, 0, 0, 1, 7, tzinfo=UTC),
+        ),
+        (pb.Schema.String, "ä".encode(), "ä"),
+    ],
+)
+def test_primitives_are_a_column_of_their_type(kind, data, value):
+    found = columns(TopicSchema(kind), [data, None, data])
+    assert found == {"value": [value, None, value]}
+
+
+def test_a_primitive_of_another_length_is_an_error_that_shows_it():
+    with pytest.raises(ValueNotRead, match=r"has not 8 bytes.*b'abc'"):
+        columns(TopicSchema(pb.Schema.Int64), [bytes(8), b"abc"])
+
+
+def key_value(key, value, **properties):
+    data = b"".join(struct.pack(">i", len(each.data)) + each.data for each in (key, value))
+    names = {number: name.upper() for name, number in pb.Schema.Type.items()}
+    kinds = {"key.schema.type": names[key.kind], "value.schema.type": names[value.kind]}
+    return TopicSchema(pb.Schema.KeyValue, data, kinds | properties)
+
+
+def test_a_key_with_its_value_are_two_columns():
+    schema = key_value(TopicSchema(pb.Schema.String), avro([{"name": "n", "type": "int"}]))
+    assert schema.fields()[0].dataType == StringType()
+    content = struct.pack(">i", 1) + b"k" + struct.pack(">i", 1) + zigzag(5)
+    assert columns(schema, [content, None]) == {"key": ["k", None], "value": [{"n": 5}, None]}
+
+
+def test_a_key_that_is_apart_is_the_messages():
+    schema = key_value(
+        TopicSchema(pb.Schema.String),
+        TopicSchema(pb.Schema.Int32),
+        **{"kv.encoding.type": "SEPARATED"},
+    )
+    assert columns(schema, [struct.pack(">i", 9)], keys=[b"k"]) == {"key": ["k"], "value": [9]}
+
+
+def test_topics_of_different_schemas_are_refused_unless_they_are_to_be_raw():
+    found = [("a", TopicSchema(pb.Schema.String)), ("b", TopicSchema(pb.Schema.Int8))]
+    with pytest.raises(NotAllowed, match="a, b have different schemas"):
+        one_schema(found, False)
+    assert one_schema(found, True) is None
+    assert one_schema(found[:1] * 2, False) == found[0][1]
