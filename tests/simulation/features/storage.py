@@ -11,7 +11,7 @@ from clients.plain import Process, value_of
 from clients.streaming import StreamConsumer, StreamProducer
 from sim_scenario import Scenario
 
-from features.feature import Feature
+from features.feature import Feature, half_way
 from managed_ledger.storage.room import RESERVE, RESERVE_BYTES
 from pybroker.errors import TopicNotFound
 from pybroker.names import TopicName
@@ -25,6 +25,7 @@ MOMENT: Final = "persistent://public/default/moment"
 MOMENT_S: Final = 1.0
 ROOM_BYTES: Final = 1 << 30  # so that the broker knows how much there is
 BALLAST_MESSAGES: Final = 60
+CRASH_CHANCE: Final = 0.3
 UNTIL_TRIMMED_S: Final = 45.0  # a few rounds of housekeeping
 
 
@@ -144,8 +145,13 @@ class Filler(Process):
         # Left open: a topic that nobody uses might be deleted before it is wanted.
 
     async def _deleted(self) -> bool:
+        """Some crash half-way: the next start has to go on, and find room to."""
+        crash = half_way(self.rng) if self.rng.random() < CRASH_CHANCE else None
+        if crash is not None and self.broker.serving:
+            self.history.counts["crashes in a deletion on a full disk"] += 1
+        ballast = TopicName.parse(BALLAST)
         try:
-            await ask(self.broker, lambda topics: topics.delete(TopicName.parse(BALLAST), True))
+            await ask(self.broker, lambda topics: topics.delete(ballast, True), crash)
         except TopicNotFound:
             return True
         except (Unanswered, *REFUSALS) as error:
