@@ -104,12 +104,16 @@ def _standalone(options: argparse.Namespace) -> int:
 
 
 def _configuration(options: argparse.Namespace) -> BrokerConfig:
-    """The file's settings, overridden by the command line's."""
+    """The file's settings, overridden by the environment's, and those by the command line's."""
     config = BrokerConfig()
     if options.config is not None:
         from pybroker.config_file import load_config
 
         config = load_config(options.config)
+    if any(name.startswith("PULSAR_PREFIX_") for name in os.environ):
+        from pybroker.config_file import environment_config
+
+        config = environment_config(os.environ, config)
     chosen = {
         "bind_address": options.bind,
         "broker_service_port": options.port,

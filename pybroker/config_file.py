@@ -1,22 +1,36 @@
 """Reads a broker.conf: `camelCaseKey=value` lines, `#` comments, into a `BrokerConfig`.
 
 Keys are compared without case and underscores, so `defaultRetentionSizeInMB` finds
-`default_retention_size_in_mb`. Anything that is not understood stops the start: a limit that was
-misspelt and silently ignored is found out too late.
+`default_retention_size_in_mb`. Keys of Apache Pulsar that mean nothing here are named in one line,
+so that any file of its starts this broker; an empty value is the default. Anything else that is not
+understood stops the start: a limit that was misspelt and silently ignored is found out too late.
 """
 
 import difflib
+import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Final
 
+from pybroker.apache_keys import APACHE_KEYS, PREFIXES
 from pybroker.config import BrokerConfig
 
-Value = str | int | float | bool | tuple[str, ...] | None
+log = logging.getLogger("pybroker")
+
+
+class LeftOut:
+    """As if it were not there."""
+
+
+LEFT_OUT: Final = LeftOut()
+Value = str | int | float | bool | tuple[str, ...] | LeftOut | None
 
 _FIELDS: Final = {field.name.replace("_", ""): field for field in fields(BrokerConfig)}
+_FIELD_NAMES: Final = frozenset(field.name for field in fields(BrokerConfig))
+_DEFAULTS: Final = {field.name: field.default for field in fields(BrokerConfig)}
+PREFIX: Final = "PULSAR_PREFIX_"
 _BOOLEANS: Final = {"true": True, "false": False}
 _STRATEGIES: Final = (
     "UNDEFINED",
@@ -75,6 +89,13 @@ _PORTS: Final = (
 _MAXIMUM: Final = dict.fromkeys(_PORTS, 65_535)
 
 
+# Of these, 0 is Apache Pulsar's "no limit": the most that this broker allows by itself.
+_NO_LIMIT_AT_0: Final = (
+    "max_active_transactions_per_coordinator",
+    "max_num_partitions_per_partitioned_topic",
+)
+
+
 class ConfigError(ValueError):
     """The message names file, line, key and the way out."""
 
@@ -90,16 +111,43 @@ def load_config(path: Path, base: BrokerConfig | None = None) -> BrokerConfig:
 
 def parse_config(text: str, source: str, base: BrokerConfig | None = None) -> BrokerConfig:
     """`source` is what error messages call the file. Raises ConfigError."""
+    settings = ((f"{source}, line {number}", line) for number, line in _settings(text))
+    return _applied(settings, source, base)
+
+
+def environment_config(
+    environment: Mapping[str, str], base: BrokerConfig | None = None
+) -> BrokerConfig:
+    """`base` with what variables of the name PULSAR_PREFIX_key say on top. Raises ConfigError."""
+    settings = (
+        (f"environment variable {name}", f"{name.removeprefix(PREFIX)}={value}")
+        for name, value in sorted(environment.items())
+        if name.startswith(PREFIX)
+    )
+    return _applied(settings, f"environment variables {PREFIX}…", base)
+
+
+def _applied(
+    settings: Iterable[tuple[str, str]], source: str, base: BrokerConfig | None
+) -> BrokerConfig:
+    """Of settings with where they stand. What has no effect is said in one line."""
     values: dict[str, Value] = {}
-    for line_number, line in _settings(text):
+    unused: dict[str, None] = {}
+    for where, line in settings:
         try:
             name, value = _parse_setting(line)
         except ValueError as error:
-            raise ConfigError(f"{source}, line {line_number}: {error}") from None
-        if name in values:
-            raise ConfigError(f"{source}, line {line_number}: {camel_case(name)} is set twice")
-        values[name] = value
-    return replace(base or BrokerConfig(), **values)  # type: ignore[arg-type]  # typed by _convert
+            raise ConfigError(f"{where}: {error}") from None
+        if name in _FIELD_NAMES:
+            if values.get(name, value) != value:
+                raise ConfigError(f"{where}: {camel_case(name)} is set twice")
+            values[name] = value
+        else:
+            unused[name] = None
+    if unused:
+        log.warning("%s: these keys have no effect here: %s", source, ", ".join(unused))
+    given = {name: value for name, value in values.items() if value is not LEFT_OUT}
+    return replace(base or BrokerConfig(), **given)  # type: ignore[arg-type]  # typed by _convert
 
 
 def camel_case(name: str) -> str:
@@ -116,21 +164,30 @@ def _settings(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _parse_setting(line: str) -> tuple[str, Value]:
+    """The field and its value; or a key that means nothing here."""
     key, equals, text = (part.strip() for part in line.partition("="))
     if not equals:
         raise ValueError(f"{line[:80]!r} is not of the form key=value")
     field = _FIELDS.get(key.replace("_", "").lower())
-    if field is None:
-        raise ValueError(f"unknown key {key[:80]!r}{_closest(key)}")
-    return field.name, _convert(field.name, type(field.default), text, key)
+    if field is not None:
+        return field.name, _convert(field.name, type(field.default), text, key)
+    if key in APACHE_KEYS or key.startswith(PREFIXES):
+        return key, LEFT_OUT
+    raise ValueError(f"unknown key {key[:80]!r}{_closest(key)}")
 
 
 def _closest(key: str) -> str:
     found = difflib.get_close_matches(key.replace("_", "").lower(), _FIELDS, n=1)
-    return f"; did you mean {camel_case(_FIELDS[found[0]].name)}?" if found else "; remove it"
+    if found:
+        return f"; did you mean {camel_case(_FIELDS[found[0]].name)}?"
+    other = difflib.get_close_matches(key, APACHE_KEYS, n=1)
+    return f"; did you mean {other[0]}?" if other else "; remove it"
 
 
 def _convert(name: str, kind: type, text: str, key: str) -> Value:
+    empty = not text and name not in _MAY_BE_EMPTY and name not in _PORTS
+    if empty and (kind in (bool, int, float) or (kind is str and _DEFAULTS[name])):
+        return LEFT_OUT
     if kind is bool:
         if text.lower() not in _BOOLEANS:
             raise ValueError(f"{key}={text[:80]} must be true or false")
@@ -153,13 +210,15 @@ def _chosen(name: str, text: str, key: str) -> str:
     return text
 
 
-def _number(name: str, kind: type, text: str, key: str) -> int | float:
+def _number(name: str, kind: type, text: str, key: str) -> int | float | LeftOut:
     number: int | float
     try:
         number = int(text) if kind is int else _finite(text)
     except ValueError:
         wanted = "a whole number" if kind is int else "a number"
         raise ValueError(f"{key}={text[:80]} must be {wanted}") from None
+    if number == 0 and name in _NO_LIMIT_AT_0:
+        return LEFT_OUT
     least, most = _MINIMUM.get(name, 0), _MAXIMUM.get(name, float("inf"))
     if not least <= number <= most:
         limit = f"at least {least}" if number < least else f"at most {most}"

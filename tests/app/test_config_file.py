@@ -1,12 +1,19 @@
 """A broker.conf is understood completely or refused with the line that is wrong."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
+from pybroker.apache_keys import APACHE_KEYS
 from pybroker.config import BrokerConfig
-from pybroker.config_file import ConfigError, camel_case, load_config, parse_config
+from pybroker.config_file import (
+    ConfigError,
+    camel_case,
+    environment_config,
+    load_config,
+    parse_config,
+)
 
 
 def refusal(text: str) -> str:
@@ -90,6 +97,47 @@ def test_a_key_like_nothing_else_is_to_be_removed() -> None:
 )
 def test_a_wrong_value_is_refused(line: str, reason: str) -> None:
     assert reason in refusal(line)
+
+
+def test_every_key_of_apache_pulsar_is_taken_and_those_without_effect_are_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    text = "".join(f"{key}=\n" for key in sorted(APACHE_KEYS)) + "bookkeeper_anything=1\n"
+    config = parse_config(text, "broker.conf")
+    ports = {"broker_service_port": None, "web_service_port": None}  # empty is none
+    assert config == replace(BrokerConfig(), **ports)  # type: ignore[arg-type]
+    (record,) = caplog.records
+    assert "numIOThreads" in record.message
+    assert "bookkeeper_anything" in record.message
+    assert "maxMessageSize" not in record.message
+
+
+def test_nothing_is_said_where_every_key_has_an_effect(caplog: pytest.LogCaptureFixture) -> None:
+    parse_config("maxMessageSize=5", "broker.conf")
+    assert not caplog.records
+
+
+def test_environment_variables_set_keys_over_the_file_s(caplog: pytest.LogCaptureFixture) -> None:
+    base = parse_config("maxMessageSize=5\nclusterName=a", "broker.conf")
+    variables = {
+        "PULSAR_PREFIX_maxMessageSize": "7",
+        "PULSAR_PREFIX_numIOThreads": "3",
+        "HOME": "/",
+    }
+    config = environment_config(variables, base)
+    assert (config.max_message_size, config.cluster_name) == (7, "a")
+    assert "numIOThreads" in caplog.text
+    with pytest.raises(ConfigError, match="environment variable PULSAR_PREFIX_zzz: unknown key"):
+        environment_config({"PULSAR_PREFIX_zzz": "1"}, base)
+
+
+def test_no_limit_is_the_most_that_the_broker_allows() -> None:
+    text = "maxNumPartitionsPerPartitionedTopic=0\nmaxActiveTransactionsPerCoordinator=0"
+    assert parse_config(text, "broker.conf") == BrokerConfig()
+
+
+def test_a_key_that_is_said_twice_alike_is_taken() -> None:
+    assert parse_config("clusterName=a\nclusterName=a", "broker.conf").cluster_name == "a"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
