@@ -35,6 +35,8 @@ _TOPIC_METRICS: Final[tuple[tuple[str, Kind, str], ...]] = (
 )
 _SUBSCRIPTION_METRICS: Final = (
     ("pulsar_subscription_back_log", "msgBacklog"),
+    ("pulsar_subscription_back_log_no_delayed", "msgBacklogNoDelayed"),
+    ("pulsar_subscription_delayed", "msgDelayed"),
     ("pulsar_subscription_msg_rate_out", "msgRateOut"),
     ("pulsar_subscription_msg_throughput_out", "msgThroughputOut"),
     ("pulsar_subscription_unacked_messages", "unackedMessages"),

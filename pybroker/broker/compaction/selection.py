@@ -15,6 +15,7 @@ from pybroker.runtime import Pace
 log = logging.getLogger(__name__)
 
 _MESSAGES_A_TURN: Final = 2000
+_SHARDS: Final = 256
 _TO_DIGITS: Final = bytes((48, 49)) + bytes(254)
 
 
@@ -22,7 +23,9 @@ class Selection:
     def __init__(self, retain_null_key: bool) -> None:
         self._retain_null_key = retain_null_key
         self._marks = bytearray()  # by number: 1 for what is kept
-        self._latest: dict[bytes, int | list[int]] = {}  # several are the parts of one message
+        # By key, in parts: one large dict would take long to grow, and to go. Several numbers are
+        # the parts of one message.
+        self._latest: list[dict[bytes, int | list[int]]] = [{} for _ in range(_SHARDS)]
         self._parts: dict[tuple[str, str], list[int]] = {}  # of messages not complete yet
         self._pace = Pace(_MESSAGES_A_TURN)
 
@@ -63,9 +66,12 @@ class Selection:
             if key is None:
                 self._marks[number] = self._retain_null_key and keyed is not OUT
             elif deletes:
-                self._latest.pop(key, None)
+                self._of(key).pop(key, None)
             else:
-                self._latest[key] = number
+                self._of(key)[key] = number
+
+    def _of(self, key: bytes) -> "dict[bytes, int | list[int]]":
+        return self._latest[hash(key) % _SHARDS]
 
     def _see_part(self, number: int, part: Part) -> None:
         if part.number == 0:
@@ -76,7 +82,7 @@ class Selection:
             return
         del self._parts[part.message]
         if part.key is not None:
-            self._latest[part.key] = numbers
+            self._of(part.key)[part.key] = numbers
         elif self._retain_null_key:
             self._mark(numbers)
 
@@ -89,10 +95,11 @@ class Selection:
         for numbers in self._parts.values():
             self._mark(numbers)
         pace = Pace(_MESSAGES_A_TURN * 10)
-        for latest in self._latest.values():
-            self._mark([latest] if isinstance(latest, int) else latest)
-            await pace.step()
-        self._latest, self._parts = {}, {}
+        while self._latest:
+            for latest in self._latest.pop().values():
+                self._mark([latest] if isinstance(latest, int) else latest)
+                await pace.step()
+        self._parts = {}
         return KeptMessages(self._marks)
 
 

@@ -1,25 +1,18 @@
 """Compaction through clients: what is kept, who reads it, transactions, restarts, trimming."""
 
 import itertools
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
+from compacting import SOON_MS, compact, logs_of, pairs, read, send
 from crc32c import crc32c
 from raw_client import RawClient
 
 import pybroker.testing
-from pybroker.client import Client, CompressionType, InitialPosition, MessageId
-from pybroker.names import TopicName, compacted_logs
+from pybroker.client import Client, CompressionType, InitialPosition
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
 
-SOON_MS = 5000
-NOTHING_MS = 200
 _numbers = itertools.count(1)
 
 
@@ -42,48 +35,6 @@ def client(broker: RunningBroker) -> Iterator[Client]:
 @pytest.fixture
 def topic() -> str:
     return f"persistent://public/default/compact-{next(_numbers)}"
-
-
-def compact(broker: RunningBroker, topic: str) -> None:
-    """And wait for its end."""
-    broker.call(lambda running: _compact(running, topic))
-
-
-async def _compact(running: Any, topic: str) -> None:
-    found = await running.topics.get(topic)
-    found.compaction.start()
-    await found.tasks.ended()
-    assert (found.compaction.status.value, found.compaction.last_error) == ("SUCCESS", "")
-
-
-def read(client: Client, topic: str, compacted: bool = True, **options: Any) -> list[Any]:
-    """Key and value of all there is."""
-    options.setdefault("start_message_id", MessageId.earliest)
-    reader = client.create_reader(topic, is_read_compacted=compacted, **options)
-    found = []
-    while reader.has_message_available():
-        found.append(reader.read_next(timeout_millis=SOON_MS))
-    reader.close()
-    return found
-
-
-def pairs(messages: list[Any]) -> list[tuple[str, bytes]]:
-    return [(message.partition_key(), message.data()) for message in messages]
-
-
-def send(client: Client, topic: str, *values: tuple[str, bytes], **options: Any) -> None:
-    options.setdefault("batching_enabled", False)
-    with client.create_producer(topic, **options) as producer:
-        for key, value in values:
-            producer.send_async(value, partition_key=key)
-        producer.flush()
-
-
-def logs_of(broker: RunningBroker, topic: str) -> list[str]:
-    async def look(running: Any) -> list[str]:
-        return list(running.ledgers.names(compacted_logs(TopicName.parse(topic))))
-
-    return broker.call(look)
 
 
 def test_of_each_key_the_last_message_is_read_at_its_place(
@@ -335,84 +286,3 @@ def test_what_is_not_compacted_yet_is_not_released(
     broker.trim(topic)
     assert len(read(client, topic)) == 21
     assert len(read(client, topic, compacted=False)) < 10
-
-
-@pytest.mark.parametrize("crash", [False, True], ids=["restarted", "killed"])
-def test_what_was_compacted_is_there_after_a_restart(
-    tmp_path: Path, topic: str, crash: bool
-) -> None:
-    with pybroker.testing.broker(data_dir=tmp_path) as broker:
-        with Client(broker.service_url) as client:
-            send(client, topic, ("a", b"1"), ("a", b"2"), ("b", b"3"), ("b", b""))
-            compact(broker, topic)
-        broker.kill_and_restart() if crash else broker.restart()
-        with Client(broker.service_url) as client:
-            assert pairs(read(client, topic)) == [("a", b"2")]
-            send(client, topic, ("c", b"4"))
-            compact(broker, topic)
-            assert pairs(read(client, topic)) == [("a", b"2"), ("c", b"4")]
-            assert logs_of(broker, topic)[0].endswith("/2")
-
-
-def test_only_exclusive_and_failover_read_compacted(broker: RunningBroker, topic: str) -> None:
-    with RawClient(broker.service_url) as raw:
-        for kind in (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared):
-            refused = raw.subscribe(topic, subType=kind, read_compacted=True)
-            assert refused.error == pb.NotAllowedError
-            assert "readCompacted only allowed on failover or exclusive" in refused.message
-
-
-def test_a_deleted_topic_takes_what_was_compacted_with_it(
-    broker: RunningBroker, client: Client, topic: str
-) -> None:
-    send(client, topic, ("a", b"1"))
-    compact(broker, topic)
-    assert len(logs_of(broker, topic)) == 1
-    broker.call(lambda running: running.topics.delete(TopicName.parse(topic), force=True))
-    assert logs_of(broker, topic) == []
-    send(client, topic, ("b", b"2"))
-    assert pairs(read(client, topic)) == [("b", b"2")]
-
-
-def test_an_administrator_compacts_and_is_told(
-    broker: RunningBroker, client: Client, topic: str
-) -> None:
-    send(client, topic, ("a", b"1"), ("a", b"2"))
-    url = f"{broker.admin_url}/admin/v2/{topic.replace('://', '/')}"
-    assert _http("GET", f"{url}/compaction") == {"status": "NOT_RUN", "lastError": ""}
-    assert _http("PUT", f"{url}/compaction") is None
-    broker.wait_until(lambda: _http("GET", f"{url}/compaction")["status"] == "SUCCESS")
-    stats = _http("GET", f"{url}/stats")["compaction"]
-    assert stats["lastCompactionRemovedEventCount"] == 1
-    assert stats["lastCompactionSucceedTimestamp"] > 0 == stats["lastCompactionFailedTimestamp"]
-    compacted = _http("GET", f"{url}/internalStats")["compactedLedger"]
-    assert (compacted["entries"], compacted["ledgerId"] >= 0) == (1, True)
-    with pytest.raises(urllib.error.HTTPError, match="404"):
-        _http("PUT", f"{url}-nowhere/compaction")
-
-
-def _http(method: str, url: str) -> Any:
-    with urllib.request.urlopen(urllib.request.Request(url, method=method)) as answer:
-        body = answer.read()
-    return json.loads(body) if body else None
-
-
-def test_by_its_threshold_a_topic_is_compacted_unaided(topic: str) -> None:
-    with (
-        pybroker.testing.broker(
-            broker_service_compaction_threshold_in_bytes=1000,
-            broker_service_compaction_monitor_interval_in_seconds=1,
-        ) as broker,
-        Client(broker.service_url) as client,
-    ):
-        send(client, topic, *((f"k{i % 2}", b"x" * 100) for i in range(20)))
-
-        def compacted() -> bool:
-            async def look(running: Any) -> bool:
-                found = await running.topics.get(topic)
-                return found.compaction.horizon is not None
-
-            return broker.call(look)
-
-        broker.wait_until(compacted, timeout_s=30)
-        assert len(read(client, topic)) == 2

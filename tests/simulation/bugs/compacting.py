@@ -24,7 +24,7 @@ def tombstone_takes_a_live_key() -> Iterator[None]:
 
     async def kept(self: Selection) -> Any:
         for key in deleted.pop(self, ()):
-            self._latest.pop(key, None)
+            self._of(key).pop(key, None)
         return await right_kept(self)
 
     with patch.object(Selection, "_see_messages", see), patch.object(Selection, "kept", kept):
