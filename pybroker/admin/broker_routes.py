@@ -90,7 +90,7 @@ class BrokerRoutes:
     async def shut_down(self, _: Request) -> None:
         """In order, after this was answered."""
         if self._services.shut_down is None:
-            raise HTTPException(405, "This broker runs within another process, which must end it")
+            raise HTTPException(412, "This broker runs within another process, which must end it")
         self._services.shut_down()
 
     async def owned(self, request: Request) -> dict[str, dict[str, Any]]:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from pybroker.admin.finding import unload_all
-from pybroker.admin.routing import NAMESPACE, namespace_of, route
+from pybroker.admin.routing import NAMESPACE, TOPICS, namespace_of, route
 from pybroker.admin.services import AdminServices
 from pybroker.broker.tenants import Conflict
 from pybroker.broker.topic import Topic
@@ -58,6 +58,7 @@ class BundleRoutes:
             *(route("PUT", f"{path}/unload", self.unload) for path in both),
             route("PUT", f"{_BUNDLE}/split", self.split),
             route("DELETE", _BUNDLE, self.delete),
+            route("GET", f"{TOPICS}/{{bundle:bundle}}", self.topics),
             route("GET", f"{_BUNDLE}/topicHashPositions", self.hash_positions),
         ]
 
@@ -96,6 +97,11 @@ class BundleRoutes:
         if names := await self._names(request):
             raise Conflict(f"{self._namespace(request)} has {len(names)} topics; delete them first")
 
+    async def topics(self, request: Request) -> list[str]:
+        """All of one domain: which bundle they are in is no question."""
+        domain = f"{request.path_params['domain']}://"
+        return [name for name in await self._names(request) if name.startswith(domain)]
+
     async def hash_positions(self, request: Request) -> dict[str, Any]:
         """Where topics lie in the bundle: of ?topics=a,b, or all."""
         wanted = set(",".join(request.query_params.getlist("topics")).split(",")) - {""}
@@ -119,7 +125,9 @@ class BundleRoutes:
         return list((await self._topics.lists.get(self._namespace(request))).names)
 
     async def _each_topic(self, request: Request) -> AsyncIterator[Topic]:
-        for name in await self._names(request):
-            topic = await self._topics.get(TopicName.parse(name))
+        for name in map(TopicName.parse, await self._names(request)):
+            if not name.persistent:
+                continue  # keeps no subscription, and no backlog
+            topic = await self._topics.get(name)
             if topic is not None:  # not deleted meanwhile
                 yield topic

@@ -4,17 +4,21 @@ out of offloading that has a route of its own. Kept, without any effect on one b
 
 from typing import Final
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from pybroker.admin.cluster_routes import known_cluster
-from pybroker.admin.routing import NAMESPACE, namespace_of, route
+from pybroker.admin.routing import NAMESPACE, namespace_of, read_json, route, tenant_of
 from pybroker.admin.services import AdminServices
 from pybroker.broker.policies.table import ANTI_AFFINITY, OFFLOAD, RESOURCE_GROUP
 from pybroker.broker.records import Records
 
 _RESOURCE_GROUP: Final = f"{NAMESPACE}/resourcegroup"
+_GROUP_OF_CLUSTER: Final = "/{cluster:segment}/antiAffinity/{group:segment}"
+# The second is where Apache Pulsar's own Java client asks for these.
+_BASES: Final = ("/admin/v2/namespaces", "/admin/namespaces")
 
 
 class GroupRoutes:
@@ -29,11 +33,12 @@ class GroupRoutes:
             route("GET", _RESOURCE_GROUP, self.resource_group),
             route("POST", f"{_RESOURCE_GROUP}/{{group:segment}}", self.set_resource_group),
             route("DELETE", _RESOURCE_GROUP, self.remove_resource_group),
-            route(
-                "GET",
-                "/admin/v2/namespaces/{cluster:segment}/antiAffinity/{group:segment}",
-                self.anti_affinity_namespaces,
+            *(
+                route("GET", base + _GROUP_OF_CLUSTER, self.anti_affinity_namespaces)
+                for base in _BASES
             ),
+            route("GET", "/admin/namespaces/{tenant:segment}/{cluster:segment}", self.older_names),
+            route("POST", f"{NAMESPACE}/migration", self.migrate),
             route("DELETE", f"{NAMESPACE}/removeOffloadPolicies", self.remove_offload),
         ]
 
@@ -51,9 +56,10 @@ class GroupRoutes:
         await self._policies.set_for_namespace(namespace_of(request), RESOURCE_GROUP, None)
 
     async def anti_affinity_namespaces(self, request: Request) -> list[str]:
-        """All of a group, or those of ?tenant=…"""
+        """All of a group, or those of ?tenant=…, which older clients call a property."""
         known_cluster(self._clusters, request)
-        wanted = request.query_params.get("tenant")
+        query = request.query_params
+        wanted = query.get("tenant") or query.get("property")
         tenants = self._tenants.tenants() if wanted is None else [wanted]
         return [
             namespace
@@ -62,6 +68,18 @@ class GroupRoutes:
             if self._policies.set_of_namespace(namespace, ANTI_AFFINITY)
             == request.path_params["group"]
         ]
+
+    async def older_names(self, request: Request) -> list[str]:
+        """Namespaces with a cluster in their name, as they were long ago: there are none."""
+        self._tenants.tenant(tenant_of(request))
+        known_cluster(self._clusters, request)
+        return []
+
+    async def migrate(self, request: Request) -> None:
+        """Not to migrate is what every namespace does here."""
+        self._tenants.check_namespace(namespace_of(request))
+        if await read_json(request, False):
+            raise HTTPException(400, "This broker migrates no namespace: move its clients yourself")
 
     async def remove_offload(self, request: Request) -> None:
         await self._policies.set_for_namespace(namespace_of(request), OFFLOAD, None)

@@ -42,6 +42,8 @@ def internal_stats(topic: Topic) -> Stats:
             "readPosition": str(subscription.reader.position),
             "active": bool(subscription.consumers),
         }
+    if topic.terminated:
+        stats["state"] = "Terminated"
     return stats | _TOPIC_WITHOUT | {"compactedLedger": _compacted_ledger(topic)}
 
 

@@ -17,6 +17,7 @@ from pybroker.admin.routing import (
     flag,
     namespace_of,
     read_json,
+    read_text,
     route,
     topic_of,
 )
@@ -125,8 +126,10 @@ def existing_topic(topics: Topics, request: Request) -> TopicName:
 
 async def value_of(request: Request, level: Level) -> Any:
     """From the body, or from the query. None, or null, takes the policy back."""
+    if level.bare:
+        return await read_text(request)
     if not level.by_query:
-        return await read_json(request)
+        return await read_json(request, level.meant)
     text = request.query_params.get(level.path)
     if text is None:
         return None

@@ -100,6 +100,18 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
+async def read_text(request: Request) -> str | None:
+    """The body, a text: as it is, as Apache Pulsar's clients send it, or as JSON."""
+    body = (await request.body()).strip()
+    if not body:
+        return None
+    try:
+        text = json_of(body) if body.startswith(b'"') else body.decode()
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, f"The body is no text: {error}") from None
+    return text if isinstance(text, str) else None
+
+
 async def read_object(request: Request) -> dict[str, Any]:
     """The body as a JSON object; an empty one if there is no body."""
     value = await read_json(request, {})

@@ -17,6 +17,10 @@ FAILURE_DOMAINS: Final = "failureDomains"
 ISOLATION_POLICIES: Final = "namespaceIsolationPolicies"
 
 
+class ClusterInUse(NotAllowed):
+    http_status = 412
+
+
 class Clusters:
     def __init__(self, metadata: MetadataStore, own: str) -> None:
         self._records = Records(metadata, "/clusters/", "Cluster")
@@ -44,7 +48,7 @@ class Clusters:
 
     async def delete(self, name: str) -> None:
         if name == self.own:
-            raise NotAllowed(f"Cluster {name} is this broker's own")
+            raise ClusterInUse(f"Cluster {name} is this broker's own")
         await self._records.delete(name)
 
     def belongings(self, name: str, kind: str) -> dict[str, Any]:

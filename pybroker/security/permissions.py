@@ -145,6 +145,8 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("POST", _NAMESPACES + "/grantPermissionsOnTopics", Need.LOGIN),  # of each in the body,
         ("POST", _NAMESPACES + "/revokePermissionsOnTopics", Need.LOGIN),  # by the handler
         ("GET", _NAMESPACES + "/{cluster}/antiAffinity/{group}", Need.SUPER_USER),
+        ("GET", "/admin/namespaces/{cluster}/antiAffinity/{group}", Need.SUPER_USER),
+        ("GET", "/admin/namespaces/{tenant}/{cluster}", Need.TENANT_ADMIN),
         ("GET", _NAMESPACES + "/{tenant}", Need.TENANT_ADMIN),
         ("GET", _NAMESPACE + "/topics", Need.USE_NAMESPACE),
         ("PUT", _NAMESPACE + "/unload", Need.SUPER_USER),
@@ -156,6 +158,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         # topics: who may use one sees it, who may consume moves what is consumed
         ("GET", _TOPICS, Need.USE_NAMESPACE),
         ("GET", _TOPICS + "/partitioned", Need.USE_NAMESPACE),
+        ("GET", _TOPICS + "/{bundle}", Need.USE_NAMESPACE),
         ("GET", _TOPIC + "/partitions", Need.LOOKUP),
         ("GET", _TOPIC + "/stats", Need.LOOKUP),
         ("GET", _TOPIC + "/partitioned-stats", Need.LOOKUP),

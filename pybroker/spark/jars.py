@@ -20,23 +20,29 @@ _COORDINATES: Final = ("groupId", "artifactId", "version")
 
 
 def official_client_jars(directory: Path) -> list[Path]:
-    """The jars, copied to `directory` once for each version of the pom. Raises MetadataError."""
+    """The official client's jars, in `directory`. Raises MetadataError."""
+    return resolved_jars(_POM, directory)
+
+
+def resolved_jars(pom: Path, directory: Path) -> list[Path]:
+    """The pom's jars, copied to `directory` once for each version of it. Raises MetadataError."""
     complete = directory / _COMPLETE
-    if not complete.exists() or complete.read_text() != _POM.read_text():
+    if not complete.exists() or complete.read_text() != pom.read_text():
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
-        _resolve(directory.resolve())
-        shutil.copy(_POM, complete)
+        _resolve(pom, directory.resolve())
+        shutil.copy(pom, complete)
     return sorted(directory.glob("*.jar"))
 
 
-def _resolve(directory: Path) -> None:
+def _resolve(pom: Path, directory: Path) -> None:
     if maven := shutil.which("mvn"):
-        command = [maven, "--batch-mode", "--quiet", "--file", str(_POM)]
+        command = [maven, "--batch-mode", "--quiet", "--file", str(pom)]
         command += ["dependency:copy-dependencies", "-DincludeScope=runtime"]
-        _run([*command, f"-DoutputDirectory={directory}"])
+        _run(pom, [*command, f"-DoutputDirectory={directory}"])
     elif java := shutil.which("java"):
-        _run([java, "-cp", str(_ivy_jar()), "org.apache.ivy.Main", *_ivy_options(directory)])
+        command = [java, "-cp", str(_ivy_jar()), "org.apache.ivy.Main"]
+        _run(pom, [*command, *_ivy_options(pom, directory)])
     else:
         raise MetadataError("Java 17 is not installed: `java` is nowhere on the PATH")
 
@@ -47,8 +53,8 @@ def _ivy_jar() -> Path:
     return next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
 
 
-def _ivy_options(directory: Path) -> list[str]:
-    dependency = ET.parse(_POM).find("{*}dependencies/{*}dependency")
+def _ivy_options(pom: Path, directory: Path) -> list[str]:
+    dependency = ET.parse(pom).find("{*}dependencies/{*}dependency")
     assert dependency is not None
     coordinates = [str(dependency.findtext(f"{{*}}{part}")) for part in _COORDINATES]
     jars = directory / "[artifact]-[revision](-[classifier]).[ext]"
@@ -56,8 +62,8 @@ def _ivy_options(directory: Path) -> list[str]:
     return [*options, "-dependency", *coordinates]
 
 
-def _run(command: Sequence[str]) -> None:
+def _run(pom: Path, command: Sequence[str]) -> None:
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
         output = result.stdout + result.stderr
-        raise MetadataError(f"The official Java client of {_POM} was not resolved:\n{output}")
+        raise MetadataError(f"The jars of {pom} were not resolved:\n{output}")

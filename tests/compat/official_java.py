@@ -1,6 +1,6 @@
 """The official Java client, driven from Python: a JVM with its jars and Py4J, without Spark."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ NOTHING_S = 1
 
 
 @contextmanager
-def java_gateway() -> Iterator[Any]:
+def java_gateway(jars: Iterable[Path] | None = None) -> Iterator[Any]:
+    """With the client's jars, unless others are said."""
     py4j_jar = next((Path(pyspark.__file__).parent / "jars").glob("py4j*.jar"))
-    classpath = ":".join(map(str, official_client_jars(JARS)))
+    classpath = ":".join(map(str, official_client_jars(JARS) if jars is None else jars))
     port = launch_gateway(jarpath=str(py4j_jar), classpath=classpath, die_on_exit=True)
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
     try:

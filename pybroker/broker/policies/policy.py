@@ -27,6 +27,8 @@ class Level:
     by_query: bool = False  # the value is a query parameter of the path's name
     by_cluster: bool = False  # within Policies it stands under the cluster's name
     by_hand: bool = False  # its routes are no family's
+    bare: bool = False  # the body is the text itself, without quotes
+    meant: Any = None  # what a request without a body sets
 
 
 @dataclass(frozen=True, eq=False)

@@ -406,7 +406,7 @@ PROPERTIES: Final = Policy[Record](
     Level("properties", "properties", verb="PUT", unset={}),
     acts=False,
 )
-ANTI_AFFINITY: Final = _kept("antiAffinity", "antiAffinityGroup", text)
+ANTI_AFFINITY: Final = _kept("antiAffinity", "antiAffinityGroup", text, bare=True)
 RESOURCE_GROUP: Final = _kept("resourcegroup", "resource_group_name", text, by_hand=True)
 KEPT: Final = (
     _kept("schemaAutoUpdateCompatibilityStrategy", "schema_auto_update_compatibility_strategy",
@@ -439,12 +439,13 @@ ENTRY_FILTERS: Final = Policy[Any](
     Level("entryFilters", "entryFilters"),
     acts=False,
 )
+_PAUSE: Final = "dispatcherPauseOnAckStatePersistent"
 PAUSE_ON_ACK_STATE: Final = Policy[bool](
-    "dispatcherPauseOnAckStatePersistent",
+    _PAUSE,
     truth,
     lambda config: False,
-    Level("dispatcherPauseOnAckStatePersistent", "dispatcherPauseOnAckStatePersistentEnabled"),
-    Level("dispatcherPauseOnAckStatePersistent", "dispatcherPauseOnAckStatePersistentEnabled"),
+    Level(_PAUSE, f"{_PAUSE}Enabled", unset=False, meant=True),
+    Level(_PAUSE, f"{_PAUSE}Enabled", meant=True),
     acts=False,
 )
 REPLICATION: Final = Policy[list[str]](
