@@ -97,6 +97,11 @@ def _standalone(options: argparse.Namespace) -> int:
         config = _configuration(options)
     except (UsageError, ValueError) as error:
         return _refuse(error)
+    if not config.local_only and config.authentication_enabled and _listens_without_tls(config):
+        log.warning(
+            "credentials and messages travel unencrypted: set brokerServicePortTls and "
+            "webServicePortTls, and leave brokerServicePort and webServicePort empty"
+        )
     if not config.journal_sync_data:
         log.warning("durability is relaxed: a power cut may lose messages that were acknowledged")
     with asyncio.Runner(loop_factory=paced_loop) as runner:
@@ -124,10 +129,14 @@ def _configuration(options: argparse.Namespace) -> BrokerConfig:
     if not options.insecure and not config.local_only and not config.authentication_enabled:
         raise UsageError(
             f"listening on {config.bind_address} without authentication lets everybody in who "
-            "reaches it; set authenticationEnabled=true in --config FILE, say --insecure if that "
+            "reaches it; set authenticationEnabled=true (docs/security.md), say --insecure if that "
             "is what you want, or --bind 127.0.0.1"
         )
     return config
+
+
+def _listens_without_tls(config: BrokerConfig) -> bool:
+    return config.broker_service_port is not None or config.web_service_port is not None
 
 
 async def _serve(config: BrokerConfig, data_dir: Path, http: bool) -> int:

@@ -116,7 +116,7 @@ def test_time_and_chance_are_handed_in(path: Path) -> None:
 
 @pytest.mark.parametrize("path", LIBRARY + TESTS, ids=label)
 def test_documents_that_comments_name_are_there(path: Path) -> None:
-    for name in re.findall(r"[\w-]+\.md\b", path.read_text()):
+    for name in re.findall(r"[\w/-]+\.md\b", path.read_text()):
         assert (ROOT / name).exists(), f"{label(path)} points to {name}, which readers do not have"
 
 
