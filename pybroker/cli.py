@@ -40,7 +40,12 @@ class UsageError(Exception):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
-    options = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == ["admin"]:
+        from pybroker.commands.admin.main import main as admin  # takes a while: who starts waits
+
+        return admin(words[1:])
+    options = _parser().parse_args(words)
     exit_code: int = options.run(options)
     return exit_code
 
@@ -55,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_standalone(commands.add_parser("standalone", help="run a broker with its own storage"))
     tokens = commands.add_parser("tokens", help="make and check tokens, and keys that sign them")
     add_tokens(tokens)
+    commands.add_parser("admin", help="pulsar-admin's commands, for any broker: admin --help")
     return parser
 
 

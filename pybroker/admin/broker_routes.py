@@ -38,6 +38,7 @@ class BrokerRoutes:
             route("POST", f"{configuration}/{{key:segment}}/{{value:segment}}", self.change),
             route("DELETE", f"{configuration}/{{key:segment}}", self.change),
             route("GET", f"{brokers}/internal-configuration", self.internal_configuration),
+            route("GET", f"{brokers}/backlog-quota-check", self.check_quotas),
             route("POST", f"{brokers}/shutdown", self.shut_down),
             route(
                 "GET",
@@ -86,6 +87,9 @@ class BrokerRoutes:
     async def internal_configuration(self, _: Request) -> dict[str, str]:
         """Where other systems would find the metadata: here it is within the broker."""
         return {"metadataStoreUrl": "", "configurationMetadataStoreUrl": "", "ledgersRootPath": ""}
+
+    async def check_quotas(self, _: Request) -> None:
+        """They are looked at all the time, without being asked."""
 
     async def shut_down(self, _: Request) -> None:
         """In order, after this was answered."""

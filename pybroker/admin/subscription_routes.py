@@ -20,6 +20,7 @@ from pybroker.admin.routing import (
     topic_of,
 )
 from pybroker.admin.services import AdminServices
+from pybroker.broker import subscription_properties
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
 from pybroker.broker.publish_time import first_published_at
 from pybroker.broker.served import ServedTopic
@@ -45,6 +46,8 @@ class SubscriptionRoutes:
             route("DELETE", _SUBSCRIPTION, self.delete),
             route("GET", f"{_SUBSCRIPTION}/properties", self.properties),
             route("PUT", f"{_SUBSCRIPTION}/properties", self.set_properties),
+            route("GET", f"{_SUBSCRIPTION}/replicatedSubscriptionStatus", self.replicated),
+            route("POST", f"{_SUBSCRIPTION}/replicatedSubscriptionStatus", self.set_replicated),
             route("POST", f"{_SUBSCRIPTION}/skip_all", self.skip_all),
             route("POST", f"{_SUBSCRIPTION}/skip/{{count:int}}", self.skip),
             route("POST", f"{_SUBSCRIPTION}/expireMessages", self.expire_to_position),
@@ -99,13 +102,28 @@ class SubscriptionRoutes:
 
     async def properties(self, request: Request) -> dict[str, str]:
         async for _, subscription in self._each(request):
-            return dict(subscription.cursor.properties)
+            return subscription_properties.shown(subscription.cursor)
         raise AssertionError("_each finds one or raises")
 
     async def set_properties(self, request: Request) -> None:
         properties = texts(await read_json(request))
         async for _, subscription in self._each(request):
-            await subscription.cursor.replace_properties(properties)
+            await subscription_properties.replace(subscription.cursor, properties)
+
+    async def replicated(self, request: Request) -> dict[str, bool]:
+        """By topic, or by partition."""
+        return {
+            str(topic.name): subscription_properties.is_replicated(subscription.cursor)
+            async for topic, subscription in self._each(request)
+        }
+
+    async def set_replicated(self, request: Request) -> None:
+        """The body is true or false."""
+        replicated = await read_json(request)
+        if not isinstance(replicated, bool):
+            raise HTTPException(400, "The body must be true or false")
+        async for _, subscription in self._each(request):
+            await subscription_properties.set_replicated(subscription.cursor, replicated)
 
     async def expire_to_position(self, request: Request) -> None:
         """All up to {ledgerId, entryId}; with isExcluded, all before it."""

@@ -10,6 +10,7 @@ from functools import reduce
 from typing import Any, Final
 
 from pybroker.admin.rates import Rates
+from pybroker.broker import subscription_properties
 from pybroker.broker.compaction.compaction import Results
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.dispatch.key_shared import DrainingSlot
@@ -69,8 +70,6 @@ SUBSCRIPTION_WITHOUT: Final = {
     "totalMsgExpired": 0,
     "lastExpireTimestamp": 0,
     "delayedMessageIndexSizeInBytes": 0,
-    "isReplicated": False,
-    "replicated": False,
     # Apache Pulsar 4 fills it for the old Key_Shared dispatcher only; slots drain here as there.
     "consumersAfterMarkDeletePosition": {},
     **{f"filter{how}MsgCount": 0 for how in ("Processed", "Accepted", "Rejected", "Rescheduled")},
@@ -182,7 +181,9 @@ async def subscription_stats(
         "lastMarkDeleteAdvancedTimestamp": times.mark_delete_moved_ms,
         **_key_shared(subscription, consumers),
         "nonContiguousDeletedMessagesRanges": cursor.unacked_ranges_count,
-        "subscriptionProperties": dict(cursor.properties),
+        "subscriptionProperties": subscription_properties.shown(cursor),
+        "isReplicated": subscription_properties.is_replicated(cursor),
+        "replicated": subscription_properties.is_replicated(cursor),
     }
 
 

@@ -47,6 +47,7 @@ def test_what_is_asked_of_the_broker_is_no_cluster(
     owned = admin.get(f"{brokers}/standalone/{address}/ownedNamespaces").json()
     assert owned["public/default/0x00000000_0xffffffff"]["is_active"]
     assert admin.get(f"{brokers}/standalone/elsewhere/ownedNamespaces").status_code == 404
+    assert admin.get(f"{brokers}/backlog-quota-check").status_code == 204
     unknown = admin.get(f"{brokers}/backlog-quota-checks")
     assert unknown.status_code == 404
     assert "is neither a route" in unknown.json()["reason"]

@@ -243,3 +243,20 @@ def test_consumers_of_every_type_go_on_behind_what_was_skipped(
     publish(client, topic, 2)
     assert receive_all(consumer) == [b"0", b"1"]
     assert backlog(admin, topic) == 2
+
+
+def test_whether_a_subscription_is_replicated_is_kept_beside_its_properties(
+    admin: httpx.Client, audited: str
+) -> None:
+    path = f"{P}/{audited}/subscription/audit"
+    status = f"{path}/replicatedSubscriptionStatus"
+    assert admin.get(status).json() == {f"persistent://{audited}": False}
+    assert admin.post(status, json=True).status_code == 204
+    admin.put(f"{path}/properties", json={"a": "b", "pulsar.replicated.subscription": "no"})
+    admin.put(f"{P}/{audited}/unload")
+    assert admin.get(status).json() == {f"persistent://{audited}": True}
+    assert admin.get(f"{path}/properties").json() == {"a": "b"}
+    assert subscription_stats(admin, audited)["isReplicated"]
+    assert admin.post(status, json=False).status_code == 204
+    assert not subscription_stats(admin, audited)["isReplicated"]
+    assert admin.post(status, json="yes").status_code == 400

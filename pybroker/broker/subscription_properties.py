@@ -1,0 +1,32 @@
+"""What is said of a subscription: properties, and whether it would be replicated.
+
+Both are the cursor's; nothing is replicated here, but who asks is told what was set.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from managed_ledger.cursor import ManagedCursor
+
+_REPLICATED: Final = "pulsar.replicated.subscription"
+
+
+def shown(cursor: ManagedCursor) -> dict[str, str]:
+    return {key: value for key, value in cursor.properties.items() if key != _REPLICATED}
+
+
+def is_replicated(cursor: ManagedCursor) -> bool:
+    return _REPLICATED in cursor.properties
+
+
+async def replace(cursor: ManagedCursor, properties: Mapping[str, str]) -> None:
+    """Durable when it returns."""
+    kept = {_REPLICATED: "true"} if is_replicated(cursor) else {}
+    said = {key: value for key, value in properties.items() if key != _REPLICATED}
+    await cursor.replace_properties(said | kept)
+
+
+async def set_replicated(cursor: ManagedCursor, replicated: bool) -> None:
+    """Durable when it returns."""
+    said = {_REPLICATED: "true"} if replicated else {}
+    await cursor.replace_properties(shown(cursor) | said)

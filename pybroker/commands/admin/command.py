@@ -1,0 +1,96 @@
+"""A command: its name, its arguments, and what it asks of the broker."""
+
+import re
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote
+
+from pybroker.commands.admin.rest import Rest
+
+Body = Callable[[Namespace], Any]
+_PLACE: Final = re.compile(r"\{(\w+)\}")
+_NAMED_TOPIC: Final = re.compile(r"(persistent|non-persistent)://(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`request` is a verb and a path below /admin/v2, or from the root if it begins with a slash.
+
+    {name} in it is the argument of that name; {topic} the topic with its domain, {bare} without.
+    `query` says which parameter is which option; those that were not said are left out. `run` is
+    for what takes more than one request, or shows its answer in another way.
+    """
+
+    name: str
+    arguments: str = ""
+    request: str = ""
+    body: Body | None = None
+    query: Mapping[str, str] = field(default_factory=dict)
+    run: Callable[[Rest, Namespace], Any] | None = None
+
+    def execute(self, rest: Rest, options: Namespace) -> Any:
+        """The answer: parsed JSON, text, or None. Raises RestError, ValueError."""
+        if self.run is not None:
+            return self.run(rest, options)
+        verb, path = self.request.split(" ")
+        body = None if self.body is None else self.body(options)
+        return rest.ask(verb, filled(path, options), body, self._query(options))
+
+    def _query(self, options: Namespace) -> dict[str, str]:
+        said = {name: getattr(options, option) for name, option in self.query.items()}
+        return {
+            name: spelt(value) for name, value in said.items() if value is not None and value != ""
+        }
+
+
+def spelt(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def filled(path: str, options: Namespace) -> str:
+    """`path` with the options' values; each a segment of its own. Raises ValueError."""
+
+    def value(place: re.Match[str]) -> str:
+        name = place[1]
+        if name in ("topic", "bare"):
+            domain, rest = topic_parts(_topic(options))
+            return f"{domain}/{rest}" if name == "topic" else rest
+        if name == "namespace":
+            return "/".join(map(segment, namespace_parts(_namespace(options))))
+        return segment(str(getattr(options, name)))
+
+    return _PLACE.sub(value, path)
+
+
+def segment(name: str) -> str:
+    """One segment of a path, whatever the name holds. Raises ValueError."""
+    if name in ("", ".", ".."):
+        raise ValueError(f"{name!r} is no name")
+    return quote(name, safe="")
+
+
+def _topic(options: Namespace) -> str:
+    return str(getattr(options, "topicName", None) or getattr(options, "topic", ""))
+
+
+def _namespace(options: Namespace) -> str:
+    return str(getattr(options, "namespaceName", None) or getattr(options, "namespace", ""))
+
+
+def topic_parts(name: str) -> tuple[str, str]:
+    """The domain, and tenant/namespace/topic, quoted. A short name is in public/default."""
+    found = _NAMED_TOPIC.fullmatch(name)
+    domain, rest = (found[1], found[2]) if found else ("persistent", name)
+    parts = rest.split("/", 2) if rest.count("/") >= 2 else ["public", "default", rest]
+    if not all(parts) or (found is None and rest.count("/") == 1):
+        raise ValueError(f"{name!r} is no topic: name, or tenant/namespace/name, with its domain")
+    return domain, "/".join(map(segment, parts))
+
+
+def namespace_parts(name: str) -> list[str]:
+    parts = name.split("/")
+    if len(parts) != 2 or not all(parts):
+        raise ValueError(f"{name!r} is no namespace: tenant/namespace")
+    return parts

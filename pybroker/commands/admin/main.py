@@ -1,0 +1,119 @@
+"""From the words of a command line to a command, and its answer on the screen."""
+
+import argparse
+import os
+import ssl
+import sys
+from typing import Final
+
+from pybroker.commands.admin.command import Command
+from pybroker.commands.admin.completion import SHELLS, script
+from pybroker.commands.admin.grammar import add_arguments
+from pybroker.commands.admin.output import shown
+from pybroker.commands.admin.rest import Rest, RestError, basic, bearer
+from pybroker.commands.admin.tables import brokers, namespaces, others, topics
+
+GROUPS: Final[dict[str, tuple[Command, ...]]] = {
+    "brokers": brokers.BROKERS,
+    "broker-stats": brokers.BROKER_STATS,
+    "clusters": brokers.CLUSTERS,
+    "ns-isolation-policy": brokers.ISOLATION,
+    "resourcegroups": brokers.RESOURCE_GROUPS,
+    "resource-quotas": brokers.RESOURCE_QUOTAS,
+    "tenants": brokers.TENANTS,
+    "namespaces": namespaces.NAMESPACES,
+    "topics": topics.TOPICS,
+    "topicPolicies": topics.TOPIC_POLICIES,
+    "persistent": topics.PERSISTENT,
+    "non-persistent": topics.NON_PERSISTENT,
+    "schemas": others.SCHEMAS,
+    "transactions": others.TRANSACTIONS,
+}
+_URL: Final = "http://localhost:8080"
+_EXIT_FAILED: Final = 1
+_EXIT_USAGE: Final = 2
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command and return the process's exit code."""
+    return run(_parser().parse_args(arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
+    """The options that come before the group; what follows is parsed when the group is known."""
+    parser = argparse.ArgumentParser(prog="pybroker admin", allow_abbrev=False)
+    add = parser.add_argument
+    add("--admin-url", "--url", default=os.environ.get("PULSAR_ADMIN_URL", _URL), metavar="URL",
+        help=f"of the broker's HTTP port (default {_URL}, or PULSAR_ADMIN_URL)")  # fmt: skip
+    add("--token", default=os.environ.get("PULSAR_TOKEN", ""), help="or PULSAR_TOKEN")
+    add("--auth-plugin", default="", metavar="CLASS", help="as pulsar-admin: …AuthenticationToken")
+    add(
+        "--auth-params",
+        default="",
+        metavar="TEXT",
+        help="token:…, file:///…, userId:…,password:…",
+    )
+    add("--tls-trust-cert-path", default="", metavar="FILE", help="whom to trust on https://")
+    add("--tls-allow-insecure", action="store_true", help="trust everybody on https://")
+    add("--format", choices=("json", "table"), default="json")
+    add("--completion", choices=SHELLS, help="print what the shell needs, and end")
+    add("group", nargs="?", metavar="GROUP", help=", ".join(GROUPS))
+    add("words", nargs=argparse.REMAINDER, metavar="COMMAND …", help="GROUP --help lists them")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.completion:
+        print(script(options.completion, GROUPS))
+        return 0
+    if options.group not in GROUPS:
+        print(f"pybroker admin: say what about: {', '.join(GROUPS)}", file=sys.stderr)
+        return _EXIT_USAGE
+    chosen = group_parser(options.group).parse_args(options.words)
+    command: Command = chosen.command_of_group
+    try:
+        text = shown(command.execute(_rest(options), chosen), options.format == "table")
+    except (RestError, ValueError, OSError) as error:
+        print(f"pybroker admin: {error}", file=sys.stderr)
+        return _EXIT_FAILED
+    if text:
+        print(text)
+    return 0
+
+
+def group_parser(group: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"pybroker admin {group}", allow_abbrev=False)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in sorted(GROUPS[group], key=lambda found: found.name):
+        added = commands.add_parser(command.name, help=command.arguments, allow_abbrev=False)
+        add_arguments(added, command.arguments)
+        added.set_defaults(command_of_group=command)
+    return parser
+
+
+def _rest(options: argparse.Namespace) -> Rest:
+    return Rest(options.admin_url, _authorization(options), _tls(options))
+
+
+def _authorization(options: argparse.Namespace) -> str:
+    """Raises ValueError."""
+    if options.token:
+        return bearer(options.token)
+    params = options.auth_params
+    if "Basic" in options.auth_plugin:
+        parts = dict(part.partition(":")[::2] for part in params.split(","))
+        return basic(parts.get("userId", ""), parts.get("password", ""))
+    if params.startswith("file:"):
+        with open(params.removeprefix("file:").removeprefix("//"), encoding="utf-8") as file:
+            return bearer(file.read())
+    return bearer(params.removeprefix("token:")) if params else ""
+
+
+def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
+    if not options.admin_url.startswith("https:"):
+        return None
+    context = ssl.create_default_context(cafile=options.tls_trust_cert_path or None)
+    if options.tls_allow_insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

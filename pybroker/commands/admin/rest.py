@@ -1,0 +1,86 @@
+"""The REST API of a broker: one request, one answer, errors as sentences."""
+
+import base64
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode
+
+_V2: Final = "/admin/v2/"
+_TIMEOUT_S: Final = 60.0
+
+
+class RestError(Exception):
+    """The broker refused, or could not be reached; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    headers: Mapping[str, str]
+    data: bytes
+
+
+class Rest:
+    def __init__(
+        self, url: str, authorization: str = "", tls: ssl.SSLContext | None = None
+    ) -> None:
+        """`authorization` is the header's value, or empty."""
+        self._url = url.rstrip("/")
+        self._headers = {"Accept": "application/json"}
+        if authorization:
+            self._headers["Authorization"] = authorization
+        self._tls = tls
+
+    def ask(
+        self, verb: str, path: str, body: Any = None, query: Mapping[str, str] | None = None
+    ) -> Any:
+        """Parsed JSON; text where it is none; None for no content. Raises RestError."""
+        data = self.raw(verb, path, body, query).data
+        if not data:
+            return None
+        try:
+            return json.loads(data)
+        except ValueError:
+            return data.decode("utf-8", errors="replace")
+
+    def raw(
+        self, verb: str, path: str, body: Any = None, query: Mapping[str, str] | None = None
+    ) -> Answer:
+        """The answer as it came."""
+        url = self._url + (path if path.startswith("/") else _V2 + path)
+        if query:
+            url += "?" + urlencode(query)
+        data = None if body is None else json.dumps(body).encode()
+        headers = self._headers | ({} if data is None else {"Content-Type": "application/json"})
+        request = urllib.request.Request(url, data, headers, method=verb)
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=self._tls) as answer:
+                return Answer(answer.headers, answer.read())
+        except urllib.error.HTTPError as error:
+            raise RestError(f"HTTP {error.code}: {_reason(error)}") from None
+        except (urllib.error.URLError, OSError, ValueError) as error:
+            reason = getattr(error, "reason", None) or error
+            raise RestError(
+                f"{self._url} cannot be reached: {reason}; is the broker running, and --admin-url "
+                "the address of its HTTP port?"
+            ) from None
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    text = error.read().decode("utf-8", errors="replace")
+    try:
+        return str(json.loads(text)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return text.strip() or error.reason
+
+
+def bearer(token: str) -> str:
+    return f"Bearer {token.strip()}"
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()

@@ -1,0 +1,60 @@
+"""schemas and transactions."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any, Final
+
+from pybroker.commands.admin.command import Command, filled
+from pybroker.commands.admin.rest import Rest
+
+_T: Final = "/admin/v3/transactions"
+_TXN: Final = "-m|--most-sig-bits long -l|--least-sig-bits long"
+_TOPIC: Final = "-t|--topic String"
+
+
+def _schema_in_file(options: Namespace) -> Any:
+    """{"type": …, "schema": …, "properties": {…}}"""
+    try:
+        return json.loads(Path(options.filename).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{options.filename} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{options.filename} is no JSON: {error}") from None
+
+
+def _schema(rest: Rest, options: Namespace) -> Any:
+    path = "schemas/{bare}/schema"
+    if options.all_version:
+        path = "schemas/{bare}/schemas"
+    elif options.version is not None:
+        path += "/{version}"
+    return rest.ask("GET", filled(path, options))
+
+
+SCHEMAS: Final = (
+    Command("get", "<topicName> [-v|--version Long] [-a|--all-version]", run=_schema),
+    Command("metadata", "<topicName>", "GET schemas/{bare}/metadata"),
+    Command("upload", "<topicName> -f|--filename String", "POST schemas/{bare}/schema", _schema_in_file),
+    Command("compatibility", "<topicName> -f|--filename String", "POST schemas/{bare}/compatibility", _schema_in_file),
+    Command("delete", "<topicName> [-f|--force]", "DELETE schemas/{bare}/schema", query={"force": "force"}),
+)  # fmt: skip
+TRANSACTIONS: Final = (
+    Command("coordinators-list", "", f"GET {_T}/coordinators"),
+    Command("coordinator-stats", "[-c|--coordinator-id Integer]", f"GET {_T}/coordinatorStats", query={"coordinatorId": "coordinator_id"}),
+    Command("coordinator-internal-stats", "-c|--coordinator-id int [-m|--metadata]", f"GET {_T}/coordinatorInternalStats/{{coordinator_id}}", query={"metadata": "metadata"}),
+    Command("scale-transactionCoordinators", "-r|--replicas int", f"POST {_T}/transactionCoordinator/replicas", lambda o: o.replicas),
+    Command("slow-transactions", "[-c|--coordinator-id Integer] -t|--time Seconds", run=lambda rest, o: rest.ask(
+        "GET", f"{_T}/slowTransactions/{o.time * 1000}", query={} if o.coordinator_id is None else {"coordinatorId": str(o.coordinator_id)})),
+    Command("transaction-metadata", _TXN, f"GET {_T}/transactionMetadata/{{most_sig_bits}}/{{least_sig_bits}}"),
+    Command("abort-transaction", _TXN, f"POST {_T}/abortTransaction/{{most_sig_bits}}/{{least_sig_bits}}"),
+    Command("transaction-buffer-stats", f"{_TOPIC} [-l|--low-water-mark] [-s|--segment-stats]", f"GET {_T}/transactionBufferStats/{{bare}}",
+            query={"lowWaterMarks": "low_water_mark", "segmentStats": "segment_stats"}),
+    Command("buffer-snapshot-internal-stats", f"{_TOPIC} [-m|--metadata]", f"GET {_T}/transactionBufferInternalStats/{{bare}}", query={"metadata": "metadata"}),
+    Command("transaction-in-buffer-stats", f"{_TXN} {_TOPIC}", f"GET {_T}/transactionInBufferStats/{{bare}}/{{most_sig_bits}}/{{least_sig_bits}}"),
+    Command("pending-ack-stats", f"{_TOPIC} -s|--sub-name String [-l|--low-water-mark]", f"GET {_T}/pendingAckStats/{{bare}}/{{sub_name}}", query={"lowWaterMarks": "low_water_mark"}),
+    Command("pending-ack-internal-stats", f"{_TOPIC} -s|--subscription-name String [-m|--metadata]", f"GET {_T}/pendingAckInternalStats/{{bare}}/{{subscription_name}}", query={"metadata": "metadata"}),
+    Command("transaction-in-pending-ack-stats", f"{_TXN} {_TOPIC} -s|--sub-name String", f"GET {_T}/transactionInPendingAckStats/{{bare}}/{{sub_name}}/{{most_sig_bits}}/{{least_sig_bits}}"),
+    Command("position-stats-in-pending-ack", f"{_TOPIC} -s|--subscription-name String -l|--ledger-id Long -e|--entry-id Long [-b|--batch-index Integer]",
+            f"GET {_T}/positionStatsInPendingAck/{{bare}}/{{subscription_name}}/{{ledger_id}}/{{entry_id}}", query={"batchIndex": "batch_index"}),
+)  # fmt: skip

@@ -1,0 +1,290 @@
+"""The commands of policies: get-…, set-… and remove-… of namespaces and topics, from a row each."""
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pybroker.commands.admin.command import Command
+from pybroker.commands.admin.values import megabytes, minutes
+
+Body = Callable[[Namespace], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A policy at a level: what commands call it, the route, and the options that set it.
+
+    `also` are its other names among `topics`; `names` of each. `by_query` is the parameter that
+    carries the value. `verbs` are the commands that exist.
+    """
+
+    name: str
+    path: str
+    options: str = ""
+    body: Body | None = None
+    verb: str = "POST"
+    also: tuple[str, ...] = ()
+    by_query: str = ""
+    verbs: tuple[str, ...] = ("get", "set", "remove")
+    get_path: str = ""
+    query: dict[str, str] = field(default_factory=dict)  # of set and remove
+
+
+def value(name: str) -> Body:
+    return lambda options: getattr(options, name)
+
+
+def fields(**by_field: Any) -> Body:
+    """A JSON object: each field from the option of that name, or (name, what it is if not said)."""
+
+    def body(options: Namespace) -> dict[str, Any]:
+        found = {}
+        for json_field, option in by_field.items():
+            name, default = option if isinstance(option, tuple) else (option, None)
+            said = getattr(options, name)
+            found[json_field] = default if said is None else said
+        return found
+
+    return body
+
+
+def switched(options: Namespace) -> bool:
+    """--enable or --disable: one of them."""
+    enable, disable = options.enable, getattr(options, "disable", not options.enable)
+    if enable == disable:
+        raise ValueError("Say either --enable or --disable")
+    return bool(enable)
+
+
+def _inactive(options: Namespace) -> dict[str, Any]:
+    if options.enable_delete_while_inactive == options.disable_delete_while_inactive:
+        raise ValueError(
+            "Say either --enable-delete-while-inactive or --disable-delete-while-inactive"
+        )
+    return {
+        "inactiveTopicDeleteMode": options.delete_mode,
+        "maxInactiveDurationSeconds": options.max_inactive_duration,
+        "deleteWhileInactive": options.enable_delete_while_inactive,
+    }
+
+
+def _retention(options: Namespace) -> dict[str, int]:
+    return {
+        "retentionTimeInMinutes": minutes(options.time),
+        "retentionSizeInMB": megabytes(options.size),
+    }
+
+
+def _delayed(options: Namespace) -> dict[str, Any]:
+    return {
+        "active": switched(options),
+        "tickTime": 1000 * (1 if options.time is None else options.time),
+        "maxDeliveryDelayInMillis": 1000 * (options.maxDelay or 0),
+    }
+
+
+def _topic_creation(options: Namespace) -> dict[str, Any]:
+    allowed, body = switched(options), {}
+    if allowed:
+        body = {"topicType": options.type or "non-partitioned"}
+        if options.num_partitions is not None:
+            body["defaultNumPartitions"] = options.num_partitions
+    return {"allowAutoTopicCreation": allowed, **body}
+
+
+def _quota(options: Namespace) -> dict[str, Any]:
+    return {
+        "limitSize": -1 if options.limit is None else options.limit,
+        "limitTime": -1 if options.limitTime is None else options.limitTime,
+        "policy": options.policy,
+    }
+
+
+def _offload(options: Namespace) -> dict[str, Any]:
+    return {"managedLedgerOffloadDriver": options.driver} | {
+        name: getattr(options, option)
+        for option, name in _OFFLOAD_FIELDS.items()
+        if getattr(options, option) is not None
+    }
+
+
+_OFFLOAD_FIELDS: Final = {
+    "region": "managedLedgerOffloadRegion",
+    "bucket": "managedLedgerOffloadBucket",
+    "endpoint": "managedLedgerOffloadServiceEndpoint",
+}
+_OFFLOAD: Final = (
+    "-d|--driver String [-r|--region String] [-b|--bucket String] [-e|--endpoint String]"
+)
+_SWITCH: Final = "[--enable|-e] [--disable|-d]"
+_DISPATCH: Final = (
+    "[--msg-dispatch-rate|-md int] [--byte-dispatch-rate|-bd long] "
+    "[--dispatch-rate-period|-dt int] [--relative-to-publish-rate|-rp]"
+)
+_DISPATCH_BODY: Final = fields(
+    dispatchThrottlingRateInMsg=("msg_dispatch_rate", -1),
+    dispatchThrottlingRateInByte=("byte_dispatch_rate", -1),
+    ratePeriodInSecond=("dispatch_rate_period", 1),
+    relativeToPublishRate="relative_to_publish_rate",
+)
+_REPLICATOR: Final = (
+    "[--msg-dispatch-rate|-md int] [--byte-dispatch-rate|-bd long] [--dispatch-rate-period|-dt int]"
+)
+_REPLICATOR_BODY: Final = fields(
+    dispatchThrottlingRateInMsg=("msg_dispatch_rate", -1),
+    dispatchThrottlingRateInByte=("byte_dispatch_rate", -1),
+    ratePeriodInSecond=("dispatch_rate_period", 1),
+)
+_SUBSCRIBE: Final = "[--subscribe-rate|-sr int] [--subscribe-rate-period|-st int]"
+_SUBSCRIBE_BODY: Final = fields(
+    subscribeThrottlingRatePerConsumer=("subscribe_rate", -1),
+    ratePeriodInSecond=("subscribe_rate_period", 30),
+)
+_PUBLISH: Final = "[--msg-publish-rate|-m int] [--byte-publish-rate|-b long]"
+_PUBLISH_BODY: Final = fields(
+    publishThrottlingRateInMsg=("msg_publish_rate", -1),
+    publishThrottlingRateInByte=("byte_publish_rate", -1),
+)
+_PERSISTENCE: Final = (
+    "[-e|--bookkeeper-ensemble int] [-w|--bookkeeper-write-quorum int] "
+    "[-a|--bookkeeper-ack-quorum int] [-r|--ml-mark-delete-max-rate double] "
+    "[-c|--ml-storage-class String]"
+)
+_PERSISTENCE_BODY: Final = fields(
+    bookkeeperEnsemble=("bookkeeper_ensemble", 2),
+    bookkeeperWriteQuorum=("bookkeeper_write_quorum", 2),
+    bookkeeperAckQuorum=("bookkeeper_ack_quorum", 2),
+    managedLedgerMaxMarkDeleteRate=("ml_mark_delete_max_rate", 0),
+    managedLedgerStorageClassName="ml_storage_class",
+)
+_INACTIVE: Final = (
+    "[--enable-delete-while-inactive|-e] [--disable-delete-while-inactive|-d] "
+    "--max-inactive-duration|-t Seconds --delete-mode|-m String"
+)
+_DELAYED: Final = _SWITCH + " [--time|-t Seconds] [--maxDelay|-md Seconds]"
+_QUOTA: Final = "[-l|--limit Bytes] [-lt|--limitTime Seconds] -p|--policy String [-t|--type String]"
+_QUOTA_QUERY: Final = {"backlogQuotaType": "type"}
+_MAX_NUM: Final = "-m|--maxNum int"
+_GET_SET: Final = ("get", "set")
+
+OF_NAMESPACES: Final = (
+    At("retention", "retention", "--time|-t Seconds --size|-s Bytes", _retention),
+    At("message-ttl", "messageTTL", "--messageTTL|-ttl Seconds", value("messageTTL")),
+    At("backlog-quota", "backlogQuota", _QUOTA, _quota, verbs=("set", "remove"), query=_QUOTA_QUERY),
+    At("backlog-quotas", "backlogQuotaMap", verbs=("get",)),
+    At("compaction-threshold", "compactionThreshold", "--threshold|-t Bytes", value("threshold"), "PUT"),
+    At("delayed-delivery", "delayedDelivery", _DELAYED, _delayed),
+    At("persistence", "persistence", _PERSISTENCE, _PERSISTENCE_BODY),
+    At("deduplication", "deduplication", _SWITCH, switched),
+    At("deduplication-snapshot-interval", "deduplicationSnapshotInterval", "--interval|-i int", value("interval")),
+    At("publish-rate", "publishRate", _PUBLISH, _PUBLISH_BODY),
+    At("dispatch-rate", "dispatchRate", _DISPATCH, _DISPATCH_BODY),
+    At("subscription-dispatch-rate", "subscriptionDispatchRate", _DISPATCH, _DISPATCH_BODY),
+    At("replicator-dispatch-rate", "replicatorDispatchRate", _REPLICATOR, _REPLICATOR_BODY),
+    At("subscribe-rate", "subscribeRate", _SUBSCRIBE, _SUBSCRIBE_BODY),
+    At("max-producers-per-topic", "maxProducersPerTopic", "--max-producers-per-topic|-p int", value("max_producers_per_topic")),
+    At("max-consumers-per-topic", "maxConsumersPerTopic", "--max-consumers-per-topic|-c int", value("max_consumers_per_topic")),
+    At("max-consumers-per-subscription", "maxConsumersPerSubscription", "--max-consumers-per-subscription|-c int", value("max_consumers_per_subscription")),
+    At("max-subscriptions-per-topic", "maxSubscriptionsPerTopic", "--max-subscriptions-per-topic|-m int", value("max_subscriptions_per_topic")),
+    At("max-unacked-messages-per-consumer", "maxUnackedMessagesPerConsumer", "--max-unacked-messages-per-topic|-c int", value("max_unacked_messages_per_topic")),
+    At("max-unacked-messages-per-subscription", "maxUnackedMessagesPerSubscription", "--max-unacked-messages-per-subscription|-c int", value("max_unacked_messages_per_subscription")),
+    At("max-topics-per-namespace", "maxTopicsPerNamespace", "--max-topics-per-namespace|-t int", value("max_topics_per_namespace")),
+    At("auto-topic-creation", "autoTopicCreation", _SWITCH + " [--type|-t String] [--num-partitions|-n Integer]", _topic_creation),
+    At("auto-subscription-creation", "autoSubscriptionCreation", "[--enable|-e]", fields(allowAutoSubscriptionCreation="enable")),
+    At("inactive-topic-policies", "inactiveTopicPolicies", _INACTIVE, _inactive),
+    At("subscription-expiration-time", "subscriptionExpirationTime", "-t|--time int", value("time")),
+    At("subscription-types-enabled", "subscriptionTypesEnabled", "--types|-t List", value("types")),
+    At("encryption-required", "encryptionRequired", _SWITCH, switched, verbs=_GET_SET),
+    At("schema-compatibility-strategy", "schemaCompatibilityStrategy", "[--compatibility|-c String]", value("compatibility"), "PUT", verbs=_GET_SET),
+    At("schema-validation-enforce", "schemaValidationEnforced", _SWITCH, switched, verbs=("set",)),
+    At("schema-autoupdate-strategy", "schemaAutoUpdateCompatibilityStrategy", "[--compatibility|-c String] [--disabled|-d]", lambda o: "AutoUpdateDisabled" if o.disabled else o.compatibility, "PUT", verbs=_GET_SET),
+    At("is-allow-auto-update-schema", "isAllowAutoUpdateSchema", _SWITCH, switched, verbs=_GET_SET),
+    At("subscription-auth-mode", "subscriptionAuthMode", "-m|--subscription-auth-mode String", value("subscription_auth_mode"), verbs=_GET_SET),
+    At("entry-filters", "entryFilters", "--entry-filters-name|-efn String", fields(entryFilterNames="entry_filters_name")),
+    At("dispatcher-pause-on-ack-state-persistent", "dispatcherPauseOnAckStatePersistent"),
+    At("offload-policies", "offloadPolicies", _OFFLOAD, _offload, verbs=_GET_SET),
+    At("offload-threshold", "offloadThreshold", "--size|-s Bytes [--time|-t Seconds]", value("size"), "PUT", verbs=_GET_SET),
+    At("offload-deletion-lag", "offloadDeletionLagMs", "--lag|-l Seconds", lambda o: o.lag * 1000, "PUT", verbs=_GET_SET),
+    At("anti-affinity-group", "antiAffinity", "--group|-g String", value("group"), verbs=_GET_SET),
+    At("bookie-affinity-group", "persistence/bookieAffinity", "--primary-group|-pg String [--secondary-group|-sg String]",
+       fields(bookkeeperAffinityGroupPrimary="primary_group", bookkeeperAffinityGroupSecondary="secondary_group"), verbs=_GET_SET),
+    At("clusters", "replication", "--clusters|-c List", value("clusters"), verbs=_GET_SET),
+    At("allowed-clusters", "allowedClusters", "--clusters|-c List", value("clusters"), verbs=_GET_SET),
+    At("properties", "properties", "--properties|-p Map", lambda o: dict(o.properties), "PUT", verbs=_GET_SET),
+)  # fmt: skip
+
+OF_TOPICS: Final = (
+    At("retention", "retention", "--time|-t Seconds --size|-s Bytes", _retention),
+    At("message-ttl", "messageTTL", "-t|--ttl Seconds", by_query="messageTTL"),
+    At("backlog-quota", "backlogQuota", _QUOTA, _quota, get_path="backlogQuotaMap", query=_QUOTA_QUERY),
+    At("compaction-threshold", "compactionThreshold", "--threshold|-t Bytes", value("threshold")),
+    At("delayed-delivery", "delayedDelivery", _DELAYED, _delayed),
+    At("persistence", "persistence", _PERSISTENCE, _PERSISTENCE_BODY),
+    At("deduplication", "deduplicationEnabled", _SWITCH, switched),
+    At("deduplication-snapshot-interval", "deduplicationSnapshotInterval", "-i|--interval int", value("interval")),
+    At("publish-rate", "publishRate", _PUBLISH, _PUBLISH_BODY),
+    At("dispatch-rate", "dispatchRate", _DISPATCH, _DISPATCH_BODY),
+    At("subscription-dispatch-rate", "subscriptionDispatchRate", _DISPATCH, _DISPATCH_BODY),
+    At("replicator-dispatch-rate", "replicatorDispatchRate", _DISPATCH, _DISPATCH_BODY),
+    At("subscribe-rate", "subscribeRate", _SUBSCRIBE, _SUBSCRIBE_BODY),
+    At("max-producers", "maxProducers", "--max-producers|-p int", value("max_producers"), also=("maxProducers",)),
+    At("max-consumers", "maxConsumers", "--max-consumers|-c int", value("max_consumers")),
+    At("max-consumers-per-subscription", "maxConsumersPerSubscription", "--max-consumers-per-subscription|-c int", value("max_consumers_per_subscription")),
+    At("max-subscriptions-per-topic", "maxSubscriptionsPerTopic", "--max-subscriptions-per-topic|-s|-m int", value("max_subscriptions_per_topic"), also=("max-subscriptions",)),
+    At("max-unacked-messages-per-consumer", "maxUnackedMessagesOnConsumer", _MAX_NUM, value("maxNum"), also=("max-unacked-messages-on-consumer",)),
+    At("max-unacked-messages-per-subscription", "maxUnackedMessagesOnSubscription", _MAX_NUM, value("maxNum"), also=("max-unacked-messages-on-subscription",)),
+    At("max-message-size", "maxMessageSize", "--max-message-size|-m int", value("max_message_size")),
+    At("auto-subscription-creation", "autoSubscriptionCreation", "[--enable|-e]", fields(allowAutoSubscriptionCreation="enable")),
+    At("inactive-topic-policies", "inactiveTopicPolicies", _INACTIVE, _inactive),
+    At("subscription-types-enabled", "subscriptionTypesEnabled", "--types|-t List", value("types")),
+    At("schema-compatibility-strategy", "schemaCompatibilityStrategy", "--strategy|-s String", value("strategy"), "PUT"),
+    At("entry-filters-per-topic", "entryFilters", "--entry-filters-name|-efn String", fields(entryFilterNames="entry_filters_name")),
+    At("dispatcher-pause-on-ack-state-persistent", "dispatcherPauseOnAckStatePersistent"),
+    At("offload-policies", "offloadPolicies", _OFFLOAD, _offload),
+    At("replication-clusters", "replication", "--clusters|-c List", value("clusters")),
+)  # fmt: skip
+
+
+def of_namespace() -> Iterator[Command]:
+    for at in OF_NAMESPACES:
+        yield from _commands(at, (at.name,), "<namespaceName>", "namespaces/{namespace}", "", {})
+
+
+def of_topic(group: str) -> Iterator[Command]:
+    """For `topics`, which has some under older names too, and `topicPolicies`."""
+    options = " [-ap|--applied]" + (" [--global|-g]" if group == "topicPolicies" else "")
+    query = {"isGlobal": "global"} if group == "topicPolicies" else {}
+    for at in OF_TOPICS:
+        names = (at.name, *at.also) if group == "topics" else (at.name,)
+        yield from _commands(at, names, "<topicName>", "{topic}", options, query)
+
+
+def _commands(
+    at: At, names: tuple[str, ...], place: str, base: str, options: str, query: dict[str, str]
+) -> Iterator[Command]:
+    path = f"{base}/{at.path}"
+    for name in names:
+        if "get" in at.verbs:
+            shown = f"{base}/{at.get_path or at.path}"
+            applied = {"applied": "applied"} if options else {}
+            yield Command(
+                f"get-{name}", f"{place}{options}", f"GET {shown}", query={**applied, **query}
+            )
+        unread = options.replace(" [-ap|--applied]", "")
+        if "set" in at.verbs:
+            yield Command(
+                f"set-{name}",
+                f"{place} {at.options}{unread}",
+                f"{at.verb} {path}",
+                at.body,
+                {**at.query, **query, **({at.by_query: "ttl"} if at.by_query else {})},
+            )
+        if "remove" in at.verbs:
+            kind = " [-t|--type String]" if at.query else ""
+            yield Command(
+                f"remove-{name}",
+                f"{place}{kind}{unread}",
+                f"DELETE {path}",
+                query={**at.query, **query},
+            )
