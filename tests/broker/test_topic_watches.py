@@ -15,6 +15,7 @@ from pybroker.broker.topic_lists.lists import TopicLists
 from pybroker.broker.topic_lists.pattern import TopicPattern
 from pybroker.broker.topic_lists.watches import TOGETHER_S, Change, TopicWatches
 from pybroker.config import BrokerConfig
+from pybroker.errors import TooManyRequests
 from pybroker.names import TopicName
 
 NAMESPACE = "public/default"
@@ -138,5 +139,29 @@ def test_an_absent_namespace_is_not_found() -> None:
         with pytest.raises(NotFound):
             await world.watches.begin("public/absent", TopicPattern(".*"), world.told)
         assert not world.watches._feeds
+
+    run(scenario)
+
+
+def test_so_many_patterns_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pybroker.broker.topic_lists.watches.MAX_PATTERNS", 2)
+
+    async def scenario(world: World) -> None:
+        await world.watch("a")
+        await world.watch("b")
+        with pytest.raises(TooManyRequests):
+            await world.watch("c")
+
+    run(scenario)
+
+
+def test_patterns_select_so_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pybroker.broker.topic_lists.watches.MAX_NAMES", 2)
+
+    async def scenario(world: World) -> None:
+        await world.create("a", "b")
+        await world.watch(".*")
+        with pytest.raises(TooManyRequests):
+            await world.watch("c")
 
     run(scenario)

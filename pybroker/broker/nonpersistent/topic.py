@@ -35,29 +35,39 @@ from pybroker.errors import (
 from pybroker.names import TopicName, check_subscription_name
 from pybroker.runtime import Clock, Tasks
 
-_OFFER_BYTES: Final = 4096  # what offering a run to one subscription costs beside its bytes
+# What offering a run to one subscription costs beside its bytes, and each entry of it.
+_OFFER_BYTES: Final = 4096
+_ENTRY_BYTES: Final = 256
 _LEDGER: Final = 0
 _ENTRIES: Final = 1 << 34  # then they are numbered from 0 again
 
 
 class _Offer:
-    """A run on its way to the subscriptions that were there when it came."""
+    """A run on its way to the subscriptions that were there when it came, which many runs share."""
 
-    __slots__ = ("delivery", "done", "waiting")
+    __slots__ = ("audience", "delivery", "done", "next")
 
     def __init__(
         self,
         delivery: Delivery,
-        waiting: list[NonPersistentSubscription],
+        audience: tuple[NonPersistentSubscription, ...],
         done: Callable[[], None],
     ) -> None:
         self.delivery = delivery
-        self.waiting = waiting
+        self.audience = audience
+        self.next = 0  # index of who comes next
         self.done = done
+
+    @property
+    def cost_bytes(self) -> int:
+        """Of offering it to one of them; Key_Shared looks at each entry."""
+        entries = self.delivery.entries
+        return sum(map(len, entries)) + _ENTRY_BYTES * len(entries) + _OFFER_BYTES
 
 
 class NonPersistentTopic:
     __slots__ = (
+        "_audience",
         "_closed",
         "_next_entry",
         "_offers",
@@ -103,6 +113,7 @@ class NonPersistentTopic:
         self._closed: str | None = None
         self._next_entry = 0
         self._offers: deque[_Offer] = deque()
+        self._audience: tuple[NonPersistentSubscription, ...] | None = None
 
     # -- publish
 
@@ -127,7 +138,7 @@ class NonPersistentTopic:
         self._offers.append(
             _Offer(
                 delivery,
-                list(self.subscriptions.values()),
+                self._everybody(),
                 lambda: published(Position(_LEDGER, first), None),
             )
         )
@@ -143,18 +154,26 @@ class NonPersistentTopic:
             )
         return None if self._closed is None else self._unloading()
 
+    def _everybody(self) -> tuple[NonPersistentSubscription, ...]:
+        """The subscriptions; the same tuple until one comes or goes."""
+        if self._audience is None:
+            self._audience = tuple(self.subscriptions.values())
+        return self._audience
+
     def _offer_some(self) -> None:
         """As much as a turn of the loop may do."""
         bytes_left = ROUND_BYTES
         while self._offers:
             offer = self._offers[0]
-            size_bytes = sum(map(len, offer.delivery.entries)) + _OFFER_BYTES
-            while offer.waiting:
+            cost_bytes = offer.cost_bytes
+            while offer.next < len(offer.audience):
                 if bytes_left <= 0:
                     asyncio.get_running_loop().call_soon(self._offer_some)
                     return
-                offer.waiting.pop().offer(offer.delivery)
-                bytes_left -= size_bytes
+                subscription = offer.audience[offer.next]
+                offer.next += 1
+                subscription.offer(offer.delivery)
+                bytes_left -= cost_bytes
             self._offers.popleft()
             offer.done()
 
@@ -204,6 +223,7 @@ class NonPersistentTopic:
     ) -> NonPersistentSubscription:
         subscription = NonPersistentSubscription(self, name, durable, properties)
         self.subscriptions[name] = subscription
+        self._audience = None
         return subscription
 
     def _existing(self, name: str, durable: bool) -> NonPersistentSubscription | None:
@@ -217,11 +237,13 @@ class NonPersistentTopic:
     def end_of_reader(self, subscription: NonPersistentSubscription) -> None:
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
+            self._audience = None
             self.deserted()
 
     async def delete_subscription(self, name: str) -> None:
         """Disconnects its consumers. Raises SubscriptionNotFound."""
         subscription = self.subscriptions.pop(name, None)
+        self._audience = None
         if subscription is None:
             raise SubscriptionNotFound(f"Subscription {name} of {self.name} does not exist")
         subscription.close("the subscription was deleted")
@@ -270,7 +292,7 @@ class NonPersistentTopic:
         for subscription in self.subscriptions.values():
             subscription.close(reason)
         for offer in self._offers:
-            offer.waiting.clear()
+            offer.next = len(offer.audience)
         self._offer_some()
         await self.tasks.close()
 

@@ -18,7 +18,7 @@ from typing import Final
 MAX_POSITIONS: Final = 200
 _MAX_PATTERN: Final = 1000  # characters, whatever is configured
 _MAX_REPEAT: Final = 1000
-_CACHED: Final = 10_000  # steps; then they are found anew
+_CACHED: Final = 2000  # steps; then they are found anew
 _SCHEME: Final = "://"
 _SPECIAL: Final = "()[]{}|*+?.\\^$"
 
@@ -336,6 +336,11 @@ class TopicPattern:
                 break
         self.steps += len(name) + 1
         return bool(hit & self._whole.last) if name else self._whole.nullable
+
+    def rest(self) -> None:
+        """Nothing is to be matched for a while."""
+        self._moves.clear()
+        self._having.clear()
 
     def _move(self, to_come: int, character: str) -> tuple[int, int]:
         """The positions that this character hits, and those that may come behind it."""

@@ -16,12 +16,17 @@ from typing import Final
 from pybroker.broker.tenants import NotFound
 from pybroker.broker.topic_lists.lists import TopicList, TopicLists
 from pybroker.broker.topic_lists.pattern import TopicPattern
+from pybroker.errors import TooManyRequests
 from pybroker.names import TopicName
 from pybroker.runtime import Pace, Tasks
 
 TOGETHER_S: Final = 0.05  # changes within this time are told of together
 _STEPS_A_TURN: Final = 10_000
 _STEPS_A_NAME: Final = 10
+_PARTITION: Final = "-partition-"
+# Of all namespaces together: different patterns, and names that they select.
+MAX_PATTERNS: Final = 10_000
+MAX_NAMES: Final = 10_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +67,7 @@ async def selected(names: Iterable[str], pattern: TopicPattern, pace: Pace) -> l
         if _matches(pattern, name):
             found.append(name)
         await pace.step(_STEPS_A_NAME + pattern.steps - before)
+    pattern.rest()
     return found
 
 
@@ -69,6 +75,8 @@ def _matches(pattern: TopicPattern, name: str) -> bool:
     local = name.partition("://")[2]
     if pattern.matches(local):
         return True
+    if _PARTITION not in local:
+        return False
     whole = str(TopicName.parse(name).partitioned_name).partition("://")[2]
     return whole != local and pattern.matches(whole)
 
@@ -92,8 +100,9 @@ class TopicWatches:
     async def begin(self, namespace: str, pattern: TopicPattern, told: Told) -> TopicList:
         """What is selected now; `told` hears of each change from here on, until `end`.
 
-        Raises NotFound.
+        Raises NotFound, TooManyRequests.
         """
+        self._check_room()
         there = (await self._lists.get(namespace)).persistent
         feed = self._feed(namespace, there)
         feed.starting += 1
@@ -104,6 +113,15 @@ class TopicWatches:
         finally:
             feed.starting -= 1
             self._forget_unused(namespace, feed)
+
+    def _check_room(self) -> None:
+        selections = [s for feed in self._feeds.values() for s in feed.selections.values()]
+        names = sum(len(selection.topics.names) for selection in selections)
+        if len(selections) >= MAX_PATTERNS or names >= MAX_NAMES:
+            raise TooManyRequests(
+                f"{len(selections)} patterns are watched already, which select {names} topics: "
+                "end some watches"
+            )
 
     def _feed(self, namespace: str, there: TopicList) -> _Feed:
         feed = self._feeds.get(namespace)

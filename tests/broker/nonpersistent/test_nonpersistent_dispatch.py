@@ -176,3 +176,19 @@ def test_closing_ends_what_is_under_way() -> None:
         assert world.published == [0]
 
     run(scenario)
+
+
+def test_runs_that_wait_share_whom_they_are_for() -> None:
+    async def scenario(world: World) -> None:
+        for number in range(600):
+            await world.consumer("a", subscription=f"s{number}")
+        for _ in range(50):
+            world.publish(1)
+        assert len({id(offer.audience) for offer in world.topic._offers}) == 1
+        late = await world.consumer("a", subscription="late")
+        world.publish(1)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert late.entry_ids == [50]
+
+    run(scenario)
