@@ -95,6 +95,22 @@ def test_columns_are_written_as_avro_with_their_schema(spark, broker, topic):
     }
 
 
+EVERYTHING = """
+    select 1L id, cast(-12.34 as decimal(12,2)) money, date '1969-12-31' day,
+      timestamp '2024-02-29 12:00:00.123456 UTC' at, named_struct('a', 1, 'b', 'x') nested,
+      array(1L, null, 3L) list, map('k', 1.5D, 'n', null) scores, x'00ff' raw, true flag
+    union all select 2L, null, null, null, null, array(), map(), null, null
+"""
+
+
+def test_rows_of_every_kind_come_back_as_they_were(spark, broker, topic):
+    rows = spark.sql(EVERYTHING)
+    save(rows, broker, topic)
+    found = spark.read.format("pulsar").option("service.url", broker.service_url)
+    back = found.option("topic", topic).load().select(rows.columns)
+    assert sorted(back.collect(), key=str) == sorted(rows.collect(), key=str)
+
+
 def test_columns_that_do_not_go_with_the_topics_schema_are_refused(spark, broker, topic):
     save(spark.sql("select 7L id"), broker, topic)
     with pytest.raises(PySparkException, match="do not go with the schema"):
