@@ -55,7 +55,9 @@ class Belongings:
         """What a topic has only one of, whether or not it has partitions."""
         if topic.partition < 0:
             await self._remove_keys(known_versions.schema_keys(self._metadata, topic))
-            await self._remove_keys([topic_key(topic), tenants.partitions_key(topic)])
+            if self._metadata.get(topic_key(topic)) is not None:  # most have none
+                await self._remove_keys([topic_key(topic)])
+            await self._remove_keys([tenants.partitions_key(topic)])
 
     async def remove_strays(self) -> None:
         """Snapshots of topics and pending-ack logs of subscriptions that are not there: of readers,

@@ -7,7 +7,7 @@ round, but paid for like everything else.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.dispatch.choosing import Dispatcher
@@ -20,6 +20,8 @@ from pybroker.broker.policies.table import (
     SUBSCRIPTION_POLICIES,
 )
 from pybroker.broker.policies.throttle import Throttle, throttle
+
+_LONGEST_WAIT_S: Final = 10.0
 
 
 class DispatchPace:
@@ -54,7 +56,9 @@ class DispatchPace:
         return again
 
     def _wait(self, wait_s: float) -> None:
+        """A timer keeps its subscription in memory, so none is long."""
         if self._timer is None:
+            wait_s = min(wait_s, _LONGEST_WAIT_S)
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._go_on)
 
     def _go_on(self) -> None:

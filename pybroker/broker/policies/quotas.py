@@ -65,13 +65,13 @@ class TopicQuota:
         return str(quota["policy"]) if over and self._topic.subscriptions else None
 
     async def _oldest_s(self) -> float:
-        now_ms, oldest_s = self._clock.now_ms(), 0.0
-        for subscription in list(self._topic.subscriptions.values()):
-            if subscription.durable:
-                published_ms = await oldest_waiting_ms(subscription)
-                if published_ms is not None:
-                    oldest_s = max(oldest_s, (now_ms - published_ms) / 1000)
-        return oldest_s
+        """Of what waits for the slowest subscription."""
+        durable = [each for each in self._topic.subscriptions.values() if each.durable]
+        if not durable:
+            return 0.0
+        slowest = min(durable, key=lambda each: each.cursor.mark_delete_position)
+        now_ms, published_ms = self._clock.now_ms(), await oldest_waiting_ms(slowest)
+        return 0.0 if published_ms is None else (now_ms - published_ms) / 1000
 
     async def _evict(self, kind: str) -> None:
         topic, now_ms = self._topic, self._clock.now_ms()

@@ -4,13 +4,15 @@ import asyncio
 from typing import Any
 
 import pytest
-from topics_world import ORDERS, World, run
+from topics_world import ORDERS, Owner, World, run
 from virtual_loop import LoopClock
 
 from managed_ledger.position import EARLIEST, Position
+from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.policies.table import (
     BACKLOG_QUOTAS,
     MESSAGE_TTL,
+    SUBSCRIPTION_DISPATCH_RATE,
     SUBSCRIPTION_EXPIRY,
 )
 from pybroker.broker.producers import Producer, ProducerState
@@ -281,3 +283,28 @@ def test_a_subscription_has_all_its_time_from_when_it_is_seen_unused() -> None:
         assert not topic.subscriptions
 
     run(scenario, broker_delete_inactive_topics_enabled=False)
+
+
+def test_a_long_pause_of_a_dispatch_rate_keeps_nothing_in_memory_for_long() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        subscription = await subscribed(topic)
+        rate = {"dispatchThrottlingRateInMsg": 1, "ratePeriodInSecond": 10**9}
+        await set_for_all(world, SUBSCRIPTION_DISPATCH_RATE, rate)
+        await publish(topic, 10, 10, 10)
+        consumer = Consumer(1, "c", Sink())
+        await subscription.add_consumer(consumer, SubscriptionType.EXCLUSIVE)
+        subscription.flow(consumer, 10)
+        await asyncio.sleep(1)
+        assert consumer.messages_out == 1
+        loop = asyncio.get_running_loop()
+        scheduled: list[Any] = loop._scheduled  # type: ignore[attr-defined]
+        pauses = [h for h in scheduled if "DispatchPace" in repr(h) and not h.cancelled()]
+        assert [handle.when() - loop.time() <= 10 for handle in pauses] == [True]
+
+    run(scenario)
+
+
+class Sink(Owner):
+    def deliver(self, *_: Any) -> None:
+        pass
