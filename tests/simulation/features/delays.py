@@ -81,6 +81,10 @@ class Delays(Feature):
             delayed_strict=rng.random() < 0.5,
         )
 
+    def heal(self) -> None:
+        """A clock that was set back would have everybody wait as long as that."""
+        self.broker.clock.offset_ms = max(0, self.broker.clock.offset_ms)
+
     def begin(self) -> None:
         times: dict[str, int] = {}
         common = self.world, self.history
