@@ -20,7 +20,9 @@ from pybroker.security.tls_contexts import TlsContexts
 
 MAX_HANDSHAKES: Final = 200
 MAX_HANDSHAKES_OF_ADDRESS: Final = 50
-_RECEIVE_BYTES: Final = 256 * 1024
+# What OpenSSL was given once it keeps room for, as long as the connection lives.
+_RECEIVE_BYTES: Final = 128 * 1024
+_ENCRYPT_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 64 * 1024
 
 log = logging.getLogger("pybroker.tls")
@@ -223,11 +225,22 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         if self._closing or not data:
             return
         try:
-            self._tls.write(data)
+            encrypted = self._encrypted(data)
         except ssl.SSLError as error:
             self._fail(f"cannot be written to: {error.reason or error}")
             return
-        self._flush()
+        assert self._socket is not None
+        self._socket.write(encrypted)
+
+    def _encrypted(self, data: bytes | bytearray | memoryview) -> bytes:
+        if len(data) <= _ENCRYPT_BYTES:
+            self._tls.write(data)
+            return self._outgoing.read()
+        view, pieces = memoryview(data), []
+        for start in range(0, len(view), _ENCRYPT_BYTES):
+            self._tls.write(view[start : start + _ENCRYPT_BYTES])
+            pieces.append(self._outgoing.read())
+        return b"".join(pieces)
 
     def writelines(self, list_of_data: Any) -> None:
         self.write(b"".join(list_of_data))

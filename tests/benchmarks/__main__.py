@@ -21,6 +21,7 @@ import official
 import scaling
 import startup
 import throughput
+import tls
 import transactions
 import trickles
 from calibration import fdatasync_ms, quantile
@@ -51,6 +52,7 @@ ROWS: Mapping[str, Row] = {
     "txn-small": transactions.small_transactions,
     "txn-publish": transactions.transactional_publish,
     "scaling": scaling.scaling,
+    "tls": tls.tls,
 }
 CALIBRATION_SYNCS = 50
 

@@ -5,6 +5,7 @@ client is what one measures. Here frames are built beforehand and answers are ne
 """
 
 import socket
+import ssl
 import struct
 
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -27,9 +28,11 @@ class Refused(Exception):
 class RawConnection:
     """A socket after CONNECT; blocking until `flood.drive` takes it over."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self._received = b""
         self._request_id = 0
         connect = pb.CommandConnect(client_version="bench", protocol_version=PROTOCOL_VERSION)

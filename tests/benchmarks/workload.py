@@ -2,7 +2,8 @@
 
 import itertools
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +74,12 @@ def measure(broker: MeasuredBroker, pumps: Sequence[Pump]) -> Spent:
     cpu_before = broker.cpu_s()
     seconds = drive(pumps)
     return Spent(seconds, broker.cpu_s() - cpu_before)
+
+
+def measured(broker: MeasuredBroker, work: Callable[[], None]) -> Spent:
+    cpu_before, started = broker.cpu_s(), time.perf_counter()
+    work()
+    return Spent(time.perf_counter() - started, broker.cpu_s() - cpu_before)
 
 
 def publisher(
