@@ -85,6 +85,7 @@ _MERGED_BY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "lastMarkDeleteAdvancedTimestamp": max,
     "earliestMsgPublishTimeInBacklog": lambda left, right: _earlier(left, right),
     "earliestMsgPublishTimeInBacklogs": lambda left, right: _earlier(left, right),
+    "oldestBacklogMessageAgeSeconds": max,
     "backlogQuotaLimitSize": max,
     "backlogQuotaLimitTime": max,
     "topicEpoch": lambda left, _: left,
@@ -122,7 +123,8 @@ async def topic_stats(
         **_limits(topic),
         "storageSize": topic.ledger.total_size_bytes,
         "backlogSize": max((s["backlogSize"] for s in subscriptions.values()), default=0),
-        "earliestMsgPublishTimeInBacklogs": reduce(_earlier, times, 0),
+        "earliestMsgPublishTimeInBacklogs": (earliest := reduce(_earlier, times, 0)),
+        "oldestBacklogMessageAgeSeconds": max(0, now_ms - earliest) // 1000 if earliest > 0 else -1,
         "compaction": _compaction(topic),
         "msgChunkPublished": topic.chunked,
         "committedTxnCount": topic.committed,
@@ -199,7 +201,7 @@ def _limits(topic: Topic) -> Stats:
 def _key_shared(subscription: Subscription, consumers: list[Stats]) -> Stats:
     dispatcher = subscription.key_shared
     if dispatcher is None:
-        return {"allowOutOfOrderDelivery": False}
+        return {"allowOutOfOrderDelivery": False, **dict.fromkeys(_DRAINING, 0)}
     policy = dispatcher.policy
     return {
         "allowOutOfOrderDelivery": policy.allow_out_of_order,

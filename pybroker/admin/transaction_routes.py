@@ -239,6 +239,7 @@ def _coordinator_stats(coordinator: TransactionCoordinator) -> Stats:
     return {
         "state": "Ready",
         "lowWaterMark": stats.low_watermark,
+        "leastSigBits": stats.highest_id,
         "ongoingTxnSize": stats.active,
         "createdCount": stats.opened,
         "committedCount": stats.committed,

@@ -50,6 +50,7 @@ class CoordinatorStats:
     coordinator_id: int
     active: int
     low_watermark: int
+    highest_id: int  # -1 before the first
     opened: int
     committed: int
     aborted: int
@@ -457,6 +458,7 @@ class TransactionCoordinator:
             self.coordinator_id,
             self._store.live_count,
             self._store.low_watermark,
+            self._store.highest_id,
             self._opened,
             self._ended[TxnAction.COMMIT],
             self._ended[TxnAction.ABORT],

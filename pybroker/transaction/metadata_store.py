@@ -115,6 +115,11 @@ class TransactionMetadataStore:
         return transaction.status if transaction is not None else self.outcomes.get(local_id)
 
     @property
+    def highest_id(self) -> int:
+        """Of those that were given out; -1 before the first."""
+        return self._highest_id
+
+    @property
     def low_watermark(self) -> int:
         """Smallest live id - 1: all up to here have ended. -1 before the first has.
 

@@ -119,6 +119,8 @@ def test_stats_leave_out_what_is_not_wanted(
             more = admin.get(path, params={"getEarliestTimeInBacklog": "true"}).json()
             assert more["subscriptions"]["audit"]["earliestMsgPublishTimeInBacklog"] == 1234
             assert more["earliestMsgPublishTimeInBacklogs"] == 1234
+            assert less["oldestBacklogMessageAgeSeconds"] == -1
+            assert more["oldestBacklogMessageAgeSeconds"] > 1_000_000_000
 
 
 def test_times_and_limits_of_partitions_are_not_added_up(
@@ -319,6 +321,15 @@ def test_unknown_transactions_and_coordinators_are_not_found(admin: httpx.Client
     assert admin.get(f"{T}/transactionMetadata/0/99999999").status_code == 404
     assert admin.post(f"{T}/abortTransaction/0/99999999").status_code == 404
     assert admin.get(f"{T}/transactionMetadata/999/0").status_code == 503
+
+
+def test_a_coordinator_tells_the_last_id_that_it_gave_out(
+    admin: httpx.Client, client: Client
+) -> None:
+    with client.new_transaction() as transaction:
+        coordinator, local_id = transaction.txn_id
+    stats = admin.get(f"{T}/coordinatorStats", params={"coordinatorId": coordinator}).json()
+    assert stats["leastSigBits"] == local_id
 
 
 def test_coordinators_can_only_become_more(admin: httpx.Client) -> None:

@@ -56,8 +56,9 @@ ADDED: Final = {
     *("batchIndex", "batchSize", "ledgerId", "entryId"),
     # not counted
     *("messageAckRate", "chunkedMessageRate", "msgInReplay", "totalAbortedTransactions"),
-    *("oldestBacklogMessageAgeSeconds", "nonContiguousDeletedMessagesRangesSerializedSize"),
-    *("drainingHashesCount", "drainingHashesClearedTotal", "drainingHashesUnackedMessages"),
+    *("nonContiguousDeletedMessagesRangesSerializedSize", "drainingHashesClearedTotal"),
+    # of topics that keep nothing
+    *("drainingHashesCount", "drainingHashesUnackedMessages", "oldestBacklogMessageAgeSeconds"),
     # recovery ends before anybody is served; snapshots are records of the metadata
     *("recoverStartTime", "recoverEndTime", "lastSnapshotTimestamps"),
     # topics that keep nothing have no ledger
