@@ -8,77 +8,13 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
+from admin_words import FLEETING, NAMESPACE, TENANT, TOPIC, WIDE, words_of
 
 import pybroker.testing
 from pybroker.client import Client
-from pybroker.commands.admin import grammar
 from pybroker.commands.admin.main import GROUPS, main
 from pybroker.testing import RunningBroker
 
-CLUSTER, TENANT, NAMESPACE = "standalone", "acme", "acme/shop"
-TOPIC, WIDE = f"persistent://{NAMESPACE}/orders", f"persistent://{NAMESPACE}/wide"
-PLACES: Final = {
-    "topicName": TOPIC,
-    "topic": TOPIC,
-    "namespaceName": NAMESPACE,
-    "namespace": NAMESPACE,
-    "tenant": TENANT,
-    "cluster": CLUSTER,
-    "clusterName": CLUSTER,
-    "policyName": "own",
-    "resourceGroupName": "batch",
-    "allocatorName": "default",
-}
-OPTIONS: Final = {
-    "--bundle": "0x00000000_0xffffffff",
-    "--domain-name": "left",
-    "--broker-list": "b1,b2",
-    "--auto-failover-policy-params": "min_limit=1",
-    "--actions": "produce,consume",
-    "--types": "Shared,Failover",
-    "--clusters": CLUSTER,
-    "--cluster": CLUSTER,
-    "--replicas": "16",
-    "--partitions": "3",
-    "--count": "1",
-    "--size": "100M",
-    "--time": "100m",
-    "--coordinator-id": "0",
-    "--most-sig-bits": "0",
-    "--role": "clerk",
-    "--entryId": "0",
-    "--peer-clusters": "",
-    "--resource-group-name": "batch",
-    "--namespace": NAMESPACE,
-    "--subscription": "audit",
-    "--sub": "audit",
-    "--sub-name": "audit",
-    "--subscription-name": "audit",
-    "--topic": TOPIC,
-    "--messageId": "earliest",
-    "--datetime": "2026-01-01T00:00:00+00:00",
-    "--policy": "consumer_backlog_eviction",
-    "--strategy": "BACKWARD",
-    "--delete-mode": "delete_when_no_subscriptions",
-    "--subscription-auth-mode": "Prefix",
-    "--properties": "a=b",
-    "--property": "a=b",
-    "--initialPosition": "earliest",
-    "--topics": TOPIC,
-}
-# What has to be said though each option alone may be left out, and other places.
-SAID: Final = {
-    ("topics", "reset-cursor"): ["--time", "1h"],
-    ("persistent", "reset-cursor"): ["--time", "1h"],
-    ("topics", "expire-messages"): ["-t", "1h"],
-    ("persistent", "expire-messages"): ["-t", "1h"],
-    ("topics", "update-subscription-properties"): ["--property", "a=b"],
-    ("namespaces", "clear-backlog"): ["--force"],
-    ("namespaces", "set-schema-compatibility-strategy"): ["--compatibility", "BACKWARD"],
-    ("namespaces", "set-schema-autoupdate-strategy"): ["--compatibility", "Full"],
-    ("namespaces", "get-subscription-permission"): [],
-    ("schemas", "upload"): [],
-}
 pytestmark = pytest.mark.slow
 
 # Where it is not there already.
@@ -89,6 +25,7 @@ PREPARED: Final = (
     f"topics delete-partitioned-topic {WIDE} -f",
     f"topics create {TOPIC}",
     f"topics create-partitioned-topic {WIDE} -p 2",
+    f"topics create {FLEETING}",
     "resourcegroups create batch",
     "clusters create-failure-domain standalone --domain-name left",
     "ns-isolation-policy set standalone own --namespaces a --primary b "
@@ -96,7 +33,6 @@ PREPARED: Final = (
     f"topics create-subscription {TOPIC} -s audit",
     f"topics create-subscription {WIDE} -s audit",
 )
-ON_WIDE: Final = re.compile(r"partitioned|missed-partitions")
 # Refused, and with what: nothing is configured while it runs, nothing split, migrated or offloaded;
 # what is in use does not go.
 REFUSED: Final = {
@@ -129,34 +65,6 @@ REFUSED: Final = {
     ("transactions", "transaction-in-pending-ack-stats"): "Transaction",
     ("transactions", "pending-ack-internal-stats"): "never saw",
 }
-
-
-def value_of(name: str, kind: str | None) -> list[str]:
-    if kind is None:
-        return []
-    value = OPTIONS.get(name, "100")
-    return ["100" if kind == "int" and not value.isdigit() else value]
-
-
-def words_of(group: str, command: str, arguments: str) -> list[str]:
-    """The command's, with everything said that must be."""
-    words = [group, command]
-    for part in grammar._PART.finditer(arguments):
-        optional, place, names = (
-            part[1] is not None,
-            part["place"],
-            (part["names"] or "").split("|"),
-        )
-        if place is not None:
-            words.append(
-                WIDE if place == "topicName" and ON_WIDE.search(command) else PLACES[place]
-            )
-        elif "--disable" in names or "--disable-delete-while-inactive" in names:
-            words.append(max(names, key=len))
-        elif not optional:
-            name = max(names, key=len)
-            words += [name, *value_of(name, part["type"])]
-    return words + SAID.get((group, command), [])
 
 
 # What such a command is about has to be made again; those come last.
@@ -221,9 +129,7 @@ def test_a_command_does_what_it_says_or_says_why_not(
         "--url": address,
         "--broker": address,
     }
-    words = words_of(group, command, arguments)
-    for name in known.keys() & set(words):
-        words[words.index(name) + 1] = known[name]
+    words = words_of(group, command, arguments, known)
     code, out, err = world.run(words)
     if reason := REFUSED.get((group, command)):
         assert (code, reason in err) == (1, True), (words, out, err)

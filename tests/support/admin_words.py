@@ -73,7 +73,8 @@ OPTIONS: Final = {
 SAID: Final = {
     ("topics", "reset-cursor"): ["--time", "1h"],
     ("persistent", "reset-cursor"): ["--time", "1h"],
-    ("topics", "expire-messages"): ["-t", "1h"],
+    ("topics", "expire-messages"): ["--expireTime", "1h"],
+    ("persistent", "expire-messages"): ["--expireTime", "1h"],
     ("topics", "update-subscription-properties"): ["--property", "a=b"],
     ("topics", "update-properties"): ["--property", "a=b"],
     ("topics", "remove-properties"): ["--key", "a"],
@@ -117,7 +118,8 @@ def words_of(
             words.append("--disable" if "encryption" in command else name)
         elif place is None and not optional:
             words += [name] if part["type"] is None else [name, options.get(name, "7")]
-    return words + SAID.get((group, command), [])
+    said = SAID.get((group, command), [])
+    return words if set(said[:1]) & set(words) else words + said
 
 
 def _topic(group: str, command: str) -> str:
