@@ -200,9 +200,11 @@ async def _tell(
     went = await selected(went, selection.pattern, pace)
     if not (came or went):
         return
-    left = {*selection.topics.names, *came}.difference(went)
-    selection.topics = TopicList(sorted(left))
+    gone = set(went)
+    left = [name for name in selection.topics.names if name not in gone]
+    selection.topics = TopicList(sorted(dict.fromkeys([*left, *came])))  # nearly sorted already
     change = Change(came, went, selection.topics.hash)
     for told in list(selection.told):
         told(change)
         await pace.step((len(came) + len(went)) * _STEPS_A_NAME)
+    await pace.step(len(left))
