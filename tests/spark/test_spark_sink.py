@@ -118,6 +118,21 @@ def test_columns_that_do_not_go_with_the_topics_schema_are_refused(spark, broker
     assert len(list(read_all(broker.service_url, [topic]))) == 1
 
 
+def test_each_row_goes_to_the_topic_that_it_names(spark, broker, topic):
+    named = numbers(spark, 100).withColumn("__topic", F.lit(topic))
+    writer = named.write.format("pulsar").mode("append").option("service.url", broker.service_url)
+    with pytest.raises(PySparkException, match="controlTopic is needed"):
+        writer.save()
+    writer.option("controlTopic", f"{topic}-control").save()
+    assert read(broker, topic) == list(range(100))
+
+
+def test_compressed_entries_are_read_as_they_were(spark, broker, topic):
+    name = {"pulsar.producer.compressionType": "zlib"}
+    save(numbers(spark), broker, topic, maxDriverBytesPerTask=BY_TASKS, **name)
+    assert read(broker, topic) == list(range(ROWS))
+
+
 def test_overwriting_is_refused(spark, broker, topic):
     writer = numbers(spark).write.format("pulsar").mode("overwrite")
     with pytest.raises(PySparkException, match="adds messages to topics"):

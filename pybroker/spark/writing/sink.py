@@ -37,6 +37,7 @@ from pybroker.spark.writing.rows import Rows, rows_of
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
+_COMPRESSIONS: Final = {each.name.lower(): each for each in CompressionType}
 
 
 class Topics(dict[str, Sequence[str]]):
@@ -73,7 +74,7 @@ class Plan:
         self._transaction_timeout_ms: int = options["transactionTimeoutMs"]
         self._max_driver_bytes: int = options["maxDriverBytesPerTask"]
         name = options["pulsar.producer.compressionType"]
-        self.compression_type = CompressionType[name.upper()]
+        self.compression_type = _COMPRESSIONS[name]
 
     def begin(self) -> Job:
         """A job, whose notes are of nobody yet."""
