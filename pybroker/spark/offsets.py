@@ -60,8 +60,9 @@ class Span(NamedTuple):
         to = Position.parse(span["to"])
         if "after" in span:
             return cls(Position.parse(span["after"]), to)
-        # A partition that is new began with the batch.
-        return cls(EARLIEST if before is None else Position.parse(before["to"]), to)
+        # A partition that is new began with the batch; one that is empty stays where it is.
+        after = EARLIEST if before is None else Position.parse(before["to"])
+        return cls(after, after if to.entry_id < 0 else to)
 
 
 class Stretch(NamedTuple):

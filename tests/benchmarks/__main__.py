@@ -19,6 +19,7 @@ import idle_topics
 import latency
 import official
 import scaling
+import spark_reading
 import startup
 import throughput
 import tls
@@ -53,6 +54,7 @@ ROWS: Mapping[str, Row] = {
     "txn-publish": transactions.transactional_publish,
     "scaling": scaling.scaling,
     "tls": tls.tls,
+    "spark-read": spark_reading.reading,
 }
 CALIBRATION_SYNCS = 50
 

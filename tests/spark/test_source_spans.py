@@ -213,6 +213,13 @@ def test_before_pyspark_4_2_the_first_batch_of_a_new_run_begins_at_its_start():
     assert task.work.span == Span(Position(3, 4), Position(3, 9))
 
 
+def test_a_first_batch_whose_beginning_was_not_told_is_not_read_from_elsewhere():
+    end = {"cursor": "s", "spans": {PARTITIONS[0]: {"to": "3:4"}}}
+    start = {"cursor": "s", "spans": {PARTITIONS[0]: {"after": "3:9", "to": "3:9"}}}
+    with pytest.raises(InputLost, match="start from a new checkpoint"):
+        reader_of(None).partitions(start, end)
+
+
 def test_a_topic_that_is_gone_ends_the_query_unless_data_may_be_lost(caplog):
     session = FakeSession([Position(3, 4)])
     reader = reader_of(session)

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pybroker.client import Client, InitialPosition, MessageId, Outgoing, encode_batch
 from pybroker.demo.topics import create_partitioned
 from pybroker.spark import register
+from pybroker.spark.compat import LIMITS_TRIGGERS
 
 pytestmark = pytest.mark.spark
 
@@ -155,9 +156,10 @@ def test_a_predefined_subscription_follows_what_spark_has_finished(spark, broker
             client.subscribe(name, "follower").get_mark_delete_position().entry_id()
             for name in client.get_topic_partitions(topic)
         ]
-    assert places == [7, 7]  # Spark tells of a batch when it has planned the next one.
+    # Spark tells of a batch when it has planned the next one, and before 4.2 there is one only.
+    assert places == ([7, 7] if LIMITS_TRIGGERS else [-1, -1])
     rows, _ = run(stream(spark, broker, topic, **options), tmp_path / "second")
-    assert sorted(rows) == list(range(64, 80))
+    assert sorted(rows) == list(range(64 if LIMITS_TRIGGERS else 0, 80))
 
 
 def test_partitions_and_topics_that_appear_are_read(spark, broker, tmp_path):

@@ -114,11 +114,12 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         When Spark runs the first batch again it asks for the initial offset anew, and the cursor
         may have passed over the batch since.
         """
-        if self._known is None:
-            self._known = end
+        offset = SourceOffset.from_json(end, start)
+        _require_beginning(offset)
+        if self._known is None or self._known == end:
+            self._known = offset.to_json()  # with what was not told when it was made
         if start == end:
             return []
-        offset = SourceOffset.from_json(end, start)
         return [
             SpanPartition(Work(topic, span, offset.acknowledged.get(topic, ())))
             for topic, span in offset.spans.items()
@@ -268,6 +269,17 @@ def _start(options: Chosen) -> Start:
     if start.time_ms is not None or not isinstance(start.where, str):
         raise NotAllowed("With a subscription startingOffsets may be 'earliest' or 'latest'")
     return start
+
+
+def _require_beginning(offset: SourceOffset) -> None:
+    """Raises InputLost for a first batch that PySpark before 4.2 asks for again."""
+    for topic, span in offset.spans.items():
+        if span.to < span.after:
+            raise InputLost(
+                f"Where the first batch of {topic} began is not known any more: the query stands "
+                f"at {span.after}, and the batch ended at {span.to}. PySpark 4.2 tells a source, "
+                "earlier ones do not: start from a new checkpoint"
+            )
 
 
 def _nothing_behind(position: Position) -> Span:

@@ -1,0 +1,142 @@
+"""A row of Spark: reading a topic as a frame and as a stream, beside Spark's own Parquet source.
+
+Everything runs in local[2]. The file source reads the same rows, in the JVM alone, so that figures
+of different machines can be compared. Rows for a second of CPU count the whole pipeline: the JVM,
+its Python workers and the broker. The first run of each warms the JVM and is not counted.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from figures import Figure, Target
+from measured_broker import MeasuredBroker
+from workload import Bench
+
+from pybroker.client import Client, InitialPosition, encode_batch
+from pybroker.demo.topics import create_partitioned
+
+ROWS = 1_000_000
+PARTITIONS = 4
+PER_ENTRY = 1000
+TOPIC = "persistent://public/default/spark"
+
+
+def reading(bench: Bench) -> list[Figure]:
+    rows = max(PARTITIONS * PER_ENTRY, bench.scaled(ROWS))
+    with bench.broker("spark-reading") as broker:
+        fill(broker, rows)
+        spark = session()
+        try:
+            return measured(bench, Runs(spark, broker, bench.folder / "spark", rows))
+        finally:
+            spark.stop()
+
+
+def fill(broker: MeasuredBroker, rows: int) -> None:
+    create_partitioned(broker.admin_url, TOPIC, PARTITIONS)
+    batch = encode_batch([bytes(100)] * PER_ENTRY)
+    with Client(broker.service_url) as client:
+        client.subscribe(TOPIC, "keep", initial_position=InitialPosition.Earliest)
+        for partition in client.get_topic_partitions(TOPIC):
+            producer = client.create_producer(partition)
+            for _ in range(rows // PARTITIONS // PER_ENTRY):
+                producer.send_batch(batch)
+
+
+def session() -> Any:
+    from pyspark.sql import SparkSession
+
+    from pybroker.spark import register
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    register(spark)
+    return spark
+
+
+class Runs:
+    def __init__(self, spark: Any, broker: MeasuredBroker, folder: Path, rows: int) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._count = 0
+        self.broker = broker
+        self.rows = rows
+        self._options = {"service.url": broker.service_url, "topic": TOPIC}
+
+    def frame(self) -> Any:
+        return self._spark.read.format("pulsar").options(**self._options).load()
+
+    def as_batch(self) -> None:
+        self.frame().write.format("noop").mode("overwrite").save()
+
+    def as_stream(self) -> None:
+        from pybroker.spark import register
+
+        register(self._spark)
+        self._count += 1
+        source = self._spark.readStream.format("pulsar").options(**self._options)
+        frame = source.option("startingOffsets", "earliest").load()
+        query = (
+            frame.writeStream.format("noop")
+            .option("checkpointLocation", str(self._folder / f"checkpoint-{self._count}"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    def write_files(self) -> None:
+        self.frame().write.mode("overwrite").parquet(str(self._folder / "files"))
+
+    def as_files(self) -> None:
+        files = self._spark.read.parquet(str(self._folder / "files"))
+        files.write.format("noop").mode("overwrite").save()
+
+
+def measured(bench: Bench, runs: Runs) -> list[Figure]:
+    runs.write_files()
+    figures = []
+    for name, run in (
+        ("spark.read", runs.as_batch),
+        ("spark.readStream", runs.as_stream),
+        ("Spark's own Parquet source", runs.as_files),
+    ):
+        target = None if run == runs.as_files else Target(400_000, higher_is_better=True)
+        wall, cpu = timed(bench, runs, run)
+        figures.append(Figure(f"{name}, 100 B", "rows/s", wall, target))
+        figures.append(Figure(f"{name}, 100 B: for a second of CPU", "rows", cpu))
+    return figures
+
+
+def timed(bench: Bench, runs: Runs, run: Callable[[], None]) -> tuple[list[float], list[float]]:
+    wall, cpu = [], []
+    run()
+    for _ in range(bench.runs):
+        before, started = cpu_s(runs.broker), time.perf_counter()
+        run()
+        wall.append(runs.rows / (time.perf_counter() - started))
+        cpu.append(runs.rows / (cpu_s(runs.broker) - before))
+    return wall, cpu
+
+
+def cpu_s(broker: MeasuredBroker) -> float:
+    """Of the broker, this process and all that it started, ended ones included."""
+    ticks: dict[int, tuple[int, int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # It has ended meanwhile.
+            ticks[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:15]))
+    total, todo = 0, {os.getpid(), broker.pid}
+    while todo:
+        total += sum(ticks[pid][1] for pid in todo if pid in ticks)
+        todo = {pid for pid, (parent, _) in ticks.items() if parent in todo} - {broker.pid}
+    return total / os.sysconf("SC_CLK_TCK")
