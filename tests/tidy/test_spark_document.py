@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = (ROOT / "docs" / "spark.md").read_text()
+DOCUMENT = (ROOT / "docs/spark.md").read_text()
 TESTS = "\n".join(path.read_text() for path in (ROOT / "tests" / "spark").glob("test_*.py"))
 
 
