@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from pybroker.config import BrokerConfig
 from pybroker.errors import AuthorizationError
-from pybroker.names import TopicName
+from pybroker.names import COORDINATOR_ASSIGN, TopicName
 from pybroker.security.identity import Identity
 
 ACTIONS: Final = ("produce", "consume", "functions", "sources", "sinks", "packages")
@@ -100,6 +100,8 @@ class Authorizer:
             return True
         if need is Need.SUPER_USER:
             return False
+        if need is Need.LOOKUP and _is_coordinators(target.topic):
+            return True
         if role in self._store.tenant_admins(target.tenant):
             return True
         if need is Need.TENANT_ADMIN:
@@ -128,6 +130,11 @@ class Authorizer:
             return roles.get(role, ())
         matching = (actions for name, actions in roles.items() if _matches(name, role))
         return (action for actions in matching for action in actions)
+
+
+def _is_coordinators(topic: TopicName | None) -> bool:
+    """Whose partitions tell clients where coordinators are, as whoever logged in may ask them."""
+    return topic is not None and topic.partitioned_name == COORDINATOR_ASSIGN
 
 
 def _may_subscribe(role: str, subscription: str | None, grants: Grants) -> bool:

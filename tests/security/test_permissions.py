@@ -356,6 +356,15 @@ def test_only_the_owner_or_a_superuser_changes_a_transaction(
         assert not admin.end(txn_id, commit=False).HasField("error")
 
 
+def test_a_role_of_its_namespace_alone_uses_transactions(world: World) -> None:
+    world.grant("alice", "produce", "consume")
+    with world.client("alice", enable_transaction=True) as client:
+        producer = client.create_producer(world.topic)
+        with client.new_transaction(timeout_ms=10_000) as open_txn:
+            producer.send(b"x", txn=open_txn)
+    assert messages(world) == [b"x"]
+
+
 def test_each_participant_needs_its_permission(
     world: World, txn: tuple[RawClient, TxnId], broker: RunningBroker
 ) -> None:
