@@ -82,11 +82,6 @@ class Session:
         if (consumer := self._consumers.pop(name, None)) is not None:
             consumer.close()
 
-    def unsubscribe(self, name: CursorName) -> None:
-        """Deletes the subscription."""
-        self._consumer(name, InitialPosition.Latest).unsubscribe()
-        self._consumers.pop(name, None)
-
     def backlog(self, name: CursorName) -> int:
         """Entries that the subscription has not acknowledged."""
         return self._consumer(name, InitialPosition.Earliest).get_backlog()

@@ -6,14 +6,14 @@ keeps what the query still needs from deletion:
 - `subscription`: an exactly-once sink moves it, in the transaction that publishes a batch's
   results; so a pipeline that lost its checkpoint goes on where its last committed batch ended.
 - `predefinedSubscription`: the source moves it behind what Spark has finished.
-- without either, the source makes such a subscription, and deletes it when the query is stopped.
+- without either, the source makes such a subscription. Its name is in the query's checkpoint, so it
+  outlives a run; Spark ends the planner without a word, so who gives a query up deletes it.
 
 The planner (one long-lived process per query) decides offsets; tasks read spans. Entries that were
 acknowledged one by one before the query began are left out. They are read whole, so a subscription
 must not have been used to acknowledge parts of producers' batches.
 """
 
-import contextlib
 import logging
 import time
 import uuid
@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pybroker.errors import NotAllowed, PulsarError
+from pybroker.errors import NotAllowed
 from pybroker.spark.columns.shape import Shape
 from pybroker.spark.compat import (
     ReadAllAvailable,
@@ -139,16 +139,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._asking(let_go)
 
     def stop(self) -> None:
-        if self._session is None:
-            return
-        if self._is_own and self._known is not None:
-            with contextlib.suppress(PulsarError):
-                self._forget(self._session, SourceOffset.from_json(self._known))
-        self._session.close()
-
-    def _forget(self, session: Session, offset: SourceOffset) -> None:
-        for topic in offset.spans:
-            session.unsubscribe(CursorName(topic, offset.subscription))
+        if self._session is not None:
+            self._session.close()
 
     def _at_cursors(self, session: Session) -> SourceOffset:
         names = [
