@@ -73,7 +73,7 @@ class Authentication:
         """Raises AuthenticationError, TooManyRequests."""
         self.refused.check(address)
         try:
-            return await self._login(credentials)
+            return _nameable(await self._login(credentials))
         except AuthenticationError:
             self.refused.failed(address)
             raise
@@ -139,6 +139,17 @@ class Authentication:
         if not known and not self._anonymous:
             raise AuthenticationError("Authentication required")
         return await self.identify(known[0] if known else Credentials(method), address, original)
+
+
+def _nameable(login: Login) -> Login:
+    """Roles are written down, as owners of transactions: one that no encoding has is nobody's."""
+    try:
+        login.role.encode()
+    except UnicodeEncodeError:
+        raise AuthenticationError(
+            "The role holds halves of surrogate pairs: name another"
+        ) from None
+    return login
 
 
 def _until_both(proxy: Login, behind: Login) -> Login:

@@ -5,6 +5,7 @@ Source: Apache Pulsar's AuthTokenUtils.readKeyFromUrl; PEM is understood where i
 
 import base64
 import binascii
+import os
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -47,10 +48,16 @@ def _read(source: str) -> bytes:
         return _of_data_url(source)
     if source.startswith("file:"):
         return _of_path(Path(unquote_to_bytes(urlsplit(source).path).decode()))
+    return _of_path(Path(source)) if _is_path(source) else _of_base64(source)
+
+
+def _is_path(source: str) -> bool:
+    """Also of a file that is not there: much of what names one would pass for base64, and a key
+    made of its own path could be guessed.
+    """
     path = Path(source)
-    if len(source) < 4096 and "\0" not in source and path.is_file():
-        return _of_path(path)
-    return _of_base64(source)
+    beginning = Path(*path.parts[: 2 if path.is_absolute() else 1])
+    return os.path.isfile(path) or (beginning != path and os.path.isdir(beginning))
 
 
 def _of_path(path: Path) -> bytes:

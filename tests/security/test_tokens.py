@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hmac
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from pybroker.config import BrokerConfig
 from pybroker.errors import AuthenticationError
 from pybroker.security.authentication import authentication_of
 from pybroker.security.identity import Credentials, Login
-from pybroker.security.keys import KeyFailure
+from pybroker.security.keys import KeyFailure, read_source
 from pybroker.security.token import MAX_TOKEN_BYTES
 
 NOW_S = 1_800_000_000
@@ -151,6 +152,11 @@ def test_the_role_may_stand_in_another_claim() -> None:
         assert "names no role" in refusal(token("x", roles=wrong), **settings)
 
 
+def test_a_role_that_no_encoding_has_is_nobodys() -> None:
+    """It would be written down as the owner of transactions."""
+    assert "surrogate" in refusal(token("alice\ud800"))
+
+
 @pytest.mark.parametrize(
     "shown",
     [b"", b"x", b"..", b"a.b.c", b"\xff\xfe\x00", b"." * 1000, token("a").encode()[:-4]],
@@ -227,3 +233,16 @@ def test_keys_come_in_files(tmp_path: Any) -> None:
 def test_apaches_class_names_are_understood() -> None:
     name = "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
     assert login(token("a"), authentication_providers=(name,)).role == "a"
+
+
+def test_a_key_file_that_is_missing_is_not_taken_for_base64(tmp_path: Path) -> None:
+    """Its own path would be the secret, which anybody could guess."""
+    missing = str(tmp_path / "a/directory/with/a/name/that/would/pass/for/base64")
+    with pytest.raises(KeyFailure, match="No such file"):
+        read_source(missing.replace("-", "/"), "tokenSecretKey")
+
+
+def test_a_long_key_in_base64_is_no_path() -> None:
+    key = bytes(range(255)) * 4
+    for encoded in (base64.urlsafe_b64encode(key), base64.b64encode(key)):
+        assert read_source(encoded.decode(), "tokenPublicKey") == key
