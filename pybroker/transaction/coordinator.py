@@ -193,7 +193,8 @@ class TransactionCoordinator:
         where some have committed before and others have not.
         """
         self._check_open()
-        local_ids = list(dict.fromkeys([*others, txn_id.least]))
+        local_ids = [each for each in dict.fromkeys(others) if each != txn_id.least]
+        local_ids.append(txn_id.least)  # the last one, also if it was named among the others
         self._store.forget_old_outcomes(self._served_ms())
         try:
             decisions = self._store.decide_commit_together(

@@ -81,6 +81,20 @@ async def test_the_leader_is_followed_last(world: World) -> None:
 
 
 @in_world
+async def test_a_leader_that_is_named_among_the_others_is_followed_last(world: World) -> None:
+    told = []
+
+    async def note(participant: str) -> None:
+        told.append(participant)
+        await asyncio.sleep(1)
+
+    leader, *others = await group(world)
+    world.before_end = note
+    await commit(world, [leader, leader, *others, *others])
+    assert [COPIES in participant for participant in told] == [False, False, True]
+
+
+@in_world
 async def test_a_refusal_waits_until_the_decision_is_durable(world: World) -> None:
     txn_ids = await group(world)
     world.storage.holding = True
