@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -54,10 +54,21 @@ class Guard:
         return None
 
     def _knows_host(self, host: str | None) -> bool:
-        if self._host_names is None or host is None:
+        if host is None:
             return True
-        name = urlsplit(f"//{host}").hostname or ""
+        parts = _parts(f"//{host}")
+        if self._host_names is None or parts is None:
+            return parts is not None
+        name = parts.hostname or ""
         return name in self._host_names or _is_address(name)
+
+
+def _parts(url: str) -> SplitResult | None:
+    """None for what is no URL, such as half of an IPv6 address."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return None
 
 
 def _is_address(name: str) -> bool:
@@ -70,7 +81,10 @@ def _is_address(name: str) -> bool:
 
 def _same_origin(headers: Headers) -> bool:
     origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == headers.get("host")
+    if origin is None:
+        return True
+    parts = _parts(origin)
+    return parts is not None and parts.netloc == headers.get("host")
 
 
 def _bounded(receive: Receive) -> Receive:

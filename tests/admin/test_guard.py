@@ -61,6 +61,15 @@ def test_a_post_from_our_own_page_is_served() -> None:
     assert request("POST", headers={"Origin": "http://localhost"}).status_code == 200
 
 
+@pytest.mark.parametrize("host_names", [LOCAL_ONLY, None])
+def test_a_host_that_is_no_name_is_refused(host_names: list[str] | None) -> None:
+    assert request(headers={"Host": "["}, host_names=host_names).status_code == 403
+
+
+def test_an_origin_that_is_no_url_is_refused() -> None:
+    assert request("POST", headers={"Origin": "http://["}).status_code == 403
+
+
 def test_a_body_that_says_it_is_too_large_is_refused() -> None:
     assert request("POST", content=b"x" * (MAX_BODY_BYTES + 1)).status_code == 413
 
