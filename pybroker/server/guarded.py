@@ -1,8 +1,8 @@
 """The table of handlers with the table of permissions in front of it.
 
 Without authorization the plain table serves, so nothing is asked where nothing is to be refused.
-Commands about a connection's own producers and consumers are let through: when a permission goes,
-those that it let in are closed (`close_unpermitted`).
+Commands about a connection's own producers, consumers and watched topic lists are let through: when
+a permission goes, those that it let in are closed (`close_unpermitted`).
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -134,7 +134,7 @@ class Revocations:
 
 def close_unpermitted(session: "Session", authorizer: Authorizer) -> None:
     """The producers and consumers that would not be let in now. Their clients come back, and are
-    told why not.
+    told why not; a topic list that is watched falls silent, which no command can tell.
     """
     if session.login is None or session.closed:
         return
@@ -147,6 +147,11 @@ def close_unpermitted(session: "Session", authorizer: Authorizer) -> None:
         if not authorizer.may(identity, Need.CONSUME, target):
             consumer.subscription.remove_consumer(consumer.consumer)
             session.close_consumer(consumer.consumer, "its permission was revoked")
+    for watcher_id, watcher in list(session.watchers.items()):
+        target = Target.of_namespace(watcher.namespace)
+        if not authorizer.may(identity, Need.USE_NAMESPACE, target):
+            watcher.end()
+            del session.watchers[watcher_id]
 
 
 def _close_producer(session: "Session", slot: "ProducerSlot") -> None:

@@ -7,7 +7,7 @@ from pybroker.broker.tenants import NotFound
 from pybroker.broker.topic_lists.lists import TopicList
 from pybroker.broker.topic_lists.pattern import BadPattern, TopicPattern
 from pybroker.broker.topic_lists.watches import Change, selected, steady_pace
-from pybroker.errors import NotAllowed, TooManyRequests
+from pybroker.errors import AuthorizationError, NotAllowed, TooManyRequests
 from pybroker.server.on_consume import Rest
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -109,15 +109,15 @@ class Watcher:
         self._session = session
         self._watches = session.services.topics.watches
         self._id = watcher_id
-        self._namespace = namespace
+        self.namespace = namespace
         self._pattern = pattern
         self._told = self._tell  # one object, by which it is known
 
     async def begin(self) -> TopicList:
-        return await self._watches.begin(self._namespace, self._pattern, self._told)
+        return await self._watches.begin(self.namespace, self._pattern, self._told)
 
     def end(self) -> None:
-        self._watches.end(self._namespace, self._pattern, self._told)
+        self._watches.end(self.namespace, self._pattern, self._told)
 
     def _tell(self, change: Change) -> None:
         self._session.write(commands.topic_update(self._id, _encoded(change)))
@@ -145,9 +145,9 @@ async def watch(session: "Session", command: pb.CommandWatchTopicList) -> None:
     except BaseException:
         session.watchers.pop(command.watcher_id, None)
         raise
-    if session.closed:
+    if session.watchers.get(command.watcher_id) is not watcher:  # ended meanwhile, before it began
         watcher.end()
-        return
+        raise AuthorizationError(f"Client is not authorized to watch {command.namespace} any more")
     names = () if command.topics_hash == found.hash else found.names
     answer = pb.CommandWatchTopicListSuccess(
         request_id=command.request_id,

@@ -294,6 +294,27 @@ def test_when_a_revocation_is_answered_nothing_more_is_taken(world: World) -> No
         assert client.kinds_before_pong() == [_T.CLOSE_CONSUMER]
 
 
+def watch(client: RawClient, namespace: str) -> Any:
+    asked = pb.CommandWatchTopicList(
+        namespace=namespace, watcher_id=1, topics_pattern=f"{namespace}/.*"
+    )
+    return client.request(_T.WATCH_TOPIC_LIST, "watchTopicList", asked)
+
+
+def test_who_may_no_longer_hears_of_no_more_topics(world: World) -> None:
+    world.grant("alice", "consume")
+    with world.raw("alice") as alice, world.raw("boss") as boss:
+        for client in (alice, boss):
+            assert isinstance(watch(client, world.namespace), pb.CommandWatchTopicListSuccess)
+        world.revoke("alice")
+        world.admin("PUT", world.on_topic(topic="secret"))
+        assert boss.receive(_T.WATCH_TOPIC_UPDATE).new_topics == [
+            f"persistent://{world.namespace}/secret"
+        ]
+        assert alice.kinds_before_pong() == []
+        assert watch(alice, world.namespace).error == FORBIDDEN
+
+
 def test_an_admin_who_is_one_no_longer_is_closed(world: World) -> None:
     with world.raw("boss") as client:
         made = pb.CommandProducer(topic=world.topic, producer_id=1)
