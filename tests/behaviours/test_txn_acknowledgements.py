@@ -321,7 +321,8 @@ def test_input_is_acknowledged_exactly_when_output_is_visible_after_a_kill(
         results = subscribe(again, sink)
         again.create_producer(sink).send(b"behind")
         assert drain(results, 2) == [b"0", b"behind"], "the open transaction timed out"
-        assert drain(subscribe(again, source), 2) == [b"1", b"2"]
+        # The source may hear of the timeout a moment after the sink, and give b"1" back then.
+        assert sorted(drain(subscribe(again, source), 2)) == [b"1", b"2"]
         again.close()
 
 
