@@ -50,7 +50,8 @@ def python(installed: Path, directory: Path, *arguments: str) -> str:
 
 
 def test_the_java_clients_coordinates_are_in_the_wheel(installed: Path, tmp_path: Path) -> None:
-    script = "from pybroker.spark import jars; print(jars.__file__, jars._ivy_options(jars._POM))"
+    options = "jars._ivy_options(jars._POM, jars._POM.parent)"
+    script = f"from pybroker.spark import jars; print(jars.__file__, {options})"
     said = python(installed, tmp_path, "-c", script)
     assert said.startswith(str(installed))
     assert "'org.apache.pulsar', 'pulsar-client'" in said

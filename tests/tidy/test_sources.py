@@ -58,6 +58,12 @@ NONDETERMINISTIC = {
 USER_PACKAGES = ("pybroker.client", "pybroker.spark", "pybroker.testing")
 
 
+def test_test_files_have_names_of_their_own() -> None:
+    """pytest imports them by their names alone."""
+    names = [path.name for path in TESTS if path.name.startswith("test_")]
+    assert sorted(names) == sorted(set(names))
+
+
 def label(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
