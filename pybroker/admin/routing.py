@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from managed_ledger.position import Position
 from pybroker.errors import InvalidTopicName
-from pybroker.names import TopicName
+from pybroker.names import MAX_PROPERTIES_CHARS, TopicName
 
 Handler = Callable[[Request], Awaitable[Any]]
 
@@ -125,6 +125,10 @@ def texts(value: Any) -> dict[str, str]:
     value = value or {}
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise HTTPException(400, "properties must be an object whose values are strings")
+    if sum(map(len, value)) + sum(map(len, value.values())) > MAX_PROPERTIES_CHARS:
+        raise HTTPException(
+            412, f"Properties take up to {MAX_PROPERTIES_CHARS} characters together"
+        )
     return value
 
 

@@ -151,6 +151,18 @@ def test_properties_of_a_subscription_are_replaced_and_outlive_an_unload(
     assert admin.put(path, json={"owner": 1}).status_code == 400
 
 
+def test_endless_properties_of_a_subscription_are_refused(
+    admin: httpx.Client, audited: str
+) -> None:
+    """They are written again with each of its acknowledgements."""
+    endless = {"k" * 1000: "v" * 65_000}
+    path = f"{P}/{audited}/subscription"
+    assert admin.put(f"{path}/audit/properties", json=endless).status_code == 412
+    position = {"ledgerId": -1, "entryId": -1, "properties": endless}
+    assert admin.put(f"{path}/other", json=position).status_code == 412
+    assert admin.put(f"{path}/audit/properties", json={"k": "v" * 65_000}).status_code == 204
+
+
 def test_truncating_deletes_what_is_stored_whatever_retention_says(
     admin: httpx.Client, client: Client, audited: str
 ) -> None:
