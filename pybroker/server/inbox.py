@@ -17,6 +17,7 @@ from pybroker.wire.frames import Event, FrameDecoder, ProtocolError
 
 HANDSHAKE_BYTES: Final = 64 * 1024
 EVENTS_A_TURN: Final = 64
+COMMAND_BYTES_A_TURN: Final = 8 * 1024
 
 
 class Pause(Enum):
@@ -65,6 +66,7 @@ class Inbox:
     def connected(self, max_message_bytes: int) -> None:
         self._decoder.allow(max_message_bytes)
         self._decoder.events_a_turn = EVENTS_A_TURN
+        self._decoder.command_bytes_a_turn = COMMAND_BYTES_A_TURN
 
     def receive(self, data: bytes | memoryview) -> None:
         try:

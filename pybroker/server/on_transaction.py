@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TYPE = pb.BaseCommand
-_MAX_ADDED: Final = 1000  # participants, by one command; clients add one
 MAX_TOGETHER: Final = 1000
 
 # Which response answers which command: its type and its field in BaseCommand.
@@ -134,7 +133,6 @@ def new_txn(session: "Session", command: pb.CommandNewTxn) -> Awaitable[TxnId]:
 
 
 def add_partition(session: "Session", command: pb.CommandAddPartitionToTxn) -> Awaitable[TxnId]:
-    _check_count(len(command.partitions))
     txn_id, principal = _txn_id(command), session.principal
     topics = [partition_to_add(session.services.topics, topic) for topic in command.partitions]
     return _on_coordinator(
@@ -147,7 +145,6 @@ def add_partition(session: "Session", command: pb.CommandAddPartitionToTxn) -> A
 def add_subscription(
     session: "Session", command: pb.CommandAddSubscriptionToTxn
 ) -> Awaitable[TxnId]:
-    _check_count(len(command.subscription))
     txn_id, principal = _txn_id(command), session.principal
     subscriptions = [
         subscription_to_add(session.services.topics, added.topic, added.subscription)
@@ -158,11 +155,6 @@ def add_subscription(
         txn_id.most,
         lambda coordinator: coordinator.add_subscriptions(txn_id, subscriptions, principal),
     )
-
-
-def _check_count(added: int) -> None:
-    if added > _MAX_ADDED:
-        raise NotAllowed(f"{added} at once are too many: add up to {_MAX_ADDED} with one command")
 
 
 def end_txn(session: "Session", command: pb.CommandEndTxn) -> Awaitable[TxnId]:

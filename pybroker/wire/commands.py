@@ -39,24 +39,20 @@ _TOPIC_UPDATE_HEAD: Final = b"".join(
 def has_invalid_text(message: Message) -> bool:
     """Whether a string somewhere in it is not UTF-8: proto2 lets it pass, and shows it as bytes.
 
-    Raises NotAllowed for more parts (properties and the like) than anybody needs.
+    Raises NotAllowed for more parts (properties, partitions and the like) than anybody needs.
     """
     textual = _textual(message.DESCRIPTOR)
     for descriptor, value in message.ListFields():
         if descriptor.number not in textual:
             continue
+        parts = (value,) if isinstance(value, str | bytes | Message) else value
+        if len(parts) > MAX_PARTS:
+            raise NotAllowed(f"{descriptor.name} has {len(parts)} parts: send at most {MAX_PARTS}")
         if descriptor.type == FieldDescriptor.TYPE_STRING:
-            texts = (value,) if isinstance(value, str | bytes) else value
-            if any(isinstance(text, bytes) for text in texts):
+            if any(isinstance(text, bytes) for text in parts):
                 return True
-        else:
-            parts = (value,) if isinstance(value, Message) else value
-            if len(parts) > MAX_PARTS:
-                raise NotAllowed(
-                    f"{descriptor.name} has {len(parts)} parts: send at most {MAX_PARTS}"
-                )
-            if any(map(has_invalid_text, parts)):
-                return True
+        elif any(map(has_invalid_text, parts)):
+            return True
     return False
 
 

@@ -124,9 +124,13 @@ class FrameDecoder:
     """Bytes in, events out; remembers the incomplete frame at the end of a chunk."""
 
     def __init__(self, max_message_bytes: int, events_a_turn: int = sys.maxsize) -> None:
-        """`receive` returns up to `events_a_turn` events; a run of SENDs is one."""
+        """`receive` returns up to `events_a_turn` events; a run of SENDs is one. None follows after
+        so many bytes of other commands: a long one is much work.
+        """
         self.behind = False  # there are more: receive(b"") returns them
         self.events_a_turn = events_a_turn
+        self.command_bytes_a_turn = sys.maxsize
+        self._command_bytes = 0  # of this turn
         self.allow(max_message_bytes)
         self._parts: list[bytes | bytearray] = []
         self.held_bytes = 0  # of an incomplete frame: at most one frame's size plus one chunk
@@ -150,6 +154,7 @@ class FrameDecoder:
         """
         events: list[Event] = []
         self._run_key = None
+        self._command_bytes = 0
         if self._parts:
             if self.held_bytes + len(data) < self._wanted:
                 self._hold(bytes(data))
@@ -299,11 +304,13 @@ class FrameDecoder:
             self._end_chunk(command.send)
         else:
             events.append(CommandFrame(command, bytes(data[end:frame_end]), end - start))
+            self._command_bytes += end - start
         return frame_end
 
     def _begin_event(self, events: list[Event]) -> None:
         self._run_key = None
-        if len(events) >= self.events_a_turn:
+        is_full = len(events) >= self.events_a_turn
+        if is_full or self._command_bytes >= self.command_bytes_a_turn:
             raise _TurnIsOver
 
     def _end_chunk(self, send: pb.CommandSend) -> None:

@@ -396,6 +396,20 @@ def test_each_participant_needs_its_permission(
     assert not alice.end(txn_id, commit=True).HasField("error")
 
 
+def test_too_many_participants_are_refused_before_one_of_them_is_looked_at(
+    txn: tuple[RawClient, TxnId],
+) -> None:
+    alice, txn_id = txn
+    named = {"txnid_most_bits": txn_id.most, "txnid_least_bits": txn_id.least}
+    partitions = pb.CommandAddPartitionToTxn(partitions=["no topic://"] * 1001, **named)
+    found = alice.request(_T.ADD_PARTITION_TO_TXN, "addPartitionToTxn", partitions)
+    assert "send at most 1000" in found.message
+    subscription = pb.Subscription(topic="no topic://", subscription="s")
+    subscriptions = pb.CommandAddSubscriptionToTxn(subscription=[subscription] * 1001, **named)
+    found = alice.request(_T.ADD_SUBSCRIPTION_TO_TXN, "addSubscriptionToTxn", subscriptions)
+    assert "send at most 1000" in found.message
+
+
 def test_nobody_sends_or_acknowledges_in_anothers_transaction(
     world: World, txn: tuple[RawClient, TxnId]
 ) -> None:

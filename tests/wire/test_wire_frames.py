@@ -149,6 +149,19 @@ def test_a_command_between_two_sends_keeps_its_place() -> None:
     assert [run.sequence_ids() for run in (first, last)] == [[5], [6]]
 
 
+def test_long_commands_end_a_turn_and_none_is_lost() -> None:
+    long = pb.CommandGetTopicsOfNamespace(request_id=1, namespace="n" * 100)
+    command = encode_frame(
+        pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE, getTopicsOfNamespace=long)
+    )
+    decoder = FrameDecoder(MAX_MESSAGE_BYTES, events_a_turn=4)
+    decoder.command_bytes_a_turn = 150
+    turns = [len(decoder.receive(command * 5 + flow(1) * 5))]
+    while decoder.behind:
+        turns.append(len(decoder.receive(b"")))
+    assert turns == [2, 2, 4, 2]
+
+
 def test_a_run_belongs_to_one_transaction() -> None:
     in_txn = [send(txnid_most_bits=most, txnid_least_bits=0) for most in (0, 0, 1)]
     runs = runs_in(send() + b"".join(in_txn))
