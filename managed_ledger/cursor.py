@@ -37,6 +37,7 @@ class ManagedCursor:
         "_index",
         "_last_write",
         "_on_dirty",
+        "_removed",
         "_store",
         "durable",
         "mark_delete_position",
@@ -70,8 +71,17 @@ class ManagedCursor:
         self._acked: dict[int, AckSet] = {}  # may still hold some that the mark has passed
         self._forgotten_up_to = -1
         self._batches: dict[tuple[int, int], int] = {}
+        # The mark-delete position, if it is where it is because what was before it has gone; and
+        # where it would be otherwise.
+        self._removed: tuple[Position, Position] | None = None
 
     # what is acknowledged
+
+    @property
+    def reached(self) -> Position:
+        """The mark-delete position, also where that is before all that is left."""
+        removed, mark = self._removed, self.mark_delete_position
+        return removed[1] if removed is not None and removed[0] == mark else mark
 
     def is_deleted(self, position: tuple[int, int]) -> bool:
         return position <= self.mark_delete_position or self._is_acked(position)
@@ -179,6 +189,7 @@ class ManagedCursor:
 
         With `still_unacked` the entry itself is acknowledged in part, and all before it wholly.
         """
+        whole = position.before if still_unacked else position
         position = self._index.previous_position(position.after)
         changed = False
         if still_unacked:
@@ -187,14 +198,28 @@ class ManagedCursor:
             changed = deleted or known != self.unacked_indexes(position)
             position = self._index.previous_position(position)
         if position <= self.mark_delete_position:
-            return changed
+            return self._reach(whole) or changed
         self._move_mark(position)
         return True
+
+    def _reach(self, position: Position) -> bool:
+        """Everything up to there is acknowledged, of which nothing may be there any more."""
+        if not self.reached < position or position >= self.mark_delete_position:
+            return False
+        self.begin_behind(position)
+        self._touch()
+        return True
+
+    def begin_behind(self, position: Position) -> None:
+        """It was asked to stand there, whether or not that is still there."""
+        mark, asked = self.mark_delete_position, Position(position[0], max(position[1], -1))
+        self._removed = (mark, asked) if asked < mark else None
 
     def reset(self, position: Position) -> None:
         """Seek: the next entry to read is the first at or behind `position`."""
         limit = min(position, self._index.last_confirmed.after)
         self.mark_delete_position = self._index.previous_position(limit)
+        self.begin_behind(limit.before)
         self._acked.clear()
         self._forgotten_up_to = -1
         self._batches.clear()
@@ -204,7 +229,9 @@ class ManagedCursor:
         """Ledgers went: a mark-delete position before the first that is left moves up to it."""
         border = self._index.first_position.before
         if self.mark_delete_position < border:
+            reached = self.reached
             self._move_mark(border)
+            self.begin_behind(reached)
 
     # writing it down
 
@@ -252,7 +279,7 @@ class ManagedCursor:
     def _record(self) -> CursorRecord:
         self._forget_acks()
         acked = {ledger_id: acks.encode() for ledger_id, acks in self._acked.items()}
-        return CursorRecord(self.mark_delete_position, self.properties, acked, self._batches)
+        return CursorRecord(self.reached, self.properties, acked, self._batches)
 
     def _touch(self) -> None:
         if not self._dirty:

@@ -51,6 +51,7 @@ class Cursors:
         cursor = self._by_name.get(name)
         if cursor is None:
             cursor = self._durable(name, self._starting_position(start), properties)
+            _asked(cursor, start)
             self._by_name[name] = cursor
             cursor.mark_new()
         try:
@@ -64,6 +65,7 @@ class Cursors:
     def new_non_durable(self, name: str, start: Position | None) -> ManagedCursor:
         assert name not in self._by_name
         cursor = ManagedCursor(name, self._index, self._starting_position(start), {})
+        _asked(cursor, start)
         self._by_name[name] = cursor
         return cursor
 
@@ -131,3 +133,8 @@ class Cursors:
     def _starting_position(self, start: Position | None) -> Position:
         last = self._index.last_confirmed
         return last if start is None else self._index.previous_position(min(start, last).after)
+
+
+def _asked(cursor: ManagedCursor, start: Position | None) -> None:
+    if start is not None:
+        cursor.begin_behind(start)

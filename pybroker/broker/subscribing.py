@@ -71,7 +71,7 @@ class Subscribing:
             await self._drop_ended_reader(name)
             cursor = await topic.ledger.open_cursor(name, start, properties)
             topic.check_open()  # it may have been closed meanwhile
-            return await self._opened(cursor, start)
+            return await self._opened(cursor)
 
     async def reader(self, name: str, start: Position | None) -> Subscription:
         topic = self._topic
@@ -82,12 +82,11 @@ class Subscribing:
             check_subscriptions(topic)
             await self._drop_ended_reader(name)
             cursor = topic.ledger.new_non_durable_cursor(name, start)
-            return await self._opened(cursor, start)
+            return await self._opened(cursor)
 
-    async def _opened(self, cursor: ManagedCursor, start: Position | None) -> Subscription:
+    async def _opened(self, cursor: ManagedCursor) -> Subscription:
         topic = self._topic
-        begin = (topic.ledger.last_confirmed if start is None else start).after
-        subscription = await Subscription.open(topic, cursor, begin)
+        subscription = await Subscription.open(topic, cursor)
         topic.subscriptions[cursor.name] = subscription
         return subscription
 

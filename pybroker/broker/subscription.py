@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import DamagedEntries, LedgerClosed
-from managed_ledger.position import EARLIEST, Position
+from managed_ledger.position import Position
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.dispatch.choosing import Dispatcher, dispatcher_of
 from pybroker.broker.dispatch.compacted_reader import CompactableTopic, CompactedReader
@@ -89,12 +89,9 @@ class Subscription:
         self._damage: DamagedEntries | None = None  # what its consumers could not get past
 
     @classmethod
-    async def open(
-        cls, topic: SubscribedTopic, cursor: ManagedCursor, begin: Position = EARLIEST
-    ) -> "Subscription":
+    async def open(cls, topic: SubscribedTopic, cursor: ManagedCursor) -> "Subscription":
         """Pending acknowledgements are replayed in the background; consumers wait for them."""
         subscription = cls(topic, cursor)
-        subscription.reader.asked_from = begin  # if it is new
         subscription._transactional.start_replay()
         subscription.follow_policies()
         return subscription
@@ -277,8 +274,7 @@ class Subscription:
     ) -> None:
         """Everything up to `position`. Raises NotAllowed on Shared and Key_Shared."""
         self._check_cumulative()
-        if not self.cursor.mark_delete(position, still_unacked, batch_size):
-            self.reader.move_start(position if still_unacked else position.after)
+        self.cursor.mark_delete(position, still_unacked, batch_size)
         if self._last_message_is_there:
             self.notify()
 
@@ -390,7 +386,6 @@ class Subscription:
         self._damage = None
         self.disconnect_consumers("the subscription was moved by a seek")
         self.cursor.reset(position)
-        self.reader.asked_from = position
         self._redelivery_counts.clear()
         self.reader.rewind()
         if not self.durable:
@@ -413,7 +408,6 @@ class Subscription:
         self._check_open()
         self._damage = None
         self.cursor.mark_delete(min(position, self._topic.max_read_position))
-        self.reader.move_start(position.after)
         if self._dispatcher is not None:
             self._dispatcher.skipped_to(self.cursor.mark_delete_position)
         self.notify()

@@ -396,7 +396,7 @@ async def get_last_message_id(session: "Session", command: pb.CommandGetLastMess
     if isinstance(slot.subscription, Subscription) and slot.consumer.read_compacted:
         compaction = persistent(slot.topic).compaction
         position, batch_index = compaction.last_message(position, batch_index)
-        marked = slot.subscription.reader.asked_mark
+        marked = slot.subscription.cursor.reached
     if position.entry_id < 0:
         position = EARLIEST  # (-1, -1): clients compare it with what they have read
     answer = pb.CommandGetLastMessageIdResponse(

@@ -235,7 +235,7 @@ class Compaction:
         span = Span(topic.ledger, topic.hidden, await self.log(), first, horizon)
         try:
             outcome = await compact(span, new, topic.config.topic_compaction_retain_null_key)
-        except Exception:
+        except BaseException:  # also where the topic is unloaded meanwhile
             await topic.factory.delete(new.name)
             raise
         size = CompactedLog(new).size

@@ -2,8 +2,7 @@
 
 It shares the subscription's read position with the EntryReader, whose turn comes behind the
 horizon. What was kept outlives the ledgers it came from: where the subscription stands before the
-first one that is left, reading begins where it was asked to, not there. Acknowledgements of what is
-not there any more are nothing to a cursor, so they move that place.
+first one that is left, reading begins where its cursor would be if nothing had gone (`reached`).
 """
 
 import asyncio
@@ -66,7 +65,7 @@ class CompactedReader:
     def rewind(self) -> None:
         """Back to the first entry that is not acknowledged, there or not."""
         self._reader.rewind()
-        self._reader.position = self._reader.asked_mark.after
+        self._reader.position = self._cursor.reached.after
         self._held, self._at = [], None
         self.retire()
 

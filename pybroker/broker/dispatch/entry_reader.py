@@ -156,7 +156,6 @@ class EntryReader:
         "_messages_per_entry",
         "_settled_to",
         "_topic",
-        "asked_from",
         "most_bytes",
         "most_messages",
         "passed_withheld",
@@ -179,25 +178,12 @@ class EntryReader:
         self._messages_per_entry = 1
         self._settled_to = EARLIEST
         self.position = cursor.mark_delete_position.after
-        # Where the subscription was told to begin, whether or not that is still there.
-        self.asked_from = EARLIEST
         self.withheld: WithheldEntries | None = None
         # What may be read until somebody says otherwise, while there is a dispatch rate.
         self.most_messages: int | None = None
         self.most_bytes = 0
         # Entries were passed because an open transaction holds a cumulative acknowledgement.
         self.passed_withheld = False
-
-    def move_start(self, position: Position) -> None:
-        """All before was acknowledged, as far as it is there or not."""
-        self.asked_from = max(self.asked_from, position)
-
-    @property
-    def asked_mark(self) -> Position:
-        """The mark-delete position, also where that is before all that is left."""
-        mark = self._cursor.mark_delete_position
-        at_border = mark <= self._ledger.first_position.before
-        return min(mark, self.asked_from.before) if at_border else mark
 
     def rewind(self) -> None:
         """Back to the first entry that is not acknowledged."""

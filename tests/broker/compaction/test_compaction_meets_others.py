@@ -1,0 +1,103 @@
+"""Compaction where something else happens: trimming of what was read, unloads in its midst."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from compacting import SOON_MS, compact, logs_of, pairs, read, send
+
+import pybroker.testing
+from pybroker.broker.compaction import compaction
+from pybroker.client import Client, InitialPosition
+from pybroker.names import TopicName
+from pybroker.testing import RunningBroker
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RunningBroker]:
+    with pybroker.testing.broker(
+        managed_ledger_max_entries_per_ledger=5,
+        managed_ledger_min_ledger_rollover_time_minutes=0,
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def client(broker: RunningBroker) -> Iterator[Client]:
+    with Client(broker.service_url, enable_transaction=True) as client:
+        yield client
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"persistent://public/default/compaction-meets-{next(_numbers)}"
+
+
+@pytest.mark.parametrize("cumulative", [True, False])
+@pytest.mark.parametrize("entries", [20, 22])
+def test_what_was_acknowledged_before_it_was_trimmed_does_not_come_again(
+    broker: RunningBroker, client: Client, topic: str, cumulative: bool, entries: int
+) -> None:
+    options = {"initial_position": InitialPosition.Earliest, "is_read_compacted": True}
+    consumer = client.subscribe(topic, "s", **options)
+    send(client, topic, *((f"k{i}", b"%d" % i) for i in range(entries)))
+    compact(broker, topic)
+    for _ in range(entries):
+        last = consumer.receive(timeout_millis=SOON_MS)
+        if not cumulative:
+            consumer.acknowledge(last)
+    if cumulative:
+        consumer.acknowledge_cumulative(last)
+    consumer.close()
+    broker.trim(topic)
+    assert len(read(client, topic, compacted=False)) < 5
+    consumer = client.subscribe(topic, "s", **options)
+    send(client, topic, ("new", b"new"))
+    assert consumer.receive(timeout_millis=SOON_MS).data() == b"new"
+
+
+def test_an_unload_in_the_midst_of_a_compaction_leaves_nothing_of_it(
+    broker: RunningBroker, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(client, topic, ("a", b"1"), ("a", b"2"))
+
+    async def endless(_: Any, log: Any, __: Any) -> None:
+        await log.append_one(b"a beginning")
+        await asyncio.Event().wait()
+
+    async def begin(running: Any) -> None:
+        (await running.topics.get(topic)).compaction.start()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction, "compact", endless)
+        broker.call(begin)
+        broker.wait_until(lambda: logs_of(broker, topic))
+        broker.call(lambda running: running.topics.unload(TopicName.parse(topic)))
+    assert logs_of(broker, topic) == []
+    compact(broker, topic)
+    assert pairs(read(client, topic)) == [("a", b"2")]
+
+
+def test_after_a_restart_what_was_read_of_the_trimmed_part_does_not_come_again(
+    broker: RunningBroker, client: Client, topic: str
+) -> None:
+    options = {"initial_position": InitialPosition.Earliest, "is_read_compacted": True}
+    other = client.subscribe(topic, "other")
+    send(client, topic, *((f"k{i}", b"%d" % i) for i in range(20)))
+    compact(broker, topic)
+    for _ in range(20):
+        last = other.receive(timeout_millis=SOON_MS)
+    other.acknowledge_cumulative(last)
+    broker.trim(topic)
+    consumer = client.subscribe(topic, "s", **options)
+    first = [consumer.receive(timeout_millis=SOON_MS) for _ in range(7)]
+    consumer.acknowledge_cumulative(first[-1])
+    consumer.close()
+    broker.call(lambda running: running.topics.unload(TopicName.parse(topic)))
+    consumer = client.subscribe(topic, "s", **options)
+    rest = [consumer.receive(timeout_millis=SOON_MS) for _ in range(13)]
+    assert [m.data() for m in first + rest] == [b"%d" % i for i in range(20)]
