@@ -20,12 +20,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.names import TxnId
 from pybroker.runtime import Clock, Pace, Tasks
+from pybroker.transaction.endings import Endings, fail
 from pybroker.transaction.metadata_store import (
     ChangeStatus,
     CoordinatorLimits,
@@ -59,26 +60,6 @@ class CoordinatorStats:
     given_up: list[Retry]
 
 
-class _Ending:
-    """An end that is on its way, and who waits for it."""
-
-    __slots__ = ("decided", "followed", "refused")
-
-    def __init__(self) -> None:
-        self.decided = False  # the decision is durable
-        self.refused: list[tuple[asyncio.Future[Any], InvalidTxnStatus]] = []  # once it is decided
-        self.followed: list[asyncio.Future[TxnId]] = []  # once all participants have followed
-
-    def tell_refused(self) -> None:
-        self.decided = True
-        for refused, error in self.refused:
-            fail(refused, error)
-
-    def fail(self, error: Exception) -> None:
-        for waiting in [*self.followed, *(refused for refused, _ in self.refused)]:
-            fail(waiting, error)
-
-
 class TransactionCoordinator:
     """Transactions of one coordinator id. Build it with `open`.
 
@@ -99,7 +80,7 @@ class TransactionCoordinator:
         self._log = transaction_log
         self._clock = clock
         self._failed = failed
-        self._ends: dict[int, _Ending] = {}
+        self._endings = Endings(coordinator_id)
         self._timeouts = TimeoutTracker()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = math.inf
@@ -147,7 +128,7 @@ class TransactionCoordinator:
         try:
             decision = self._store.decide_add_partitions(local_id, topics, principal)
         except InvalidTxnStatus as refusal:
-            return self._refused(local_id, refusal)
+            return self._endings.refused(local_id, refusal)
         return self._log_and_apply(decision, local_id)
 
     def add_subscriptions(
@@ -162,7 +143,7 @@ class TransactionCoordinator:
         try:
             decision = self._store.decide_add_subscriptions(local_id, subscriptions, principal)
         except InvalidTxnStatus as refusal:
-            return self._refused(local_id, refusal)
+            return self._endings.refused(local_id, refusal)
         return self._log_and_apply(decision, local_id)
 
     def end(self, txn_id: TxnId, action: TxnAction, principal: str | None) -> asyncio.Future[TxnId]:
@@ -178,10 +159,10 @@ class TransactionCoordinator:
         try:
             decision = self._store.decide_end(local_id, action, principal, self._clock.now_ms())
         except InvalidTxnStatus as refusal:
-            return self._refused(local_id, refusal)
+            return self._endings.refused(local_id, refusal)
         if decision is not None:
             self._start_end(local_id, action, decision)
-        return self._following(local_id)
+        return self._endings.following(local_id)
 
     def commit_together(
         self, txn_id: TxnId, others: Sequence[int], principal: str | None
@@ -201,52 +182,11 @@ class TransactionCoordinator:
                 local_ids, principal, self._clock.now_ms()
             )
         except InvalidTxnStatus as refusal:
-            running = next(filter(self._is_undecided, local_ids), txn_id.least)
-            return self._refused(running, refusal)
+            running = next(filter(self._endings.is_undecided, local_ids), txn_id.least)
+            return self._endings.refused(running, refusal)
         if decisions:
             self._start_commit_together(local_ids, decisions)
-        return self._all_followed(local_ids, txn_id)
-
-    def _all_followed(self, local_ids: Sequence[int], txn_id: TxnId) -> asyncio.Future[TxnId]:
-        all_followed: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
-        left = len(local_ids)
-
-        def one_followed(followed: asyncio.Future[TxnId]) -> None:
-            nonlocal left
-            left -= 1
-            if (error := followed.exception()) is not None:
-                fail(all_followed, error)
-            elif not left and not all_followed.done():
-                all_followed.set_result(txn_id)
-
-        for local_id in local_ids:
-            self._following(local_id).add_done_callback(one_followed)
-        return all_followed
-
-    def _is_undecided(self, local_id: int) -> bool:
-        running = self._ends.get(local_id)
-        return running is not None and not running.decided
-
-    def _following(self, local_id: int) -> asyncio.Future[TxnId]:
-        """Done when all participants have followed the end that runs, or ran."""
-        followed: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
-        running = self._ends.get(local_id)
-        if running is None:
-            followed.set_result(TxnId(self.coordinator_id, local_id))
-        else:
-            running.followed.append(followed)
-        return followed
-
-    def _refused(self, local_id: int, refusal: InvalidTxnStatus) -> asyncio.Future[TxnId]:
-        """Only a refusal may take its time. Who is told that a transaction ends takes it for
-        granted, and a crash could still undo a decision that is not durable.
-        """
-        running = self._ends.get(local_id)
-        if running is None or running.decided:
-            raise refusal
-        refused: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
-        running.refused.append((refused, refusal))
-        return refused
+        return self._endings.all_followed(local_ids)
 
     # Decide, log, apply
 
@@ -282,7 +222,7 @@ class TransactionCoordinator:
 
     def _start_end(self, local_id: int, action: TxnAction, decision: ChangeStatus) -> None:
         self._timeouts.remove(local_id)
-        self._ends[local_id] = _Ending()
+        self._endings.begin(local_id)
         self._log_then(decision, partial(self._end_decided, local_id, action))
 
     def _start_commit_together(
@@ -290,7 +230,7 @@ class TransactionCoordinator:
     ) -> None:
         for local_id in local_ids:
             self._timeouts.remove(local_id)
-            self._ends[local_id] = _Ending()
+            self._endings.begin(local_id)
         self._log.append_together(decisions, partial(self._group_decided, local_ids))
         for decision in decisions:
             self._store.apply(decision)
@@ -304,7 +244,7 @@ class TransactionCoordinator:
         """Some in a turn; the last one when all others have been followed."""
         *others, leader = local_ids
         if others:
-            self._all_followed(others, TxnId(self.coordinator_id, leader)).add_done_callback(
+            self._endings.all_followed(others).add_done_callback(
                 lambda all_followed: self._end_decided(
                     leader, TxnAction.COMMIT, all_followed.exception()
                 )
@@ -321,7 +261,7 @@ class TransactionCoordinator:
             # The log failed and whoever waits was told. Recovery goes on from what is durable.
             log.info("Transaction (%s,%s) is not ended here", self.coordinator_id, local_id)
             return
-        self._ends[local_id].tell_refused()
+        self._endings.decided(local_id)
         transaction = self._store.get(local_id)
         assert transaction is not None
         self._participants.end_everywhere(
@@ -337,10 +277,7 @@ class TransactionCoordinator:
         """
         self._log_then(self._store.decide_ended(local_id, action, self._served_ms()), _close_books)
         self._ended[action] += 1
-        txn_id = TxnId(self.coordinator_id, local_id)
-        for followed in self._ends.pop(local_id).followed:
-            if not followed.done():
-                followed.set_result(txn_id)
+        self._endings.over(local_id)
 
     # Timeouts
 
@@ -397,7 +334,7 @@ class TransactionCoordinator:
                 left_ms = min(transaction.timeout_ms, transaction.timeout_ms - passed_ms)
                 self._track(local_id, left_ms)
             else:
-                self._ends[local_id] = _Ending()
+                self._endings.begin(local_id)
                 self._end_decided(local_id, ACTION_OF_STATUS[transaction.status], None)
 
     def _snapshot_if_due(self) -> None:
@@ -424,8 +361,7 @@ class TransactionCoordinator:
         self._closed = self._participants.closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for running in self._ends.values():
-            running.fail(self._not_found())
+        self._endings.fail(self._not_found())
 
     def _check_open(self) -> None:
         if self._closed:
@@ -467,12 +403,6 @@ class TransactionCoordinator:
             self._participants.retries(),
             self._participants.given_up(),
         )
-
-
-def fail(waiting: asyncio.Future[Any], error: BaseException) -> None:
-    if not waiting.done():
-        waiting.set_exception(error)
-        waiting.exception()  # retrieved: nobody may be waiting
 
 
 def _close_books(error: Exception | None) -> None:

@@ -1,0 +1,100 @@
+"""The ends of transactions that are on their way, and who waits for them.
+
+Two kinds of waiting: for all participants to have followed a decision, and for a decision to be
+durable before somebody is refused because of it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from pybroker.errors import InvalidTxnStatus
+from pybroker.names import TxnId
+
+
+class _Ending:
+    __slots__ = ("decided", "followed", "refused")
+
+    def __init__(self) -> None:
+        self.decided = False  # the decision is durable
+        self.refused: list[tuple[asyncio.Future[Any], InvalidTxnStatus]] = []  # once it is decided
+        self.followed: list[asyncio.Future[TxnId]] = []  # once all participants have followed
+
+
+class Endings:
+    """Those of one coordinator, by local id."""
+
+    def __init__(self, coordinator_id: int) -> None:
+        self._coordinator_id = coordinator_id
+        self._running: dict[int, _Ending] = {}
+
+    def begin(self, local_id: int) -> None:
+        self._running[local_id] = _Ending()
+
+    def decided(self, local_id: int) -> None:
+        """The decision is durable: who is refused because of it can be told."""
+        running = self._running[local_id]
+        running.decided = True
+        for refused, error in running.refused:
+            fail(refused, error)
+
+    def over(self, local_id: int) -> None:
+        """All participants have followed."""
+        txn_id = TxnId(self._coordinator_id, local_id)
+        for followed in self._running.pop(local_id).followed:
+            if not followed.done():
+                followed.set_result(txn_id)
+
+    def fail(self, error: Exception) -> None:
+        """Everybody who waits."""
+        for running in self._running.values():
+            for waiting in [*running.followed, *(refused for refused, _ in running.refused)]:
+                fail(waiting, error)
+
+    def is_undecided(self, local_id: int) -> bool:
+        """An end is on its way, and not durable yet."""
+        running = self._running.get(local_id)
+        return running is not None and not running.decided
+
+    def following(self, local_id: int) -> asyncio.Future[TxnId]:
+        """Done when all participants have followed the end that runs, or ran."""
+        followed: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
+        running = self._running.get(local_id)
+        if running is None:
+            followed.set_result(TxnId(self._coordinator_id, local_id))
+        else:
+            running.followed.append(followed)
+        return followed
+
+    def all_followed(self, local_ids: Sequence[int]) -> asyncio.Future[TxnId]:
+        """As `following`, of some; with the id of the last of them."""
+        all_followed: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
+        last, left = TxnId(self._coordinator_id, local_ids[-1]), len(local_ids)
+
+        def one_followed(followed: asyncio.Future[TxnId]) -> None:
+            nonlocal left
+            left -= 1
+            if (error := followed.exception()) is not None:
+                fail(all_followed, error)
+            elif not left and not all_followed.done():
+                all_followed.set_result(last)
+
+        for local_id in local_ids:
+            self.following(local_id).add_done_callback(one_followed)
+        return all_followed
+
+    def refused(self, local_id: int, refusal: InvalidTxnStatus) -> asyncio.Future[TxnId]:
+        """Only a refusal may take its time. Who is told that a transaction ends takes it for
+        granted, and a crash could still undo a decision that is not durable.
+        """
+        if not self.is_undecided(local_id):
+            raise refusal
+        refused: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
+        self._running[local_id].refused.append((refused, refusal))
+        return refused
+
+
+def fail(waiting: asyncio.Future[Any], error: BaseException) -> None:
+    if not waiting.done():
+        waiting.set_exception(error)
+        waiting.exception()  # retrieved: nobody may be waiting
