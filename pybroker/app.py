@@ -47,7 +47,7 @@ from pybroker.transaction.coordinators import Coordinators
 from pybroker.transaction.pending_ack_migration import migrate_pending_ack_logs
 
 if TYPE_CHECKING:
-    from pybroker.admin.http_server import HttpServer
+    from pybroker.admin.http.server import HttpServer
 
 _LONGEST_CURSOR_FLUSH_MS: Final = 60_000
 _BOOTS: Final = "/boots"
@@ -169,8 +169,8 @@ class Broker:
         # In a thread: clients of the binary port are served while the web framework loads.
         await asyncio.get_running_loop().run_in_executor(None, _import_admin)
         from pybroker.admin.application import create_app
-        from pybroker.admin.http_server import HttpServer
-        from pybroker.admin.loop_lag import LoopLag
+        from pybroker.admin.http.loop_lag import LoopLag
+        from pybroker.admin.http.server import HttpServer
         from pybroker.admin.services import AdminServices
         from pybroker.broker.clusters import Clusters
 
@@ -231,7 +231,7 @@ def _authorizer(config: BrokerConfig, permissions: Permissions) -> Authorizer | 
 
 def _import_admin() -> None:
     import_module("pybroker.admin.application")
-    import_module("pybroker.admin.http_server")
+    import_module("pybroker.admin.http.server")
 
 
 def _ledger_factory(backend: Backend, clock: Clock, config: BrokerConfig) -> ManagedLedgerFactory:

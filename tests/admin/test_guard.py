@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from pybroker.admin import guard
-from pybroker.admin.guard import MAX_BODY_BYTES, Guard
+from pybroker.admin.http import guard
+from pybroker.admin.http.guard import MAX_BODY_BYTES, Guard
 
 LOCAL_ONLY = ["localhost", "broker.example"]
 

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from pybroker.admin import patience
-from pybroker.admin.http_server import HttpServer
-from pybroker.admin.unsaid_bodies import UnsaidBodies
+from pybroker.admin.http import patience
+from pybroker.admin.http.server import HttpServer
+from pybroker.admin.http.unsaid_bodies import UnsaidBodies
 
 
 async def hello(_: Request) -> Response:

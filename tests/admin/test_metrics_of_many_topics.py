@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pybroker.testing
-from pybroker.admin.metrics_routes import MetricsRoutes
+from pybroker.admin.routes.metrics import MetricsRoutes
 from pybroker.admin.services import AdminServices
 from pybroker.broker.clusters import Clusters
 from pybroker.names import TopicName

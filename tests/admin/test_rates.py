@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
-from pybroker.admin.rates import Rates
-from pybroker.admin.topic_stats import producer_stats
+from pybroker.admin.stats.rates import Rates
+from pybroker.admin.stats.topic import producer_stats
 from pybroker.broker.producers import Producer
 
 A, B = ("a", "messages"), ("b", "messages")

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from starlette.routing import Route
 
 from pybroker.admin.application import AREAS
-from pybroker.admin.policy_routes import PolicyRoutes
+from pybroker.admin.routes.policy import PolicyRoutes
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import varint
 from pybroker.wire.connection_state import ACCEPTED, ConnectionState

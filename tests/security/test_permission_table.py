@@ -13,7 +13,7 @@ from raw_client import RawClient
 
 import pybroker.testing
 from pybroker.admin.application import AREAS
-from pybroker.admin.permitted import declared_methods, plain_path
+from pybroker.admin.http.permitted import declared_methods, plain_path
 from pybroker.security.authorization import Need
 from pybroker.security.permissions import COMMANDS, ROUTES, route_need
 from pybroker.server.handlers import HANDLERS

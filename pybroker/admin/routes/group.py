@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from pybroker.admin.cluster_routes import known_cluster
+from pybroker.admin.routes.cluster import known_cluster
 from pybroker.admin.routing import NAMESPACE, namespace_of, read_json, route, tenant_of
 from pybroker.admin.services import AdminServices
 from pybroker.broker.policies.table import ANTI_AFFINITY, OFFLOAD, RESOURCE_GROUP

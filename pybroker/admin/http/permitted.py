@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.admin.authenticated import IDENTITY
+from pybroker.admin.http.authenticated import IDENTITY
 from pybroker.admin.routing import namespace_of, tenant_of, topic_of
 from pybroker.security.authorization import Authorizer, Need, Target
 from pybroker.security.identity import Identity

@@ -7,12 +7,12 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from pybroker.admin.finding import each_served, partitioned, served
-from pybroker.admin.ledger_stats import internal_stats, no_internal_stats
-from pybroker.admin.nonpersistent_stats import nonpersistent_stats
-from pybroker.admin.rates import Rates
 from pybroker.admin.routing import TOPIC, flag, partitioned_metadata, route, topic_of
 from pybroker.admin.services import AdminServices
-from pybroker.admin.topic_stats import (
+from pybroker.admin.stats.ledger import internal_stats, no_internal_stats
+from pybroker.admin.stats.nonpersistent import nonpersistent_stats
+from pybroker.admin.stats.rates import Rates
+from pybroker.admin.stats.topic import (
     PARTS_A_TURN,
     Stats,
     Wanted,

@@ -6,7 +6,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
 
-from pybroker.admin.policy_routes import existing_topic
+from pybroker.admin.routes.policy import existing_topic
 from pybroker.admin.routing import NAMESPACE, TOPIC, flag, namespace_of, read_object, route
 from pybroker.admin.services import AdminServices
 from pybroker.broker.policies.policies import Change

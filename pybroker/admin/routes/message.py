@@ -22,7 +22,7 @@ from managed_ledger.position import Position
 from pybroker.admin.finding import single
 from pybroker.admin.routing import TOPIC, number, route, topic_of
 from pybroker.admin.services import AdminServices
-from pybroker.admin.topic_stats import iso_time
+from pybroker.admin.stats.topic import iso_time
 from pybroker.broker.publish_time import first_published_at
 from pybroker.broker.topic import Topic
 from pybroker.errors import SubscriptionNotFound

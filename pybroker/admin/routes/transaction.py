@@ -8,9 +8,9 @@ from starlette.routing import Route
 
 from managed_ledger.position import Position
 from pybroker.admin.finding import existing
-from pybroker.admin.ledger_stats import log_stats
 from pybroker.admin.routing import number, read_json, route, topic_of
 from pybroker.admin.services import AdminServices
+from pybroker.admin.stats.ledger import log_stats
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.errors import ServiceNotReady, SubscriptionNotFound, TransactionNotFound

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import reduce
 from typing import Any, Final
 
-from pybroker.admin.rates import Rates
+from pybroker.admin.stats.rates import Rates
 from pybroker.broker import subscription_properties
 from pybroker.broker.compaction.compaction import Results
 from pybroker.broker.consumer import Consumer, SubscriptionType

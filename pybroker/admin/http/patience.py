@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from pybroker.admin.authenticated import with_certificate
+from pybroker.admin.http.authenticated import with_certificate
 
 HEAD_S: Final = 10.0
 TAKE_S: Final = 10.0

@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from pybroker.admin.rates import Rates
 from pybroker.admin.routing import namespace_of, route
 from pybroker.admin.services import AdminServices
-from pybroker.admin.topic_stats import PARTS_A_TURN, Stats, Wanted, topic_stats
+from pybroker.admin.stats.rates import Rates
+from pybroker.admin.stats.topic import PARTS_A_TURN, Stats, Wanted, topic_stats
 from pybroker.broker.topic import Topic
 from pybroker.runtime import Pace
 from pybroker.version import version

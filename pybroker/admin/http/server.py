@@ -9,7 +9,7 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from pybroker.admin.patience import HEAD_S, MAX_CONNECTIONS, ImpatientProtocol
+from pybroker.admin.http.patience import HEAD_S, MAX_CONNECTIONS, ImpatientProtocol
 from pybroker.security.tls_connection import TlsDoor, TlsListener
 
 _DRAIN_TIMEOUT_S: Final = 5

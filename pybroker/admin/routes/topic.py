@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from managed_ledger.position import Position
 from pybroker.admin.finding import each_part, existing, names_of_parts, partitioned, single
-from pybroker.admin.property_routes import change_properties
+from pybroker.admin.routes.property import change_properties
 from pybroker.admin.routing import (
     TOPIC,
     TOPICS,

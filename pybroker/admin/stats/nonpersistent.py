@@ -3,8 +3,8 @@
 As the stats of other topics, with what was dropped and without what is stored.
 """
 
-from pybroker.admin.rates import Rates
-from pybroker.admin.topic_stats import (
+from pybroker.admin.stats.rates import Rates
+from pybroker.admin.stats.topic import (
     OUT_FIELDS,
     SUBSCRIPTION_WITHOUT,
     TOPIC_WITHOUT,

@@ -14,7 +14,7 @@ from managed_ledger.trim import Retention
 from pybroker.admin.finding import each_part, single
 from pybroker.admin.routing import TOPIC, message_id, read_json, route, topic_of
 from pybroker.admin.services import AdminServices
-from pybroker.admin.topic_stats import iso_time, size_of
+from pybroker.admin.stats.topic import iso_time, size_of
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.broker.waiting_entries import waiting

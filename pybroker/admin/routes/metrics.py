@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from pybroker.admin.nonpersistent_stats import nonpersistent_stats
-from pybroker.admin.rates import Rates
 from pybroker.admin.routing import route
 from pybroker.admin.services import AdminServices
-from pybroker.admin.topic_stats import PARTS_A_TURN, Stats, Wanted, topic_stats
+from pybroker.admin.stats.nonpersistent import nonpersistent_stats
+from pybroker.admin.stats.rates import Rates
+from pybroker.admin.stats.topic import PARTS_A_TURN, Stats, Wanted, topic_stats
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
 from pybroker.metrics import CONTENT_TYPE, Exposition, Kind

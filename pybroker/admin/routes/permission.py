@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
 
-from pybroker.admin.permitted import identity_of
+from pybroker.admin.http.permitted import identity_of
 from pybroker.admin.routing import NAMESPACE, TOPIC, namespace_of, read_json, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.broker.permissions import merged

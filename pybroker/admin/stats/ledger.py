@@ -5,7 +5,7 @@ from typing import Any, Final
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.ledger_metadata import LedgerInfo
-from pybroker.admin.topic_stats import iso_time
+from pybroker.admin.stats.topic import iso_time
 from pybroker.broker.topic import Topic
 
 Stats = dict[str, Any]

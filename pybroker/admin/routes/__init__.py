@@ -1,0 +1,1 @@
+"""What is answered where: a file for each subject of Apache Pulsar's REST API."""

@@ -1,0 +1,1 @@
+"""What the admin API says of topics, ledgers and rates, under the field names of Apache Pulsar."""
