@@ -42,6 +42,7 @@ class HeldRuns:
         self.by_rate = False  # not by a transaction
         self._complete = True
         self._timer = asyncio.get_running_loop().call_later(HOLD_S, too_long)
+        self._taken: asyncio.Event | None = None  # while somebody waits for that
 
     def keep(self, run: SendRun) -> None:
         # An entry is at most as large as a frame; the rest is what a list of it takes.
@@ -56,6 +57,13 @@ class HeldRuns:
         """What was kept, and whether that is all; then this is empty."""
         runs, self._runs = self._runs, []
         self._timer.cancel()
+        if self._taken is not None:
+            self._taken.set()
         self._room.give_back(self.size_bytes)
         self.size_bytes = 0
         return runs, self._complete
+
+    async def taken(self) -> None:
+        """Wait until somebody takes them."""
+        self._taken = self._taken or asyncio.Event()
+        await self._taken.wait()

@@ -6,6 +6,7 @@ comes back when the group commit that holds it is durable.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -147,12 +148,22 @@ def stored_schema(schema: pb.Schema) -> StoredSchema:
 
 
 async def close_producer(session: "Session", command: pb.CommandCloseProducer) -> None:
-    slot = session.producers.pop(command.producer_id, None)
+    slot = session.producers.get(command.producer_id)
     if slot is not None:
-        slot.forget_held()
+        if slot.held is not None:
+            await _sent_at_rate(slot)
+        session.forget_producer(slot.producer)
         await _all_answered(slot)
         await slot.topic.producers.remove(slot.producer)
     session.write(commands.success(command.request_id))
+
+
+async def _sent_at_rate(slot: "ProducerSlot") -> None:
+    """What waits for the publish rate was sent before; what takes too long is let go."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(HOLD_S):
+            while slot.held is not None and slot.held.by_rate:
+                await slot.held.taken()
 
 
 async def _all_answered(slot: "ProducerSlot") -> None:

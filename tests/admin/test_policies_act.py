@@ -263,6 +263,20 @@ def test_messages_come_in_no_faster_than_the_publish_rate(
     assert [receipt.sequence_id for receipt in receipts] == [0, 1, 2, 3, 4]
 
 
+def test_what_waits_for_the_publish_rate_is_stored_before_its_producer_is_closed(
+    raw: RawClient, policies: Policies
+) -> None:
+    policies.set("publishRate", {"publishThrottlingRateInMsg": 2})
+    raw.create_producer(policies.topic, 1)
+    with raw.in_one_piece():
+        for number in range(5):
+            raw.start_publish(b"x", number)
+        body = pb.CommandCloseProducer(producer_id=1)
+        raw.start_request(pb.BaseCommand.CLOSE_PRODUCER, "close_producer", body)
+    answers = [raw.receive(pb.BaseCommand.SEND_RECEIPT, pb.BaseCommand.SUCCESS) for _ in range(6)]
+    assert [type(answer) for answer in answers] == [pb.CommandSendReceipt] * 5 + [pb.CommandSuccess]
+
+
 # -- schemas
 
 
