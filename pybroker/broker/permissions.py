@@ -6,6 +6,7 @@ A change is durable, and holds for whoever asks next, when it returns.
 import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final
 
 from managed_ledger.errors import BadVersion
@@ -75,9 +76,12 @@ class Permissions:
         await self._change(topic.namespace_name, lambda all_: _set(all_, key, None))
 
     async def forget_topic(self, topic: TopicName) -> None:
-        if str(topic) in self.record(topic.namespace_name)[_TOPICS]:
-            key = _TOPICS, str(topic)
-            await self._change(topic.namespace_name, lambda all_: _set(all_, key, None))
+        """Also what was granted on its partitions alone."""
+        granted = self.record(topic.namespace_name)[_TOPICS]
+        for name in map(TopicName.parse, list(granted)):
+            if topic in (name, name.partitioned_name):
+                key = _TOPICS, str(name)
+                await self._change(topic.namespace_name, partial(_set, path=key, value=None))
 
     async def set_subscription_roles(
         self, namespace: str, subscription: str, roles: Collection[str]

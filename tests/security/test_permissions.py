@@ -193,6 +193,15 @@ def test_a_grant_on_a_topic_ends_with_the_topic(world: World) -> None:
         world.admin("DELETE", path)
 
 
+def test_a_grant_on_a_partition_ends_with_the_partitioned_topic(world: World) -> None:
+    world.admin("PUT", world.on_topic("/partitions"), 2)
+    for topic in ("t-partition-1", "other"):
+        world.admin("POST", world.on_topic("/permissions/alice", topic), ["produce"])
+    world.admin("DELETE", world.on_topic("/partitions"))
+    assert not world.may_produce("alice", f"{world.topic}-partition-1")
+    assert world.may_produce("alice", f"persistent://{world.namespace}/other")
+
+
 def test_a_grant_on_a_partitioned_topic_is_for_its_partitions(world: World) -> None:
     world.admin("PUT", world.on_topic("/partitions", "p"), 2)
     world.admin("POST", world.on_topic("/permissions/alice", "p"), ["produce"])
