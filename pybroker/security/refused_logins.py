@@ -26,13 +26,13 @@ class RefusedLogins:
 
     def check(self, address: str) -> None:
         """Raises AuthenticationError for who failed too often."""
-        if self._unforgiven(_key(address)) > FAILURES_AT_ONCE - 1:
+        if self._unforgiven(machine_of(address)) > FAILURES_AT_ONCE - 1:
             raise AuthenticationError(
                 "Too many failed logins from this address; wait some seconds and try again"
             )
 
     def failed(self, address: str) -> None:
-        key = _key(address)
+        key = machine_of(address)
         self._failures[key] = self._unforgiven(key) + 1, self._clock.monotonic_s()
         self._failures.move_to_end(key)
         if len(self._failures) > _ADDRESSES:
@@ -43,13 +43,15 @@ class RefusedLogins:
         return max(0.0, failures - (self._clock.monotonic_s() - since_s) * FAILURES_PER_SECOND)
 
 
-def _key(address: str) -> str:
+def machine_of(address: str) -> str:
+    """What its addresses have in common."""
     if ":" not in address:
         return address
-    from ipaddress import ip_address
+    from ipaddress import IPv6Address
 
     try:
-        exploded = ip_address(address.partition("%")[0]).exploded
+        parsed = IPv6Address(address.partition("%")[0])
     except ValueError:
         return address
-    return exploded[:19]
+    mapped = parsed.ipv4_mapped  # how a socket for both versions names an IPv4 peer
+    return parsed.exploded[:19] if mapped is None else str(mapped)

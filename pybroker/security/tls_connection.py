@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pybroker.security.refused_logins import machine_of
 from pybroker.security.tls_contexts import TlsContexts
 
 MAX_HANDSHAKES: Final = 200
@@ -101,7 +102,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         assert isinstance(transport, asyncio.Transport)
         self._socket = transport
         peer = transport.get_extra_info("peername")
-        self._door.began(self, peer[0] if peer else "unknown")
+        self._door.began(self, machine_of(peer[0]) if peer else "unknown")
         self._timer = self._loop.call_later(self._door.handshake_timeout_s, self._too_slow)
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -62,6 +62,16 @@ def test_a_machine_has_one_bucket_for_all_its_ipv6_addresses(refused: RefusedLog
     refused.check("2001:db8:0:1::1")
 
 
+def test_ipv4_peers_of_a_socket_for_both_versions_do_not_pay_for_each_other(
+    refused: RefusedLogins,
+) -> None:
+    for _ in range(FAILURES_AT_ONCE):
+        refused.failed("::ffff:10.0.0.1")
+    refused.check("::ffff:10.0.0.2")
+    with pytest.raises(AuthenticationError):
+        refused.check("10.0.0.1")
+
+
 def test_a_million_refusals_take_the_memory_of_some(
     refused: RefusedLogins, monkeypatch: pytest.MonkeyPatch
 ) -> None:

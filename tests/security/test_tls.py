@@ -1,5 +1,6 @@
 """TLS on both ports: clients, certificates that change, certificates that are roles, bad peers."""
 
+import asyncio
 import socket
 import ssl
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from pybroker.client import AuthenticationTLS, AuthenticationToken, Client
 from pybroker.client.errors import PulsarException
 from pybroker.security import tls_connection
 from pybroker.security.keys import KeyFailure
+from pybroker.security.tls_connection import TlsDoor
 from pybroker.security.tls_contexts import TlsContexts, TlsSettings, make_context, openssl_name
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -371,6 +373,27 @@ def test_handshakes_of_one_address_make_room_for_each_other(
     with client(broker, authority) as tls:
         tls.create_producer(TOPIC).send(b"x")
     broker.wait_until(lambda: broker.call(count) == 0)
+
+
+class Peer(asyncio.Transport):
+    def abort(self) -> None:
+        pass
+
+
+def test_a_machine_has_no_more_handshakes_for_its_many_ipv6_addresses(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_connection, "MAX_HANDSHAKES_OF_ADDRESS", 3)
+    certificate, key = (str(authority.directory / f"broker.{end}") for end in ("crt", "key"))
+
+    async def handshakes() -> int:
+        contexts = TlsContexts(TlsSettings(certificate, key), 300.0, Clock())
+        door = TlsDoor(contexts, asyncio.Protocol, 10.0)
+        for number in range(10):
+            door().connection_made(Peer({"peername": (f"2001:db8::{number}", 1, 0, 0)}))
+        return door.handshakes
+
+    assert asyncio.run(handshakes()) == 3
 
 
 def test_bytes_after_the_handshake_that_are_no_tls_end_the_connection(
