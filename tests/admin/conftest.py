@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 import pybroker.testing
+from pybroker.client import Client
 from pybroker.testing import RunningBroker
 
 _numbers = itertools.count(1)
@@ -38,3 +39,10 @@ def topic(admin: httpx.Client, namespace: str) -> str:
     name = f"{namespace}/orders"
     assert admin.put(f"/admin/v2/persistent/{name}").status_code == 204
     return name
+
+
+@pytest.fixture
+def client(admin_broker: RunningBroker) -> Iterator[Client]:
+    client = Client(admin_broker.service_url, enable_transaction=True)
+    yield client
+    client.close()

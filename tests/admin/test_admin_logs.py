@@ -1,29 +1,15 @@
 """The logs behind topics, cursors and transactions, as the admin REST shows them."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import pytest
+from publishing import publish
 
 from pybroker.client import Client, ConsumerType
 from pybroker.testing import RunningBroker
 
 P = "/admin/v2/persistent"
 T = "/admin/v3/transactions"
-
-
-@pytest.fixture
-def client(admin_broker: RunningBroker) -> Iterator[Client]:
-    client = Client(admin_broker.service_url, enable_transaction=True)
-    yield client
-    client.close()
-
-
-def publish(client: Client, topic: str, count: int) -> None:
-    producer = client.create_producer(f"persistent://{topic}")
-    for number in range(count):
-        producer.send(b"%d" % number)
 
 
 def test_a_cursor_shows_what_was_acknowledged_out_of_order(

@@ -1,22 +1,14 @@
 """Subscriptions that an operator moves on, and topics that an operator empties."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
+from publishing import publish
 
 from pybroker.client import Client, Consumer, ConsumerType, InitialPosition, Timeout
-from pybroker.testing import RunningBroker
 
 P = "/admin/v2/persistent"
-
-
-@pytest.fixture
-def client(admin_broker: RunningBroker) -> Iterator[Client]:
-    client = Client(admin_broker.service_url, enable_transaction=True)
-    yield client
-    client.close()
 
 
 @pytest.fixture
@@ -25,13 +17,6 @@ def audited(admin: httpx.Client, client: Client, topic: str) -> str:
     admin.put(f"{P}/{topic}/subscription/audit", json="earliest")
     publish(client, topic, 5)
     return topic
-
-
-def publish(client: Client, topic: str, count: int) -> None:
-    producer = client.create_producer(f"persistent://{topic}")
-    for number in range(count):
-        producer.send(b"%d" % number)
-    producer.close()
 
 
 def subscription_stats(admin: httpx.Client, topic: str) -> Any:

@@ -1,11 +1,10 @@
 """What the admin REST says of topics with messages and transactions in them."""
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 import httpx
-import pytest
+from publishing import publish
 from raw_client import RawClient
 
 from pybroker.client import Client, InitialPosition
@@ -14,19 +13,6 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 P = "/admin/v2/persistent"
 T = "/admin/v3/transactions"
-
-
-@pytest.fixture
-def client(admin_broker: RunningBroker) -> Iterator[Client]:
-    client = Client(admin_broker.service_url, enable_transaction=True)
-    yield client
-    client.close()
-
-
-def publish(client: Client, topic: str, count: int) -> None:
-    producer = client.create_producer(f"persistent://{topic}")
-    for number in range(count):
-        producer.send(b"%d" % number)
 
 
 def test_stats_count_what_came_in_and_what_waits(
