@@ -52,7 +52,6 @@ REFUSED: Final = {
     ("topics", "create-partitioned-topic"): "already exists",
     ("persistent", "create-subscription"): "already exists",
     ("persistent", "create-partitioned-topic"): "already exists",
-    ("non-persistent", "create-partitioned-topic"): "already exists",
     ("topics", "offload"): "no offloader",
     ("namespaces", "grant-permission"): "authorizationEnabled",
     ("namespaces", "grant-subscription-permission"): "authorizationEnabled",
@@ -69,7 +68,7 @@ REFUSED: Final = {
 
 # What such a command is about has to be made again; those come last.
 ENDS_SOMETHING: Final = re.compile(
-    r"delete|terminate|truncate|unsubscribe|upload|update-partitioned|clear|skip|expire"
+    r"delete|terminate|truncate|unsubscribe|upload|update-partitioned|clear|skip|expire|unload"
 )
 COMMANDS: Final = sorted(
     ((group, row.name, row.arguments) for group, rows in GROUPS.items() for row in rows),

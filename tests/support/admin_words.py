@@ -124,5 +124,5 @@ def words_of(
 
 def _topic(group: str, command: str) -> str:
     if group == "non-persistent":
-        return FLEETING
+        return f"{FLEETING}-wide" if command == "create-partitioned-topic" else FLEETING
     return WIDE if _ON_WIDE.search(command) else TOPIC
