@@ -74,8 +74,15 @@ class _Gate:
         self._check(session, body)
         assert self._handler.deferred is not None
         await self._handler.deferred(session, body)
-        if self._kind in _LETS_IN:
+        if self._kind in _LETS_IN and not self._is_permitted(session, body):
             close_unpermitted(session, self._authorizer)
+
+    def _is_permitted(self, session: "Session", body: Any) -> bool:
+        """Asked again of this one alone: a connection may have thousands."""
+        assert session.login is not None
+        identity = session.login.identity
+        targets = self._row.about(body)
+        return all(self._authorizer.may(identity, self._row.need, target) for target in targets)
 
     def _check(self, session: "Session", body: Any) -> None:
         assert session.login is not None

@@ -1,92 +1,24 @@
 """What roles may, through clients: granted, revoked, by topic and subscription, in transactions."""
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pulsar
 import pytest
-from credentials import TOKEN_SETTINGS, bearer, token
+from credentials import token
+from permission_world import FORBIDDEN, SETTINGS, World
 from raw_client import RawClient
 
 import pybroker.testing
-from pybroker.client import AuthenticationToken, Client
 from pybroker.client.errors import PulsarException
 from pybroker.errors import AuthorizationError
 from pybroker.names import TxnId
-from pybroker.security.authorization import ACTIONS
+from pybroker.security.authorization import ACTIONS, Authorizer, Target
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand
-FORBIDDEN = 4
-SETTINGS: dict[str, Any] = TOKEN_SETTINGS | {
-    "authorization_enabled": True,
-    "super_user_roles": ("admin",),
-    "proxy_roles": ("proxy",),
-}
-_numbers = itertools.count(1)
-_http = httpx.Client()
-
-
-class World:
-    """A namespace of its own, whose tenant's admin is `boss`."""
-
-    def __init__(self, broker: RunningBroker) -> None:
-        self.broker = broker
-        self.http = _http
-        self.tenant = f"tenant-{next(_numbers)}"
-        self.namespace = f"{self.tenant}/ns"
-        self.topic = f"persistent://{self.namespace}/t"
-        self.admin("PUT", f"tenants/{self.tenant}", {"adminRoles": ["boss"]}, by="admin")
-        self.admin("PUT", f"namespaces/{self.namespace}", {})
-
-    def ask(self, method: str, path: str, body: Any = None, by: str = "boss") -> httpx.Response:
-        url = f"{self.broker.admin_url}/admin/v2/{path}"
-        return self.http.request(method, url, json=body, headers=bearer(by))
-
-    def admin(self, method: str, path: str, body: Any = None, by: str = "boss") -> Any:
-        answer = self.ask(method, path, body, by)
-        assert answer.status_code in (200, 204), answer.text
-        return answer.json() if answer.content else None
-
-    def grant(self, role: str, *actions: str) -> None:
-        self.admin("POST", f"namespaces/{self.namespace}/permissions/{role}", list(actions))
-
-    def revoke(self, role: str) -> None:
-        self.admin("DELETE", f"namespaces/{self.namespace}/permissions/{role}")
-
-    def on_topic(self, path: str = "", topic: str = "t") -> str:
-        return f"persistent/{self.namespace}/{topic}{path}"
-
-    def client(self, role: str, **options: Any) -> Client:
-        who = AuthenticationToken(token(role))
-        return Client(self.broker.service_url, authentication=who, **options)
-
-    def raw(self, role: str, **fields: Any) -> RawClient:
-        fields |= {"auth_method_name": "token", "auth_data": token(role).encode()}
-        return RawClient(self.broker.service_url, **fields)
-
-    def may_produce(self, role: str, topic: str | None = None) -> bool:
-        body = pb.CommandProducer(topic=topic or self.topic, producer_id=1)
-        return self._allowed(role, _T.PRODUCER, "producer", body)
-
-    def may_consume(self, role: str, subscription: str = "s", topic: str | None = None) -> bool:
-        body = pb.CommandSubscribe(
-            topic=topic or self.topic,
-            subscription=subscription,
-            subType=pb.CommandSubscribe.Shared,
-            consumer_id=1,
-        )
-        return self._allowed(role, _T.SUBSCRIBE, "subscribe", body)
-
-    def _allowed(self, role: str, kind: Any, field: str, body: Any) -> bool:
-        with self.raw(role) as client:
-            found = client.request(kind, field, body)
-        refused = isinstance(found, pb.CommandError)
-        assert not refused or found.error == FORBIDDEN, found
-        return not refused
 
 
 @pytest.fixture(scope="module")
@@ -322,6 +254,36 @@ def test_who_may_no_longer_hears_of_no_more_topics(world: World) -> None:
         ]
         assert alice.kinds_before_pong() == []
         assert watch(alice, world.namespace).error == FORBIDDEN
+
+
+def test_who_comes_in_is_looked_at_again_and_nobody_else(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = []
+
+    def counted(authorizer: Authorizer, identity: Any, need: Any, target: Target) -> bool:
+        looked_at.append(target)
+        return may(authorizer, identity, need, target)
+
+    may = Authorizer.may
+    world.grant("alice", "produce")
+    monkeypatch.setattr(Authorizer, "may", counted)
+    with world.raw("alice") as client:
+        for number in range(20):
+            made = pb.CommandProducer(topic=world.topic, producer_id=number)
+            client.request(_T.PRODUCER, "producer", made)
+    assert len(looked_at) == 20
+
+
+def test_who_came_in_while_the_permission_went_is_closed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.grant("alice", "produce")
+    monkeypatch.setattr(Authorizer, "may", lambda *_: False)
+    with world.raw("alice") as client:
+        made = pb.CommandProducer(topic=world.topic, producer_id=1)
+        client.request(_T.PRODUCER, "producer", made)
+        assert client.kinds_before_pong() == [_T.CLOSE_PRODUCER]
 
 
 def test_an_admin_who_is_one_no_longer_is_closed(world: World) -> None:
