@@ -17,7 +17,7 @@ from managed_ledger.config import ANY_BATCH
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import CursorRecord
-from managed_ledger.position import Position
+from managed_ledger.position import EARLIEST, LATEST, Position
 
 # Queues the write of a cursor's record, by its name.
 Store = Callable[[str, bytes], "asyncio.Future[int]"]
@@ -212,7 +212,8 @@ class ManagedCursor:
 
     def begin_behind(self, position: Position) -> None:
         """It was asked to stand there, whether or not that is still there."""
-        mark, asked = self.mark_delete_position, Position(position[0], max(position[1], -1))
+        mark = self.mark_delete_position
+        asked = max(EARLIEST, Position(position.ledger_id, _in_bounds(position.entry_id)))
         self._removed = (mark, asked) if asked < mark else None
 
     def reset(self, position: Position) -> None:
@@ -226,11 +227,14 @@ class ManagedCursor:
         self._touch()
 
     def skip_removed(self) -> None:
-        """Ledgers went: a mark-delete position before the first that is left moves up to it."""
+        """Ledgers went: a mark-delete position before the first that is left moves up to it.
+
+        That is nothing to write down: what is written is where it would be otherwise.
+        """
         border = self._index.first_position.before
         if self.mark_delete_position < border:
             reached = self.reached
-            self._move_mark(border)
+            self._pass(self._over_acked(border))
             self.begin_behind(reached)
 
     # writing it down
@@ -299,6 +303,10 @@ class ManagedCursor:
         """Everything up to `position` is acknowledged: the mark-delete position goes there, and on
         over the acknowledged entries right behind.
         """
+        self._pass(self._over_acked(position) if self._acked else position)
+        self._touch()
+
+    def _over_acked(self, position: Position) -> Position:
         while self._acked:
             if (acks := self._acked.get(position.ledger_id)) is not None:
                 end = acks.first_missing(position.entry_id + 1) - 1
@@ -307,8 +315,7 @@ class ManagedCursor:
             if following.ledger_id == position.ledger_id or not self._is_acked(following):
                 break
             position = following
-        self._pass(position)
-        self._touch()
+        return position
 
     def _is_acked(self, position: tuple[int, int]) -> bool:
         acks = self._acked.get(position[0])
@@ -344,3 +351,8 @@ class ManagedCursor:
         else:
             for position in [known for known in self._batches if after < known <= up_to]:
                 del self._batches[position]
+
+
+def _in_bounds(entry_id: int) -> int:
+    """What a record can hold."""
+    return min(max(entry_id, -1), LATEST.entry_id)

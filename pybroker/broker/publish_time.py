@@ -6,10 +6,14 @@ this one is only as exact as they are.
 
 from bisect import bisect_right
 from itertools import accumulate
+from typing import Final
 
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
+from pybroker.runtime import Pace
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
+
+_READS_A_TURN: Final = 200
 
 
 async def first_published_at(
@@ -20,6 +24,7 @@ async def first_published_at(
     """
     infos = ledger.ledgers()
     stops = list(accumulate(info.entries for info in infos))
+    pace = Pace(_READS_A_TURN)
     low, high = ledger.count_between(EARLIEST, after), stops[-1]
 
     def position_of(index: int) -> Position:
@@ -29,6 +34,7 @@ async def first_published_at(
     async def before(index: int) -> tuple[bool, int]:
         """Whether the first entry from `index` on that tells was published before; where it is."""
         for told in range(index, high):
+            await pace.step()  # what is in memory comes at once
             time_ms = await _published_at(ledger, position_of(told))
             if time_ms is not None:
                 return time_ms < timestamp_ms, told

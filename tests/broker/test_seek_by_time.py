@@ -56,6 +56,20 @@ async def append(topic: FakeTopic, entries: list[bytes], message_counts: list[in
     await appended
 
 
+def test_many_markers_in_a_row_do_not_keep_the_loop() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        entry = marker_entry(TxnId(0, 1), MARKER_TXN_COMMIT, 0)
+        await append(topic, [entry] * 5000, [0] * 5000)
+        finding = asyncio.ensure_future(first_published_at(topic.ledger._ledger, 1))
+        turns = 0
+        while not finding.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns > 10
+
+    with_topic(scenario)
+
+
 def test_an_empty_topic_is_read_from_its_beginning() -> None:
     async def scenario(topic: FakeTopic) -> None:
         assert await first_published_at(topic.ledger, 5) == topic.ledger.first_position

@@ -1,0 +1,41 @@
+"""Where a cursor would be if nothing had gone."""
+
+import asyncio
+from typing import Any
+
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.position import EARLIEST, Position
+from managed_ledger.storage.memory import MemoryBackend
+
+
+def test_what_has_gone_is_remembered_as_reached_and_written_down_over_a_restart(clock: Any) -> None:
+    async def scenario() -> None:
+        backend = MemoryBackend()
+        await backend.open()
+        factory = ManagedLedgerFactory(backend, clock)
+        ledger = await factory.open("log")
+        cursor = await ledger.open_cursor("sub", EARLIEST)
+        positions = [await ledger.append_one(b"x") for _ in range(4)]
+        assert cursor.reached == EARLIEST
+        cursor.mark_delete(positions[3])
+        await ledger.roll_over()
+        last = await ledger.append_one(b"last")
+        await ledger.trim()
+        late = await ledger.open_cursor("late", Position(-7, -9))
+        assert (cursor.reached, late.reached) == (positions[3], EARLIEST)
+        assert cursor.mark_delete_position > positions[3]
+        assert late.mark_delete(positions[1])
+        assert not late.mark_delete(positions[1])
+        late_mark = late.mark_delete_position
+        await factory.close()
+        ledger = await ManagedLedgerFactory(backend, clock).open("log")
+        cursor, late = ledger.cursors["sub"], ledger.cursors["late"]
+        assert (cursor.reached, late.reached) == (positions[3], positions[1])
+        assert late.mark_delete_position == late_mark
+        for asked in Position(-7, -9), Position(positions[0].ledger_id, 10**40):
+            late.reset(asked)
+            await late.flush()
+        cursor.mark_delete(last)
+        assert cursor.reached == cursor.mark_delete_position == last
+
+    asyncio.run(scenario())
