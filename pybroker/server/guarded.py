@@ -75,7 +75,7 @@ class _Gate:
         assert self._handler.deferred is not None
         await self._handler.deferred(session, body)
         if self._kind in _LETS_IN and not self._is_permitted(session, body):
-            close_unpermitted(session, self._authorizer)
+            await close_unpermitted(session, self._authorizer, Pace(_LOOKS_A_TURN))
 
     def _is_permitted(self, session: "Session", body: Any) -> bool:
         """Asked again of this one alone: a connection may have thousands."""
@@ -135,28 +135,35 @@ class Revocations:
         while self._to_do:
             self._to_do = False
             for session in self._sessions():
-                await pace.step(1 + len(session.producers) + len(session.consumers))
-                close_unpermitted(session, self._authorizer)
+                await pace.step()
+                await close_unpermitted(session, self._authorizer, pace)
 
 
-def close_unpermitted(session: "Session", authorizer: Authorizer) -> None:
+async def close_unpermitted(session: "Session", authorizer: Authorizer, pace: Pace) -> None:
     """The producers and consumers that would not be let in now. Their clients come back, and are
     told why not; a topic list that is watched falls silent, which no command can tell.
     """
     if session.login is None or session.closed:
         return
-    identity = session.login.identity
-    for producer in list(session.producers.values()):
-        if not authorizer.may(identity, Need.PRODUCE, Target.of_topic(producer.topic.name)):
+    identity, may = session.login.identity, authorizer.may
+    for producer_id, producer in list(session.producers.items()):
+        await pace.step()
+        target = Target.of_topic(producer.topic.name)
+        is_there = session.producers.get(producer_id) is producer
+        if is_there and not may(identity, Need.PRODUCE, target):
             _close_producer(session, producer)
-    for consumer in list(session.consumers.values()):
+    for consumer_id, consumer in list(session.consumers.items()):
+        await pace.step()
         target = Target.of_topic(consumer.topic.name, consumer.subscription.name)
-        if not authorizer.may(identity, Need.CONSUME, target):
+        is_there = session.consumers.get(consumer_id) is consumer
+        if is_there and not may(identity, Need.CONSUME, target):
             consumer.subscription.remove_consumer(consumer.consumer)
             session.close_consumer(consumer.consumer, "its permission was revoked")
     for watcher_id, watcher in list(session.watchers.items()):
+        await pace.step()
         target = Target.of_namespace(watcher.namespace)
-        if not authorizer.may(identity, Need.USE_NAMESPACE, target):
+        is_there = session.watchers.get(watcher_id) is watcher
+        if is_there and not may(identity, Need.USE_NAMESPACE, target):
             watcher.end()
             del session.watchers[watcher_id]
 

@@ -14,7 +14,9 @@ import pybroker.testing
 from pybroker.client.errors import PulsarException
 from pybroker.errors import AuthorizationError
 from pybroker.names import TxnId
+from pybroker.runtime import Pace
 from pybroker.security.authorization import ACTIONS, Authorizer, Target
+from pybroker.server import guarded
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -254,6 +256,29 @@ def test_who_may_no_longer_hears_of_no_more_topics(world: World) -> None:
         ]
         assert alice.kinds_before_pong() == []
         assert watch(alice, world.namespace).error == FORBIDDEN
+
+
+def test_others_are_served_while_all_that_a_connection_has_is_looked_at(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = []
+
+    class Counted(Pace):
+        async def step(self, steps_: int = 1) -> None:
+            steps.append(steps_)
+            await super().step(steps_)
+
+    monkeypatch.setattr(guarded, "Pace", Counted)
+    world.grant("alice", "produce")
+    with world.raw("alice") as client:
+        for number in range(20):
+            made = pb.CommandProducer(topic=world.topic, producer_id=number)
+            client.request(_T.PRODUCER, "producer", made)
+        steps.clear()
+        world.revoke("alice")
+        assert client.kinds_before_pong() == [_T.CLOSE_PRODUCER] * 20
+    assert len(steps) > 20
+    assert set(steps) == {1}
 
 
 def test_who_comes_in_is_looked_at_again_and_nobody_else(
