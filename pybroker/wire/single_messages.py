@@ -1,6 +1,7 @@
 """The messages of a batch, once that is decompressed: see message_metadata."""
 
 import struct
+from collections.abc import Iterator
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -11,9 +12,8 @@ from pybroker.wire.message_metadata import BadEntry
 _U32: Final = struct.Struct(">I")
 
 
-def single_messages(plain: bytes, count: int) -> list[pb.SingleMessageMetadata]:
+def single_messages(plain: bytes, count: int) -> Iterator[pb.SingleMessageMetadata]:
     """What the batch says of each of its `count` messages. Raises BadEntry."""
-    found: list[pb.SingleMessageMetadata] = []
     at = 0
     parse = pb.SingleMessageMetadata.FromString
     try:
@@ -21,10 +21,9 @@ def single_messages(plain: bytes, count: int) -> list[pb.SingleMessageMetadata]:
             start = at + 4
             at = start + _U32.unpack_from(plain, at)[0]
             single = parse(plain[start:at])
-            found.append(single)
             at += single.payload_size
             if at > len(plain) or single.payload_size < 0:
                 raise BadEntry(f"A message of a batch of {len(plain)} bytes goes beyond its end")
+            yield single
     except (DecodeError, struct.error) as error:
         raise BadEntry(f"A batch of {len(plain)} bytes does not parse") from error
-    return found

@@ -1,5 +1,6 @@
 """What compaction has to know of an entry: the key of each message, and whether it deletes that."""
 
+import asyncio
 from typing import Any, Final, NamedTuple
 
 from pybroker.wire.decompression import CannotDecompress, decompressed
@@ -7,6 +8,7 @@ from pybroker.wire.message_metadata import BadEntry, split_entry
 from pybroker.wire.single_messages import single_messages
 
 MAX_MESSAGES: Final = 20_000  # of a batch that is looked into
+_MESSAGES_A_TURN: Final = 2000
 
 
 class Keyed(NamedTuple):
@@ -31,14 +33,14 @@ _NO_KEY: Final = Keyed(None, False)
 OUT: Final = Keyed(None, True)  # compacted out before it came here
 
 
-def look_at(entry: bytes, messages: int) -> "list[Keyed] | Part":
+async def look_at(entry: bytes, messages: int) -> "list[Keyed] | Part":
     """`messages` is how many the entry was published with. Raises Unreadable."""
     try:
         metadata, start = split_entry(entry)
     except BadEntry:
         return [_NO_KEY] * messages  # no client gets anything from it either
     if metadata.HasField("num_messages_in_batch"):
-        return _batch(metadata, entry[start:], messages)
+        return await _batch(metadata, entry[start:], messages)
     if messages != 1:
         raise Unreadable(f"it was published as {messages} messages and is no batch")
     key = _key(metadata)
@@ -50,17 +52,21 @@ def look_at(entry: bytes, messages: int) -> "list[Keyed] | Part":
     return [Keyed(key, size == 0 or metadata.null_value)]
 
 
-def _batch(metadata: Any, payload: bytes, messages: int) -> list[Keyed]:
+async def _batch(metadata: Any, payload: bytes, messages: int) -> list[Keyed]:
     if not metadata.num_messages_in_batch == messages <= MAX_MESSAGES:
         raise Unreadable(f"it was published as {messages} messages and says otherwise")
     if metadata.encryption_keys:
         raise Unreadable("it is an encrypted batch")
     try:
         plain = decompressed(metadata.compression, payload, metadata.uncompressed_size)
-        singles = single_messages(plain, messages)
+        found: list[Keyed] = []
+        for single in single_messages(plain, messages):
+            found.append(_keyed(single))
+            if not len(found) % _MESSAGES_A_TURN:
+                await asyncio.sleep(0)
     except (CannotDecompress, BadEntry) as error:
         raise Unreadable(str(error)) from error
-    return [_keyed(single) for single in singles]
+    return found
 
 
 def _keyed(single: Any) -> Keyed:

@@ -4,6 +4,7 @@ Messages are known by their number in the order of the log, so what is kept is a
 them; the keys are forgotten before anything is written.
 """
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Final
@@ -40,7 +41,7 @@ class Selection:
             first = len(self._marks)
             self._marks += bytes(kept.messages)
             try:
-                found = look_at(kept.entry, kept.messages)
+                found = await look_at(kept.entry, kept.messages)
             except Unreadable as why:
                 log.debug("%s is kept as it is: %s", kept.position, why)
                 self._keep_whole(first, kept)
@@ -48,7 +49,7 @@ class Selection:
                 if isinstance(found, Part):
                     self._see_part(first, found)
                 else:
-                    self._see_messages(first, found, kept.bits)
+                    await self._see_batch(first, found, kept.bits)
             await self._pace.step(kept.messages)
 
     def _keep_whole(self, first: int, kept: Kept) -> None:
@@ -57,6 +58,14 @@ class Selection:
             return
         for index in range(kept.messages):
             self._marks[first + index] = kept.bits >> index & 1
+
+    async def _see_batch(self, first: int, found: list[Keyed], bits: int | None) -> None:
+        for start in range(0, len(found), _MESSAGES_A_TURN):
+            if start:
+                await asyncio.sleep(0)
+            stop = start + _MESSAGES_A_TURN
+            left = None if bits is None else bits >> start
+            self._see_messages(first + start, found[start:stop], left)
 
     def _see_messages(self, first: int, found: list[Keyed], bits: int | None) -> None:
         for number, keyed in enumerate(found, first):
