@@ -1,14 +1,19 @@
 """The entries that wait for acknowledgement on a subscription, by their number: for the admin API.
 
-Whole ranges are counted, so that a deep look costs by acknowledged ranges, not by entries.
+Whole ranges are counted, so that a deep look costs by acknowledged ranges, not by entries; and
+piece by piece, each twice as long as the one before, so that a near one costs little, whatever was
+acknowledged behind it.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from pybroker.broker.dispatch.entry_reader import HiddenRanges, Range, between
+
+_FIRST_PIECE: Final = 1000  # entries
 
 
 def nth_waiting(
@@ -39,8 +44,16 @@ def waiting(
         first = after.entry_id + 1 if info.ledger_id == after.ledger_id else 0
         if info.ledger_id < after.ledger_id or first >= info.entries:
             continue
-        for found in _waiting(cursor, hidden, info.ledger_id, (first, info.entries - 1)):
-            yield info.ledger_id, found
+        for piece in _pieces(first, info.entries - 1):
+            for found in _waiting(cursor, hidden, info.ledger_id, piece):
+                yield info.ledger_id, found
+
+
+def _pieces(first: int, last: int) -> Iterator[Range]:
+    size = _FIRST_PIECE
+    while first <= last:
+        yield first, min(first + size - 1, last)
+        first, size = first + size, 2 * size
 
 
 def _waiting(
