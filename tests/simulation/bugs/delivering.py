@@ -107,7 +107,7 @@ def seek_leaves_old_records() -> Iterator[None]:
         self.disconnect_consumers("the subscription was moved by a seek")
         self.cursor.reset(position)
         self._redelivery_counts.clear()
-        self._reader.rewind()
+        self.reader.rewind()
         await self.cursor.flush()
 
     with patch.object(Subscription, "seek", seek):
