@@ -105,7 +105,8 @@ class ClusterRoutes:
         for peer in _texts(peers, "The body"):
             if peer == name or peer not in self._clusters.names():
                 raise HTTPException(412, f"{peer} cannot be a peer of {name}: no other cluster")
-        await self._clusters.update(name, data | {_PEERS: peers})
+        data.pop(_PEERS, None)
+        await self._clusters.update(name, data | ({_PEERS: peers} if peers else {}))
 
     async def migration(self, request: Request) -> dict[str, Any]:
         self._clusters.check(request.path_params["cluster"])
