@@ -62,7 +62,6 @@ CASES = {
     "pending-ack-forgotten-at-recovery": Case("ACKNOWLEDGED TWICE", 1),
     "pending-ack-logs-share-a-name": Case("STUCK", 0, ("similar names",)),
     "receipt-before-the-fsync": Case("LOSS", 13),
-    "recovered-cursors-never-written": Case("ACKNOWLEDGEMENT LOST", 34, ("navigation", "trimming")),
     "reserve-for-records-only": Case("NOT HEALED", 6, FULL_DISK),
     "reserve-kept-at-a-start": Case("NOT HEALED", 18, FULL_DISK),
     "reserve-not-regained": Case("NO RESERVE", 37, FULL_DISK),

@@ -8,7 +8,6 @@ from unittest.mock import patch
 
 from managed_ledger.ack_set import AckSet
 from managed_ledger.cursor import ManagedCursor
-from managed_ledger.cursors import Cursors
 from pybroker.broker import publish_time
 from pybroker.broker.dispatch.delayed import UndelayedReader
 from pybroker.broker.dispatch.delivery import by_ledger
@@ -165,19 +164,7 @@ def markers_tell_the_time() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def recovered_cursors_never_written() -> Iterator[None]:
-    """What recovery moved is not told, nor what comes after it: until the topic is closed."""
-
-    def tell_when_dirty(self: Cursors, on_dirty: Any) -> None:
-        self._on_dirty = on_dirty
-
-    with patch.object(Cursors, "tell_when_dirty", tell_when_dirty):
-        yield
-
-
 BUGS = {
-    "recovered-cursors-never-written": recovered_cursors_never_written,
     "entry-skipped-after-redelivery": entry_skipped_after_redelivery,
     "delayed-written-as-acknowledged": delayed_written_as_acknowledged,
     "key-given-away-in-flight": key_given_away_in_flight,
