@@ -1,10 +1,13 @@
-# Needs make, Python 3.11 or newer and, for Spark and the Java client, Java 17.
+# Needs make, Python 3.11 or newer and, for Spark and the Java client, Java 17. Where Go 1.24 is
+# installed the official Go client is tested, too.
 # Everything is installed into .venv on first use; stamp files keep the next runs quick.
 
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-UNIT := not slow and not java and not spark
+UNIT := not slow and not java and not spark and not go
+GO := $(firstword $(shell command -v go) $(wildcard /usr/local/go/bin/go))
+LEFT_OUT := $(UNIT)$(if $(GO),, or go)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench simulate kill-rounds spark-kills extremes mutate proto clean
@@ -15,8 +18,9 @@ help:  ## say what there is
 demo: $(VENV)/demo  ## the whole product at work: PySpark, kill -9 around it, exactly once (< 10 min)
 	$(PY) -m pybroker.demo $(ARGS)
 
-test: check  ## everything: static checks, all tests, real Spark and Java clients (< 25 min)
-	$(PY) -m pytest -v -ra --durations=15 -m "not ($(UNIT))" $(ARGS)
+test: check  ## everything: static checks, all tests, real Spark, Java and Go clients (< 25 min)
+	@$(if $(GO),,echo "Go is not installed (https://go.dev/dl): tests of the Go client are left out")
+	$(PY) -m pytest -v -ra --durations=15 -m "not ($(LEFT_OUT))" $(ARGS)
 
 check: $(VENV)/test  ## format, lint, types, unit tests (< 2 min)
 	$(PY) -m ruff format --check .

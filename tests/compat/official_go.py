@@ -1,0 +1,65 @@
+"""The official Go client, driven from Python: the tests of the Go package in `go/`, built once.
+
+A test there is a function; what stands above it, `Feature: name, name`, is what it shows.
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from shutil import which
+from typing import Final
+
+SOURCES: Final = Path(__file__).with_name("go")
+PROGRAM: Final = Path(__file__).resolve().parents[2] / "build" / "go-client" / "compat.test"
+TEST_TIMEOUT_S: Final = 60
+_BUILD_TIMEOUT_S: Final = 280
+_TEST: Final = re.compile(r"((?:^//.*\n)*)^func (Test\w+)\(t \*testing\.T\)", re.MULTILINE)
+_FEATURES: Final = re.compile(r"^// Feature: (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class GoTest:
+    name: str
+    features: tuple[str, ...]
+
+
+def go_tests(source: Path) -> Iterator[GoTest]:
+    for comment, name in _TEST.findall(source.read_text()):
+        named = _FEATURES.findall(comment)
+        yield GoTest(name, tuple(each.strip() for line in named for each in line.split(",")))
+
+
+@cache
+def built() -> Path:
+    """The test program. Without cgo: it needs no C compiler, and links in a moment."""
+    go("test", "-c", "-o", str(PROGRAM), ".")
+    return PROGRAM
+
+
+def go(*words: str, tool: str = "go") -> str:
+    """What it prints. It is where its installer puts it, if the PATH does not know."""
+    command = [which(tool) or f"/usr/local/go/bin/{tool}", *words]
+    environment = os.environ | {"CGO_ENABLED": "0"}
+    done = subprocess.run(
+        command, cwd=SOURCES, env=environment, stdout=subprocess.PIPE, timeout=_BUILD_TIMEOUT_S
+    )
+    assert done.returncode == 0, f"{command} failed"
+    return done.stdout.decode()
+
+
+def run_go_test(name: str, surroundings: Mapping[str, str]) -> None:
+    """Fails with what the test said."""
+    command = [str(built()), "-test.run", f"^{name}$", "-test.v"]
+    done = subprocess.run(
+        [*command, "-test.timeout", f"{TEST_TIMEOUT_S}s"],
+        env=os.environ | surroundings,
+        capture_output=True,
+        text=True,
+        timeout=TEST_TIMEOUT_S + 10,
+    )
+    said = done.stdout + done.stderr
+    assert f"--- PASS: {name} " in said, f"{name} ended with code {done.returncode}:\n{said}"

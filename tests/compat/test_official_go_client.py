@@ -1,0 +1,44 @@
+"""What the official Go client does with the broker; the tests themselves are in Go, in `go/`."""
+
+from collections.abc import Iterator
+
+import pytest
+from official_go import SOURCES, GoTest, built, go, go_tests, run_go_test
+
+import pybroker.testing
+
+pytestmark = pytest.mark.go
+
+# What has a broker of its own stands in a module of its own.
+ELSEWHERE = {"logins_test.go", "restarts_test.go"}
+INTERCEPTORS = "org.apache.pulsar.common.intercept"
+SETTINGS = {
+    "broker_entry_metadata_interceptors": (
+        f"{INTERCEPTORS}.AppendBrokerTimestampMetadataInterceptor",
+        f"{INTERCEPTORS}.AppendIndexMetadataInterceptor",
+    ),
+    "exposing_broker_entry_metadata_to_client_enabled": True,
+}
+
+
+def everywhere() -> Iterator[GoTest]:
+    for source in sorted(SOURCES.glob("*_test.go")):
+        if source.name not in ELSEWHERE:
+            yield from go_tests(source)
+
+
+@pytest.fixture(scope="module")
+def surroundings() -> Iterator[dict[str, str]]:
+    built()
+    with pybroker.testing.broker(http=True, **SETTINGS) as broker:
+        yield {"SERVICE_URL": broker.service_url, "ADMIN_URL": broker.admin_url}
+
+
+@pytest.mark.parametrize("test", list(everywhere()), ids=lambda test: test.name)
+def test_in_go(surroundings: dict[str, str], test: GoTest) -> None:
+    run_go_test(test.name, surroundings)
+
+
+def test_its_sources_are_formatted_and_vetted() -> None:
+    assert go("-l", ".", tool="gofmt") == ""
+    assert go("vet", ".") == ""
