@@ -28,4 +28,5 @@ class ManagedLedgerConfig:
     max_size_per_ledger_bytes: int = 2 * 1024**3
     min_rollover_time_ms: int = 10 * 60_000
     max_rollover_time_ms: int = 4 * 3_600_000
+    cursor_flush_interval_ms: int = 1000  # from the first acknowledgement to its writing
     retention: Retention = field(default_factory=Retention)

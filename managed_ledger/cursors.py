@@ -19,7 +19,7 @@ class Cursors:
         "_index",
         "_ledger_name",
         "_metadata",
-        "_on_dirty",
+        "on_dirty",
     )
 
     def __init__(self, ledger_name: str, metadata: MetadataStore, index: LedgerIndex) -> None:
@@ -28,7 +28,7 @@ class Cursors:
         self._index = index
         self._by_name: dict[str, ManagedCursor] = {}
         self._dirty: dict[ManagedCursor, None] = {}
-        self._on_dirty: Callable[[], None] = lambda: None
+        self.on_dirty: Callable[[], None] = lambda: None  # there is something to write
 
     @property
     def by_name(self) -> Mapping[str, ManagedCursor]:
@@ -119,15 +119,9 @@ class Cursors:
     def _store(self, name: str, value: bytes) -> "asyncio.Future[int]":
         return self._metadata.put(cursor_key(self._ledger_name, name), value)
 
-    def tell_when_dirty(self, on_dirty: Callable[[], None]) -> None:
-        """There is something to write: from now on, and what recovery has moved."""
-        self._on_dirty = on_dirty
-        if self._dirty:
-            on_dirty()
-
     def _became_dirty(self, cursor: ManagedCursor) -> None:
         if not self._dirty:
-            self._on_dirty()
+            self.on_dirty()
         self._dirty[cursor] = None
 
     def _starting_position(self, start: Position | None) -> Position:

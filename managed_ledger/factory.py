@@ -1,8 +1,9 @@
 """Where managed ledgers are opened, and what is kept in order by time for all of them.
 
-A second after the first cursor became dirty, dirty ones are written, many in one commit. A ledger
-in which something happened is visited a while later, rolled over when it is old and trimmed; an
-idle one costs nothing. Whoever made the backend opens it before and closes it after the factory.
+A second after the first cursor became dirty, or what its ledger's configuration says, dirty ones
+are written, many in one commit. A ledger in which something happened is visited a while later,
+rolled over when it is old and trimmed; an idle one costs nothing. Whoever made the backend opens it
+before and closes it after the factory.
 """
 
 import asyncio
@@ -41,18 +42,17 @@ class ManagedLedgerFactory:
         backend: Backend,
         clock: Clock,
         config: ManagedLedgerConfig = DEFAULT_CONFIG,
-        cursor_flush_interval_ms: int = 1000,
         trim_interval_ms: int = 10_000,
     ) -> None:
         self._backend = backend
         self._clock = clock
         self._config = config
-        self._cursor_flush_interval_s = cursor_flush_interval_ms / 1000
         self._trim_interval_s = trim_interval_ms / 1000
         self._ledgers: dict[str, ManagedLedger] = {}
         self._opening: dict[str, asyncio.Task[ManagedLedger]] = {}
         self._deleting: dict[str, asyncio.Task[None]] = {}
-        self._dirty: dict[ManagedLedger, None] = {}  # those with cursors to write
+        # Those with cursors to write, by how long that may take.
+        self._dirty: dict[int, dict[ManagedLedger, None]] = {}
         self._work: dict[asyncio.Task[None], None] = {}  # of visits
         self._closed = False
         self.housekeeper = Housekeeper()
@@ -175,20 +175,26 @@ class ManagedLedgerFactory:
     # -- by time
 
     def became_dirty(self, ledger: ManagedLedger) -> None:
-        if not self._dirty:
-            self.housekeeper.visit_in(self._cursor_flush_interval_s, self._write_cursors)
-        self._dirty[ledger] = None
+        interval_ms = ledger.config.cursor_flush_interval_ms
+        dirty = self._dirty.get(interval_ms)
+        if dirty is None:
+            dirty = self._dirty[interval_ms] = {}
+            self.housekeeper.visit_in(interval_ms / 1000, partial(self._write_cursors, interval_ms))
+        dirty[ledger] = None
         if ledger.has_old_ledgers:  # they may be consumed now
             ledger.touch()
 
-    def _write_cursors(self) -> None:
+    def _write_cursors(self, interval_ms: int) -> None:
         """Some; the others in the next turn."""
-        dirty = list(islice(self._dirty, _WRITTEN_AT_ONCE))
-        for ledger in dirty:
-            del self._dirty[ledger]
-        self._start(self._flush([ledger for ledger in dirty if not ledger.closed]))
-        if self._dirty:
-            self.housekeeper.visit_in(0, self._write_cursors)
+        dirty = self._dirty[interval_ms]
+        written = list(islice(dirty, _WRITTEN_AT_ONCE))
+        for ledger in written:
+            del dirty[ledger]
+        self._start(self._flush([ledger for ledger in written if not ledger.closed]))
+        if dirty:
+            self.housekeeper.visit_in(0, partial(self._write_cursors, interval_ms))
+        else:
+            del self._dirty[interval_ms]
 
     async def _flush(self, ledgers: list[ManagedLedger]) -> None:
         writes = [ledger.flush_cursors() for ledger in ledgers]

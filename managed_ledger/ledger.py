@@ -102,7 +102,7 @@ class ManagedLedger:
         self._rolling: asyncio.Task[ManagedLedgerError | None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._closed: LedgerClosed | None = None
-        cursors.tell_when_dirty(self._cursors_became_dirty)
+        cursors.on_dirty = self._cursors_became_dirty
 
     @property
     def closed(self) -> bool:

@@ -24,6 +24,7 @@ from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.trim import Retention
 from pybroker.broker.entry_metadata import BadInterceptors
 from pybroker.broker.permissions import Permissions
+from pybroker.broker.policies.persistence import flush_interval_ms
 from pybroker.broker.tenants import Tenants
 from pybroker.broker.topics import Topics
 from pybroker.broker.txn_participants import LocalParticipants
@@ -49,7 +50,6 @@ from pybroker.transaction.pending_ack_migration import migrate_pending_ack_logs
 if TYPE_CHECKING:
     from pybroker.admin.http.server import HttpServer
 
-_LONGEST_CURSOR_FLUSH_MS: Final = 60_000
 _BOOTS: Final = "/boots"
 
 
@@ -235,7 +235,7 @@ def _import_admin() -> None:
 
 
 def _ledger_factory(backend: Backend, clock: Clock, config: BrokerConfig) -> ManagedLedgerFactory:
-    writes_per_second = config.managed_ledger_default_mark_delete_rate_limit
+    cursor_writes_per_s = config.managed_ledger_default_mark_delete_rate_limit
     return ManagedLedgerFactory(
         backend,
         clock,
@@ -245,9 +245,7 @@ def _ledger_factory(backend: Backend, clock: Clock, config: BrokerConfig) -> Man
             min_rollover_time_ms=config.managed_ledger_min_ledger_rollover_time_minutes * 60_000,
             max_rollover_time_ms=config.managed_ledger_max_ledger_rollover_time_minutes * 60_000,
             retention=_retention(config),
-        ),
-        cursor_flush_interval_ms=min(
-            _LONGEST_CURSOR_FLUSH_MS, int(1000 / max(writes_per_second, 0.001))
+            cursor_flush_interval_ms=flush_interval_ms(cursor_writes_per_s),
         ),
     )
 

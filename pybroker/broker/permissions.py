@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from managed_ledger.errors import BadVersion
 from managed_ledger.storage.backend import MetadataStore, Versioned
+from pybroker.broker.policies.table import SUBSCRIPTION_AUTH_MODE
 from pybroker.broker.tenants import PERMISSIONS, Conflict, Tenants
 from pybroker.names import TopicName
 from pybroker.security.authorization import Grants
@@ -23,6 +24,8 @@ _SUBSCRIPTIONS: Final = "subscription_auth_roles"
 _NOTHING: Final[dict[str, Any]] = {_NAMESPACE: {}, _TOPICS: {}, _SUBSCRIPTIONS: {}}
 
 _KNOWN: Final = 1000
+assert SUBSCRIPTION_AUTH_MODE.namespace is not None
+_AUTH_MODE: Final = SUBSCRIPTION_AUTH_MODE.namespace
 Stored = tuple[Versioned | None, Versioned | None]
 Change = Callable[[dict[str, Any]], None]
 
@@ -112,7 +115,7 @@ class Permissions:
 
 def _parsed(granted: Versioned | None, policies: Versioned | None) -> Grants:
     record = _NOTHING | _json(granted)
-    prefix_mode = _json(policies).get("subscription_auth_mode") == "Prefix"
+    prefix_mode = _json(policies).get(_AUTH_MODE.field) == "Prefix"
     return Grants(record[_NAMESPACE], record[_TOPICS], record[_SUBSCRIPTIONS], prefix_mode)
 
 

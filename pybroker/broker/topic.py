@@ -205,7 +205,7 @@ class Topic:
         if refusal is not None:
             published(None, refusal)
             return
-        self.messages_in += len(run.entries)
+        self.messages_in += sum(run.message_counts)
         self.published_at_ms = self.clock.now_ms()
         sent = None if taken is None else taken.sent_by(producer.name)
         if run.txn_id is None:

@@ -290,7 +290,7 @@ def _send_new(
 def _publish(session: "Session", slot: "ProducerSlot", run: SendRun, taken: Taken | None) -> None:
     size_bytes = sum(map(len, run.entries))
     topic, producer = slot.topic, slot.producer
-    producer.messages_in += len(run.entries)
+    producer.messages_in += sum(run.message_counts)
     producer.bytes_in += size_bytes
     topic.bytes_in += size_bytes
     topic.chunked = topic.chunked or run.chunked

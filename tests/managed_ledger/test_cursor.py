@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from managed_ledger.ack_set import AckSet
+from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
@@ -292,7 +293,8 @@ def test_acknowledgements_are_written_though_recovery_had_moved_the_cursor(clock
         first = ManagedLedgerFactory(backend, clock)
         await (await first.open("x")).open_cursor("s", EARLIEST)
         await first.close()  # nothing was appended: the next one drops the empty ledger
-        factory = ManagedLedgerFactory(backend, clock, cursor_flush_interval_ms=0)
+        config = ManagedLedgerConfig(cursor_flush_interval_ms=0)
+        factory = ManagedLedgerFactory(backend, clock, config)
         ledger = await factory.open("x")
         position = await ledger.append_one(b"a")
         ledger.cursors["s"].mark_delete(position)

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from pybroker.admin.routes.cluster import known_cluster
 from pybroker.admin.routing import NAMESPACE, namespace_of, read_json, route, tenant_of
 from pybroker.admin.services import AdminServices
-from pybroker.broker.policies.table import ANTI_AFFINITY, OFFLOAD, RESOURCE_GROUP
+from pybroker.broker.policies.kept import ANTI_AFFINITY, OFFLOAD, RESOURCE_GROUP
 from pybroker.broker.records import Records
 
 _RESOURCE_GROUP: Final = f"{NAMESPACE}/resourcegroup"

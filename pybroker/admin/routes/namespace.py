@@ -18,8 +18,8 @@ from pybroker.admin.routing import (
     tenant_of,
 )
 from pybroker.admin.services import AdminServices
+from pybroker.broker.policies.kept import PROPERTIES
 from pybroker.broker.policies.policies import checked_namespace, shown_namespace
-from pybroker.broker.policies.table import PROPERTIES
 from pybroker.broker.tenants import Conflict
 from pybroker.names import TopicName
 

@@ -129,7 +129,7 @@ class NonPersistentTopic:
         if refusal is not None:
             published(None, refusal)
             return
-        self.messages_in += len(run.entries)
+        self.messages_in += sum(run.message_counts)
         self.published_at_ms = self.clock.now_ms()
         first = self._next_entry
         self._next_entry = (first + len(run.entries)) % _ENTRIES

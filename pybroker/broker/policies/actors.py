@@ -12,6 +12,7 @@ from pybroker.broker.policies.encryption import EncryptedProducers
 from pybroker.broker.policies.expiry import MessageExpiry
 from pybroker.broker.policies.following import Actor
 from pybroker.broker.policies.gate import Gates
+from pybroker.broker.policies.persistence import WrittenCursors
 from pybroker.broker.policies.quotas import BacklogQuotas
 from pybroker.broker.policies.retention import KeptMessages
 from pybroker.broker.policies.subscribe_rate import SubscribeLimits
@@ -46,6 +47,7 @@ class DeduplicationIntervals:
 def acting(housekeeper: Housekeeper, clock: Clock, config: BrokerConfig) -> tuple[Actor, ...]:
     return (
         KeptMessages(),
+        WrittenCursors(),
         CompactedTopics(),
         Gates(),
         EncryptedProducers(),

@@ -82,6 +82,8 @@ class Paced(Protocol):
 
 class Dispatched(Protocol):
     dispatch_throttle: Throttle | None
+    messages_in: int
+    bytes_in: int
 
     @property
     def policies(self) -> Effective: ...
@@ -91,7 +93,8 @@ class DispatchRates:
     """What a topic's subscriptions share."""
 
     def follow(self, topic: Dispatched) -> None:
-        topic.dispatch_throttle = _throttle(topic.dispatch_throttle, topic.policies[DISPATCH_RATE])
+        rate = topic.policies[DISPATCH_RATE]
+        topic.dispatch_throttle = _throttle(topic.dispatch_throttle, topic, rate)
 
 
 def pace_of(
@@ -101,17 +104,23 @@ def pace_of(
     of_one = topic.policies[SUBSCRIPTION_POLICIES].get(subscription.name, {})
     of_all = topic.policies[SUBSCRIPTION_DISPATCH_RATE]
     rate: Record = of_one.get("dispatchRate") or of_all
-    own = _throttle(None if now is None else now.own, rate)
+    own = _throttle(None if now is None else now.own, topic, rate)
     subscription.reader.most_messages = None
     if own is None and topic.dispatch_throttle is None:
         return None
     return DispatchPace(own, topic.dispatch_throttle, subscription)
 
 
-def _throttle(now: Throttle | None, rate: Record) -> Throttle | None:
+def _throttle(now: Throttle | None, topic: Dispatched, rate: Record) -> Throttle | None:
+    """Relative to what is published to the topic, if the rate says so."""
+
+    def published() -> tuple[int, int]:
+        return topic.messages_in, topic.bytes_in
+
     return throttle(
         now,
         rate["dispatchThrottlingRateInMsg"],
         rate["dispatchThrottlingRateInByte"],
         rate["ratePeriodInSecond"],
+        published if rate["relativeToPublishRate"] else None,
     )

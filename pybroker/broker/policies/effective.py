@@ -44,7 +44,9 @@ class Effective:
             for level in reversed(self._levels):
                 merged = merged | level.get(name, {})
             return merged  # type: ignore[no-any-return]
-        for level in self._levels:
-            if name in level:
-                return level[name]  # type: ignore[no-any-return]
-        return policy.of_broker(self.config)
+        found = self.was_set(policy)
+        return policy.of_broker(self.config) if found is None else found
+
+    def was_set(self, policy: Policy[T]) -> T | None:
+        """At the level that counts; None if only broker.conf says something."""
+        return next((level[policy.name] for level in self._levels if policy.name in level), None)

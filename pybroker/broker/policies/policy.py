@@ -1,7 +1,7 @@
 """One policy: where it can be set, under which names, what a value looks like, what holds else."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from pybroker.broker.policies.kinds import Check
@@ -34,7 +34,7 @@ class Level:
 @dataclass(frozen=True, eq=False)
 class Policy(Generic[T]):
     """`broker` says what holds where nothing is set: the name of a field of BrokerConfig, several
-    of them by field of the record, or a value. `acts`: somebody here does as it says.
+    of them by field of the record, or a value. Somebody here does as it says, unless it is `off`.
     """
 
     name: str
@@ -42,7 +42,8 @@ class Policy(Generic[T]):
     broker: str | Mapping[str, Any] | Callable[[BrokerConfig], T]
     namespace: Level | None = None
     topic: Level | None = None
-    acts: bool = True
+    off: str = ""  # why it has no effect here, if it has none
+    off_fields: Mapping[str, str] = field(default_factory=dict)  # as that, of parts of a record
     merged: bool = False  # an object of which each level may say a part
 
     def of_broker(self, config: BrokerConfig) -> T:

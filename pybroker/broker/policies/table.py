@@ -2,22 +2,20 @@
 
 A row names the policy; what its value looks like; what holds where nobody set it, which is
 broker.conf's; and how the admin API calls it at each level. Who acts on it asks for it by the row:
-`topic.policies[MESSAGE_TTL]`. Rows with `acts=False` are kept and shown as Apache Pulsar does, and
-mean nothing on one broker without replication, offloading and bundles.
+`topic.policies[MESSAGE_TTL]`. Rows that are `off` are kept and shown as Apache Pulsar does, and say
+why nobody acts on them; a test finds who acts on each other one.
 """
 
 from typing import Any, Final
 
+from pybroker.broker.policies.kept import KEPT, NO_BOOKIES, ONE_CLUSTER
 from pybroker.broker.policies.kinds import (
     LONG,
-    Check,
     RefusedPolicy,
-    anything,
     by_name,
     choice,
     names,
     number,
-    properties,
     record,
     text,
     truth,
@@ -51,7 +49,7 @@ def _dispatch_rate(messages: str, size: str) -> Record:
 
 
 def _rate(
-    name: str, ns_field: str, topic_field: str, broker: Record, acts: bool = True
+    name: str, ns_field: str, topic_field: str, broker: Record, off: str = ""
 ) -> Policy[Record]:
     return Policy(
         name,
@@ -59,7 +57,7 @@ def _rate(
         broker,
         Level(name, ns_field, by_cluster=True),
         Level(name, topic_field),
-        acts,
+        off=off,
     )
 
 
@@ -161,7 +159,12 @@ PERSISTENCE: Final = Policy[Record](
     },
     Level("persistence", "persistence"),
     Level("persistence", "persistence"),
-    acts=False,
+    off_fields={
+        "bookkeeperEnsemble": NO_BOOKIES,
+        "bookkeeperWriteQuorum": NO_BOOKIES,
+        "bookkeeperAckQuorum": NO_BOOKIES,
+        "managedLedgerStorageClassName": "there is one kind of storage",
+    },
 )
 
 # -- deduplication
@@ -221,7 +224,7 @@ REPLICATOR_DISPATCH_RATE: Final = _rate(
         "dispatch_throttling_rate_per_replicator_in_msg",
         "dispatch_throttling_rate_per_replicator_in_byte",
     ),
-    acts=False,
+    off=ONE_CLUSTER,
 )
 SUBSCRIPTION_POLICIES: Final = Policy[Record](  # of single ones, by name
     "subscriptionPolicies",
@@ -359,6 +362,13 @@ ENCRYPTION_REQUIRED: Final = Policy[bool](
     Level("encryptionRequired", "encryption_required", unset=False, removable=False),
 )
 
+SUBSCRIPTION_AUTH_MODE: Final = Policy[str](
+    "subscriptionAuthMode",
+    choice("None", "Prefix"),
+    lambda config: "None",
+    Level("subscriptionAuthMode", "subscription_auth_mode", unset="None", removable=False),
+)
+
 # -- schemas
 
 SCHEMA_COMPATIBILITY: Final = Policy[str](
@@ -374,6 +384,17 @@ SCHEMA_COMPATIBILITY: Final = Policy[str](
     ),
     Level("schemaCompatibilityStrategy", "schemaCompatibilityStrategy", verb="PUT"),
 )
+SCHEMA_AUTO_UPDATE_STRATEGY: Final = Policy[str | None](  # an older name for compatibility
+    "schemaAutoUpdateCompatibilityStrategy",
+    choice(*AUTO_UPDATE),
+    lambda config: None,
+    Level(
+        "schemaAutoUpdateCompatibilityStrategy",
+        "schema_auto_update_compatibility_strategy",
+        verb="PUT",
+        removable=False,
+    ),
+)
 SCHEMA_ENFORCED: Final = Policy[bool](
     "schemaValidationEnforced",
     truth,
@@ -386,82 +407,6 @@ SCHEMA_AUTO_UPDATE: Final = Policy[bool](
     truth,
     "is_allow_auto_update_schema_enabled",
     Level("isAllowAutoUpdateSchema", "is_allow_auto_update_schema", removable=False),
-)
-
-# -- kept and shown
-
-
-def _kept(
-    name: str, field: str, check: Check = anything, unset: Any = None, **level: Any
-) -> Policy[Any]:
-    """Of a namespace; without any effect on one broker."""
-    at = Level(name, field, unset=unset, **level)
-    return Policy(name, check, lambda config: unset, at, acts=False)
-
-
-PROPERTIES: Final = Policy[Record](
-    "properties",
-    properties,
-    lambda config: {},
-    Level("properties", "properties", verb="PUT", unset={}),
-    acts=False,
-)
-ANTI_AFFINITY: Final = _kept("antiAffinity", "antiAffinityGroup", text, bare=True)
-RESOURCE_GROUP: Final = _kept("resourcegroup", "resource_group_name", text, by_hand=True)
-KEPT: Final = (
-    _kept("schemaAutoUpdateCompatibilityStrategy", "schema_auto_update_compatibility_strategy",
-          choice(*AUTO_UPDATE), verb="PUT", removable=False),
-    _kept("allowedTopicPropertyKeysForMetrics", "allowed_topic_property_keys_for_metrics",
-          names(), unset=[]),
-    _kept("allowedClusters", "allowed_clusters", names(), unset=[], removable=False),
-    _kept("offloadDeletionLagMs", "offload_deletion_lag_ms", whole(-1, LONG), verb="PUT"),
-    _kept("offloadThreshold", "offload_threshold", whole(-LONG - 1, LONG), unset=-1, verb="PUT",
-          removable=False),
-    _kept("offloadThresholdInSeconds", "offload_threshold_in_seconds", whole(-LONG - 1, LONG),
-          unset=-1, verb="PUT", removable=False),
-    _kept("subscriptionAuthMode", "subscription_auth_mode", choice("None", "Prefix"),
-          unset="None", removable=False),
-    _kept("persistence/bookieAffinity", "bookieAffinityGroup"),
-)  # fmt: skip
-OFFLOAD: Final = Policy[Any](
-    "offloadPolicies",
-    anything,
-    lambda config: None,
-    Level("offloadPolicies", "offload_policies", removable=False),
-    Level("offloadPolicies", "offloadPolicies"),
-    acts=False,
-)
-ENTRY_FILTERS: Final = Policy[Any](
-    "entryFilters",
-    record(entryFilterNames=(text, "")),
-    lambda config: {"entryFilterNames": ""},
-    Level("entryFilters", "entryFilters"),
-    Level("entryFilters", "entryFilters"),
-    acts=False,
-)
-_PAUSE: Final = "dispatcherPauseOnAckStatePersistent"
-PAUSE_ON_ACK_STATE: Final = Policy[bool](
-    _PAUSE,
-    truth,
-    lambda config: False,
-    Level(_PAUSE, f"{_PAUSE}Enabled", unset=False, meant=True),
-    Level(_PAUSE, f"{_PAUSE}Enabled", meant=True),
-    acts=False,
-)
-REPLICATION: Final = Policy[list[str]](
-    "replication",
-    names(),
-    lambda config: [config.cluster_name],
-    Level("replication", "replication_clusters", removable=False, by_hand=True),
-    Level("replication", "replicationClusters"),
-    acts=False,
-)
-SHADOW_TOPICS: Final = Policy[list[str]](
-    "shadowTopics",
-    names(),
-    lambda config: [],
-    topic=Level("shadowTopics", "shadowTopics", verb="PUT"),
-    acts=False,
 )
 
 POLICIES: Final[tuple[Policy[Any], ...]] = (

@@ -1,21 +1,25 @@
 """So many messages, and so many bytes, in a period: a bucket of tokens each.
 
 Something may pass while there are tokens of both kinds; what passes may overdraw them, as a batch
-does, and is paid for by waiting. A full bucket holds one period's tokens.
+does, and is paid for by waiting. A full bucket holds one period's tokens. Limits may be relative to
+what comes in: then a bucket holds, beside its limit, what came in during the last period.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 UNLIMITED: Final = 2**31 - 1
+_SHORTEST_WAIT_S: Final = 0.001
+CameIn = Callable[[], tuple[int, int]]  # how many messages and bytes so far
 
 
 class Bucket:
-    __slots__ = ("_filled_at_s", "_limit", "_per_s", "_tokens")
+    __slots__ = ("_filled_at_s", "_least", "_limit", "_per_s", "_period_s", "_tokens")
 
     def __init__(self, limit: int, period_s: float) -> None:
-        self._limit = limit
+        self._least = self._limit = float(limit)
+        self._period_s = period_s
         self._per_s = limit / period_s
         self._tokens = float(limit)
         self._filled_at_s = asyncio.get_running_loop().time()
@@ -30,26 +34,48 @@ class Bucket:
     def spend(self, tokens: int) -> None:
         self._tokens -= tokens
 
+    def add_to_limit(self, per_s: float) -> None:
+        """From now on there are so many more than there are at least."""
+        self.tokens()
+        self._limit = self._least + per_s * self._period_s
+        self._per_s = self._limit / self._period_s
+
     def wait_s(self) -> float:
-        """Until there is a token."""
-        return max(0.0, (1 - self.tokens()) / self._per_s)
+        """Until there is a token; no shorter than what a clock can tell."""
+        missing = 1 - self.tokens()
+        return max(_SHORTEST_WAIT_S, missing / self._per_s) if missing > 0 else 0.0
 
 
 class Throttle:
-    __slots__ = ("_bytes", "_messages", "limits", "refused")
+    __slots__ = ("_bytes", "_messages", "_relative_to", "limits", "refused")
 
-    def __init__(self, messages: int, size_bytes: int, period_s: float = 1.0) -> None:
-        """Of limits of 0 or less, nothing is limited."""
-        self.limits = messages, size_bytes, period_s
+    def __init__(
+        self,
+        messages: int,
+        size_bytes: int,
+        period_s: float = 1.0,
+        came_in: CameIn | None = None,
+    ) -> None:
+        """Of limits of 0 or less, nothing is limited. With `came_in` they are relative to that."""
+        self.limits = messages, size_bytes, period_s, came_in is not None
+        self._relative_to = None if came_in is None else _Intake(came_in, period_s)
         self.refused = 0  # how often something had to wait
         self._messages = Bucket(messages, period_s) if messages > 0 else None
         self._bytes = Bucket(size_bytes, period_s) if size_bytes > 0 else None
 
     def messages_left(self) -> int:
         """How many may pass now; 0 also where bytes are short."""
+        self._follow_intake()
         if self._bytes is not None and self._bytes.tokens() < 1:
             return 0
         return UNLIMITED if self._messages is None else max(0, int(self._messages.tokens()))
+
+    def _follow_intake(self) -> None:
+        rates = None if self._relative_to is None else self._relative_to.measured()
+        if rates is not None:
+            for bucket, per_s in zip((self._messages, self._bytes), rates, strict=True):
+                if bucket is not None:
+                    bucket.add_to_limit(per_s)
 
     def bytes_left(self) -> int:
         return UNLIMITED if self._bytes is None else max(0, int(self._bytes.tokens()))
@@ -80,8 +106,34 @@ class Throttle:
         return max((bucket.wait_s() for bucket in buckets), default=0.0)
 
 
+class _Intake:
+    """How fast something comes in: measured when somebody asks, once a period at most."""
+
+    __slots__ = ("_at_s", "_came_in", "_counts", "_period_s")
+
+    def __init__(self, came_in: CameIn, period_s: float) -> None:
+        self._came_in = came_in
+        self._period_s = period_s
+        self._counts = came_in()
+        self._at_s = asyncio.get_running_loop().time()
+
+    def measured(self) -> tuple[float, float] | None:
+        """Messages and bytes a second since the last measurement; None: that was just now."""
+        now_s = asyncio.get_running_loop().time()
+        passed_s = now_s - self._at_s
+        if passed_s < self._period_s:
+            return None
+        (messages, size_bytes), (before, bytes_before) = self._came_in(), self._counts
+        self._counts, self._at_s = (messages, size_bytes), now_s
+        return (messages - before) / passed_s, (size_bytes - bytes_before) / passed_s
+
+
 def throttle(
-    now: Throttle | None, messages: int, size_bytes: int, period_s: float = 1.0
+    now: Throttle | None,
+    messages: int,
+    size_bytes: int,
+    period_s: float = 1.0,
+    came_in: CameIn | None = None,
 ) -> Throttle | None:
     """One with these limits: the same, if it has them, so that what was overdrawn stays so; None
     where nothing is limited.
@@ -89,4 +141,6 @@ def throttle(
     limits = max(0, messages), max(0, size_bytes), period_s
     if not (limits[0] or limits[1]):
         return None
-    return now if now is not None and now.limits == limits else Throttle(*limits)
+    if now is not None and now.limits == (*limits, came_in is not None):
+        return now
+    return Throttle(*limits, came_in)

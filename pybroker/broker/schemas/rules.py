@@ -1,8 +1,11 @@
 """What the policies say of a topic's schemas. UNDEFINED leaves it to the broker, or to FULL."""
 
+from typing import Final
+
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.table import (
     SCHEMA_AUTO_UPDATE,
+    SCHEMA_AUTO_UPDATE_STRATEGY,
     SCHEMA_COMPATIBILITY,
     SCHEMA_ENFORCED,
 )
@@ -10,10 +13,22 @@ from pybroker.broker.schemas.compatibility import Strategy
 from pybroker.broker.schemas.registry import SchemaRules
 from pybroker.config import BrokerConfig
 
+_BY_OLDER_NAME: Final[dict[str | None, str]] = {
+    "AutoUpdateDisabled": "ALWAYS_INCOMPATIBLE",
+    "Backward": "BACKWARD",
+    "Forward": "FORWARD",
+    "Full": "FULL",
+    "AlwaysCompatible": "ALWAYS_COMPATIBLE",
+    "BackwardTransitive": "BACKWARD_TRANSITIVE",
+    "ForwardTransitive": "FORWARD_TRANSITIVE",
+    "FullTransitive": "FULL_TRANSITIVE",
+}
+
 
 def schema_rules(policies: Effective) -> SchemaRules:
-    names = policies[SCHEMA_COMPATIBILITY], policies.config.schema_compatibility_strategy
-    strategy = _first_defined(*names)
+    older = _BY_OLDER_NAME.get(policies[SCHEMA_AUTO_UPDATE_STRATEGY])
+    broker = policies.config.schema_compatibility_strategy
+    strategy = _first_defined(policies.was_set(SCHEMA_COMPATIBILITY), older, broker)
     return SchemaRules(strategy, policies[SCHEMA_AUTO_UPDATE], policies[SCHEMA_ENFORCED])
 
 
@@ -21,6 +36,6 @@ def of_system_topics(config: BrokerConfig) -> SchemaRules:
     return SchemaRules(_first_defined(config.system_topic_schema_compatibility_strategy))
 
 
-def _first_defined(*names: str) -> Strategy:
+def _first_defined(*names: str | None) -> Strategy:
     defined = (Strategy(name) for name in names if name in Strategy.__members__)
     return next(defined, Strategy.FULL)

@@ -11,6 +11,7 @@ from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.policies.table import (
     BACKLOG_QUOTAS,
+    DISPATCH_RATE,
     MESSAGE_TTL,
     SUBSCRIPTION_DISPATCH_RATE,
     SUBSCRIPTION_EXPIRY,
@@ -301,6 +302,31 @@ def test_a_long_pause_of_a_dispatch_rate_keeps_nothing_in_memory_for_long() -> N
         scheduled: list[Any] = loop._scheduled  # type: ignore[attr-defined]
         pauses = [h for h in scheduled if "DispatchPace" in repr(h) and not h.cancelled()]
         assert [handle.when() - loop.time() <= 10 for handle in pauses] == [True]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("relative", "most"), [(False, 3), (True, 20)])
+def test_a_relative_dispatch_rate_lets_so_much_more_go_out_as_comes_in(
+    relative: bool, most: int
+) -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        rate = DISPATCH_RATE.check(
+            {"dispatchThrottlingRateInMsg": 3, "relativeToPublishRate": relative}
+        )
+        await set_for_all(world, DISPATCH_RATE, rate)
+        subscription = await subscribed(topic)
+        consumer = Consumer(1, "c", Sink())
+        await subscription.add_consumer(consumer, SubscriptionType.EXCLUSIVE)
+        subscription.flow(consumer, 1000)
+        for _ in range(10):
+            await publish(topic, *[1] * 20)
+            await asyncio.sleep(1)
+        before = consumer.messages_out
+        await publish(topic, *[1] * 20)
+        await asyncio.sleep(1.0)
+        assert most - 1 <= consumer.messages_out - before <= most + 1
 
     run(scenario)
 

@@ -61,6 +61,29 @@ def test_the_same_limits_keep_what_was_overdrawn() -> None:
     run(scenario)
 
 
+def test_a_relative_limit_is_added_to_what_comes_in() -> None:
+    """Which is measured once a period, so what came in during one counts in the next."""
+
+    async def scenario() -> None:
+        came_in = [0, 0]
+        rate = Throttle(10, 1000, 1.0, lambda: (came_in[0], came_in[1]))
+        assert rate.take([b"x"] * 200, [1] * 200) == 10
+        came_in[:] = 90, 900
+        await asyncio.sleep(1.0001)
+        assert rate.take([b"x"] * 200, [1] * 200) == 10  # what it could hold until now
+        await asyncio.sleep(1.0001)
+        assert rate.messages_left() == 10  # nothing more came in
+        came_in[:] = 180, 1800
+        await asyncio.sleep(0.5)
+        assert rate.messages_left() == 10
+        await asyncio.sleep(0.5001)
+        rate.messages_left()
+        await asyncio.sleep(0.9)
+        assert 95 <= rate.messages_left() <= 100
+
+    run(scenario)
+
+
 @given(st.lists(st.tuples(st.floats(0, 3), st.integers(1, 30), st.integers(1, 5)), max_size=30))
 def test_no_more_than_the_rate_passes_in_the_long_run(
     steps: list[tuple[float, int, int]],

@@ -235,6 +235,20 @@ def test_what_is_known_of_many_topics_is_forgotten_in_time(monkeypatch: pytest.M
         ({}, {"schema_compatibility_strategy": "BACKWARD"}, SchemaRules(S.BACKWARD)),
         ({"schema_compatibility_strategy": "FORWARD"}, {}, SchemaRules(S.FORWARD)),
         ({"schema_compatibility_strategy": "UNDEFINED"}, {}, SchemaRules(S.FULL)),
+        ({"schema_auto_update_compatibility_strategy": "Forward"}, {}, SchemaRules(S.FORWARD)),
+        (
+            {"schema_auto_update_compatibility_strategy": "AutoUpdateDisabled"},
+            {"schema_compatibility_strategy": "BACKWARD"},
+            SchemaRules(S.ALWAYS_INCOMPATIBLE),
+        ),
+        (
+            {
+                "schema_auto_update_compatibility_strategy": "Full",
+                "schema_compatibility_strategy": "BACKWARD",
+            },
+            {},
+            SchemaRules(S.BACKWARD),
+        ),
         ({"is_allow_auto_update_schema": False}, {}, SchemaRules(auto_update=False)),
         ({"schema_validation_enforced": True}, {}, SchemaRules(enforced=True)),
         ({}, {"is_schema_validation_enforced": True}, SchemaRules(enforced=True)),
@@ -245,6 +259,7 @@ def test_a_namespaces_policies_come_before_the_brokers(
 ) -> None:
     names = {
         "schema_compatibility_strategy": "schemaCompatibilityStrategy",
+        "schema_auto_update_compatibility_strategy": "schemaAutoUpdateCompatibilityStrategy",
         "is_allow_auto_update_schema": "isAllowAutoUpdateSchema",
         "schema_validation_enforced": "schemaValidationEnforced",
     }

@@ -1,0 +1,50 @@
+"""The table of policies in words, for docs/policies.md: run this module to write it again."""
+
+from typing import Final
+
+from pybroker.broker.policies.policy import Key, Level, Policy
+from pybroker.broker.policies.table import POLICIES
+from pybroker.config_file import camel_case
+
+_HEAD: Final = """# Policies
+
+What holds for a topic is what was set for it, else for its namespace, else what broker.conf says.
+Paths follow `/admin/v2/namespaces/{tenant}/{namespace}/` and
+`/admin/v2/persistent/{tenant}/{namespace}/{topic}/`. A change takes effect at once, on topics that
+are in use too. What is off is kept and shown, without an effect.
+
+| policy | of a namespace | of a topic | broker.conf | acts |
+|---|---|---|---|---|
+"""
+
+
+def in_words() -> str:
+    return _HEAD + "".join(map(_row, POLICIES))
+
+
+def _row(policy: "Policy[object]") -> str:
+    cells = policy.name, _path(policy.namespace), _path(policy.topic), _keys(policy), _acts(policy)
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _path(level: Level | None) -> str:
+    return "" if level is None else f"{level.verb} {level.path}"
+
+
+def _keys(policy: "Policy[object]") -> str:
+    if callable(policy.broker):
+        return ""
+    of = [policy.broker] if isinstance(policy.broker, str) else policy.broker.values()
+    names = [each.name if isinstance(each, Key) else each for each in of]
+    return ", ".join(camel_case(name) for name in names if isinstance(name, str))
+
+
+def _acts(policy: "Policy[object]") -> str:
+    if policy.off:
+        return f"off: {policy.off}"
+    parts = "; ".join(f"{name}: {why}" for name, why in policy.off_fields.items())
+    return f"yes, but for {parts}" if parts else "yes"
+
+
+if __name__ == "__main__":
+    print(in_words(), end="")

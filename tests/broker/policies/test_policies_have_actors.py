@@ -1,0 +1,80 @@
+"""Who acts on each row of the table, found in the code: nobody sets a policy that does nothing.
+
+A row is acted upon where its constant is read, outside the admin API; a part of a record where its
+name is. What is off says why, and nobody reads it.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import pybroker
+from pybroker.broker.policies import kept, table
+from pybroker.broker.policies.document import in_words
+from pybroker.broker.policies.policy import Policy
+from pybroker.broker.policies.table import POLICIES
+from pybroker.config import BrokerConfig
+
+ROOT: Final = Path(pybroker.__file__).parent
+NOT_ACTING: Final = (
+    "policies/table.py",
+    "policies/kept.py",
+    "policies/shapes.py",
+    "policies/policy.py",
+)
+CONSTANTS: Final = {
+    id(value): name
+    for name, value in (vars(table) | vars(kept)).items()
+    if isinstance(value, Policy)
+}
+
+
+def acting_modules() -> Iterator[Path]:
+    for path in sorted(ROOT.rglob("*.py")):
+        inside = path.relative_to(ROOT).as_posix()
+        if inside.split("/")[0] in ("broker", "server") and not inside.endswith(NOT_ACTING):
+            yield path
+
+
+def read_words() -> set[str]:
+    """Names that are used and texts that stand there."""
+    found: set[str] = set()
+    for path in acting_modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                found.add(node.id)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+    return found
+
+
+WORDS: Final = read_words()
+
+
+def parts(policy: Policy[Any]) -> list[str]:
+    """Of a policy whose value is a record, complete."""
+    value = policy.of_broker(BrokerConfig())
+    known = {"subscriptionPolicies": ["dispatchRate"], "backlogQuota": ["limitSize", "limitTime"]}
+    if policy.name in known:
+        return known[policy.name]
+    named = dict.fromkeys([*(value if isinstance(value, dict) else ()), *policy.off_fields])
+    return list(named)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_each_policy_has_an_actor_or_says_why_not(policy: Policy[Any]) -> None:
+    constant = CONSTANTS.get(id(policy), f"KEPT: {policy.name}")
+    assert bool(policy.off) is not (constant in WORDS), policy.off or "nobody acts on it"
+    if not policy.off:
+        for part in parts(policy):
+            assert (part in policy.off_fields) is not (part in WORDS), part
+
+
+def test_the_document_is_what_the_table_says() -> None:
+    document = ROOT.parent / "docs/policies.md"
+    assert document.read_text() == in_words(), (
+        "write it again: python -m pybroker.broker.policies.document > docs/policies.md"
+    )
