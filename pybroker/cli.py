@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from pybroker.commands.messages import COMMANDS as MESSAGE_COMMANDS
 from pybroker.config import BrokerConfig
 from pybroker.paced_loop import paced_loop
 from pybroker.security.token_tool import add_tokens
@@ -45,6 +46,10 @@ def main(arguments: list[str] | None = None) -> int:
         from pybroker.commands.admin.main import main as admin  # takes a while: who starts waits
 
         return admin(words[1:])
+    if words and words[0] in ("client", *MESSAGE_COMMANDS):
+        from pybroker.commands.messages.main import main as messages
+
+        return messages(words[1:] if words[0] == "client" else words)
     options = _parser().parse_args(words)
     exit_code: int = options.run(options)
     return exit_code
@@ -61,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     tokens = commands.add_parser("tokens", help="make and check tokens, and keys that sign them")
     add_tokens(tokens)
     commands.add_parser("admin", help="pulsar-admin's commands, for any broker: admin --help")
+    for name, summary in MESSAGE_COMMANDS.items():
+        commands.add_parser(name, help=summary)
+    commands.add_parser("client", help="these four as pulsar-client takes them: client --help")
     return parser
 
 

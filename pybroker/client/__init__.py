@@ -50,6 +50,7 @@ from pybroker.client.options import (
     ProducerAccessMode,
     Result,
     SchemaType,
+    SubscriptionMode,
     TopicSchema,
 )
 from pybroker.client.producing.batching import EncodedBatch, encode_batch
@@ -120,6 +121,7 @@ __all__ = [
     "Result",
     "SchemaType",
     "ServiceNotReady",
+    "SubscriptionMode",
     "SubscriptionNotFound",
     "Timeout",
     "TooManyRequests",

@@ -139,8 +139,8 @@ class Client:
         topics = [topic] if isinstance(topic, str) else list(topic)
         if not topics:
             raise InvalidConfiguration("The list of topics to subscribe to is empty")
-        spec = SubscriptionSpec(subscription_name, ConsumerOptions(consumer_type, **options))
-        return await self._consume(topics, spec)
+        chosen = ConsumerOptions(consumer_type, **options)
+        return await self._consume(topics, SubscriptionSpec.of(subscription_name, chosen))
 
     async def create_reader(
         self,
@@ -154,6 +154,7 @@ class Client:
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         is_read_compacted: bool = False,
         start_message_id_inclusive: bool = False,
+        max_pending_chunked_message: int = 10,
         properties: dict[str, str] | None = None,
     ) -> Reader:
         """Reads behind `start_message_id` (or from it, if inclusive), without a subscription."""
@@ -167,6 +168,7 @@ class Client:
             consumer_name=reader_name,
             is_read_compacted=is_read_compacted,
             start_message_id_inclusive=start_message_id_inclusive,
+            max_pending_chunked_message=max_pending_chunked_message,
             properties=properties,
         )
         start = Start(start_message_id, start_message_id_inclusive)

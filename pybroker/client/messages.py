@@ -186,6 +186,10 @@ class Outgoing(NamedTuple):
     deliver_at_ms: int | None = None
     # No value at all, as in a record that deletes; `content` is empty then.
     null_value: bool = False
+    # The partition key is base64, of bytes that need not be text.
+    partition_key_b64_encoded: bool = False
+    # A message that stays in its cluster, whatever its topic's others do.
+    disable_replication: bool = False
 
 
 class ReceivedEntry:

@@ -1,6 +1,7 @@
 """Choices a caller makes, under the official Python client's names and numbers."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -88,10 +89,18 @@ class ConsumerBatchReceivePolicy:
     timeout_ms: int = 100
 
 
+class SubscriptionMode(IntEnum):
+    """NonDurable: the broker keeps no cursor, as for a reader; it is gone with its consumers."""
+
+    Durable = 0
+    NonDurable = 1
+
+
 class SchemaType(IntEnum):
     STRING = 1
     JSON = 2
     AVRO = 4
+    KEY_VALUE = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +108,9 @@ class TopicSchema:
     """Registered with the topic by a producer that opens; IncompatibleSchema if it may not be."""
 
     type: SchemaType
-    definition: str = ""
+    definition: str | bytes = ""
     name: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +158,7 @@ class ConsumerOptions:
     properties: dict[str, str] | None = None
     subscription_properties: dict[str, str] | None = None
     replicate_subscription_state_enabled: bool = False
+    subscription_mode: SubscriptionMode = SubscriptionMode.Durable
     start_message_id_inclusive: bool = False
     batch_receive_policy: ConsumerBatchReceivePolicy = ConsumerBatchReceivePolicy()
     key_shared_policy: ConsumerKeySharedPolicy | None = None

@@ -16,6 +16,7 @@ from pybroker.client.options import (
     ConsumerOptions,
     ConsumerType,
     InitialPosition,
+    SubscriptionMode,
 )
 from pybroker.client.producing.batching import key_values
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -77,11 +78,18 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionSpec:
-    """`start` is for readers: it makes the subscription one without a durable cursor."""
+    """`start` makes the subscription one without a durable cursor, as a reader's is."""
 
     name: str
     options: ConsumerOptions
     start: Start | None = None
+
+    @classmethod
+    def of(cls, name: str, options: ConsumerOptions) -> "SubscriptionSpec":
+        if options.subscription_mode is SubscriptionMode.Durable:
+            return cls(name, options)
+        earliest = options.initial_position is InitialPosition.Earliest
+        return cls(name, options, Start(MessageId.earliest if earliest else MessageId.latest))
 
     @property
     def of_new_partition(self) -> "SubscriptionSpec":

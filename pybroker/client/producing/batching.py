@@ -52,7 +52,7 @@ def compressed(plain: bytes, count: int, compression_type: CompressionType) -> E
 
 
 def append_message(parts: list[bytes], message: Outgoing, sequence_id: int | None) -> None:
-    content, properties, partition_key, ordering_key, _, event_time, _, null_value = message
+    content, properties, partition_key, ordering_key, _, event_time, _, null_value, *_ = message
     keyed = partition_key is not None or ordering_key is not None
     if keyed or properties or event_time or null_value:
         single = _single_metadata(message, sequence_id).SerializeToString()
@@ -77,6 +77,8 @@ def _single_metadata(message: Outgoing, sequence_id: int | None) -> pb.SingleMes
         ordering_key=message.ordering_key,
         event_time=message.event_timestamp,
     )
+    if message.partition_key_b64_encoded:
+        single.partition_key_b64_encoded = True
     if message.null_value:
         single.null_value = True
     return single

@@ -14,6 +14,7 @@ from pybroker.wire.frames import encode_frame
 from pybroker.wire.message_metadata import build_entry
 
 _NO_KEY: Final = Outgoing(b"")
+_NOWHERE_ELSE: Final = "__local__"
 
 
 @dataclass(slots=True)
@@ -67,6 +68,10 @@ class EntryWriter:
             partition_key=key_source.partition_key,
             ordering_key=key_source.ordering_key,
         )
+        if key_source.partition_key_b64_encoded:
+            metadata.partition_key_b64_encoded = True
+        if key_source.disable_replication:
+            metadata.replicate_to.append(_NOWHERE_ELSE)
         if self.schema_version:
             metadata.schema_version = self.schema_version
         if txn_id is not None:

@@ -32,6 +32,8 @@ def outgoing(
     event_timestamp: int | None = None,
     deliver_at: int | None = None,
     deliver_after: timedelta | None = None,
+    partition_key_b64_encoded: bool = False,
+    disable_replication: bool = False,
 ) -> Outgoing:
     """The message those arguments of `send` describe; `deliver_at` is in ms since 1970."""
     if not isinstance(content, bytes):
@@ -48,6 +50,9 @@ def outgoing(
         sequence_id,
         event_timestamp,
         deliver_at,
+        False,
+        partition_key_b64_encoded,
+        disable_replication,
     )
 
 

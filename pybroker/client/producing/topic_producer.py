@@ -313,7 +313,8 @@ class TopicProducer:
     def _accept(self, message: Outgoing, txn_id: TxnId | None, done: Done) -> None:
         sequence_id = self._take_sequence_id(message.sequence_id)
         # A delayed message is delivered on its own, so it travels on its own.
-        if self._options.batching_enabled and message.deliver_at_ms is None:
+        alone = message.deliver_at_ms is not None or message.disable_replication
+        if self._options.batching_enabled and not alone:
             self._batches.add(message, txn_id, sequence_id, done)
             return
         self.flush_batch()
@@ -426,5 +427,10 @@ class TopicProducer:
 def _schema(schema: TopicSchema | None) -> pb.Schema | None:
     if schema is None:
         return None
-    data = schema.definition.encode()
-    return pb.Schema(name=schema.name, schema_data=data, type=schema.type.value)  # type: ignore[arg-type]
+    definition = schema.definition
+    return pb.Schema(
+        name=schema.name,
+        schema_data=definition.encode() if isinstance(definition, str) else definition,
+        type=schema.type.value,  # type: ignore[arg-type]
+        properties=key_values(dict(schema.properties)),
+    )

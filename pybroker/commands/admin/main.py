@@ -1,16 +1,15 @@
 """From the words of a command line to a command, and its answer on the screen."""
 
 import argparse
-import os
-import ssl
 import sys
 from typing import Final
 
+from pybroker.commands.admin.access import add_access, rest_of
 from pybroker.commands.admin.command import Command
 from pybroker.commands.admin.completion import SHELLS, script
 from pybroker.commands.admin.grammar import add_arguments
 from pybroker.commands.admin.output import shown
-from pybroker.commands.admin.rest import Rest, RestError, basic, bearer
+from pybroker.commands.admin.rest import RestError
 from pybroker.commands.admin.tables import brokers, namespaces, others, topics
 
 GROUPS: Final[dict[str, tuple[Command, ...]]] = {
@@ -29,7 +28,6 @@ GROUPS: Final[dict[str, tuple[Command, ...]]] = {
     "schemas": others.SCHEMAS,
     "transactions": others.TRANSACTIONS,
 }
-_URL: Final = "http://localhost:8080"
 _EXIT_FAILED: Final = 1
 _EXIT_USAGE: Final = 2
 
@@ -42,19 +40,8 @@ def main(arguments: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     """The options that come before the group; what follows is parsed when the group is known."""
     parser = argparse.ArgumentParser(prog="pybroker admin", allow_abbrev=False)
+    add_access(parser)
     add = parser.add_argument
-    add("--admin-url", "--url", default=os.environ.get("PULSAR_ADMIN_URL", _URL), metavar="URL",
-        help=f"of the broker's HTTP port (default {_URL}, or PULSAR_ADMIN_URL)")  # fmt: skip
-    add("--token", default=os.environ.get("PULSAR_TOKEN", ""), help="or PULSAR_TOKEN")
-    add("--auth-plugin", default="", metavar="CLASS", help="as pulsar-admin: …AuthenticationToken")
-    add(
-        "--auth-params",
-        default="",
-        metavar="TEXT",
-        help="token:…, file:///…, userId:…,password:…",
-    )
-    add("--tls-trust-cert-path", default="", metavar="FILE", help="whom to trust on https://")
-    add("--tls-allow-insecure", action="store_true", help="trust everybody on https://")
     add("--format", choices=("json", "table"), default="json")
     add("--completion", choices=SHELLS, help="print what the shell needs, and end")
     add("group", nargs="?", metavar="GROUP", help=", ".join(GROUPS))
@@ -72,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     chosen = group_parser(options.group).parse_args(options.words)
     command: Command = chosen.command_of_group
     try:
-        text = shown(command.execute(_rest(options), chosen), options.format == "table")
+        text = shown(command.execute(rest_of(options), chosen), options.format == "table")
     except (RestError, ValueError, OSError) as error:
         print(f"pybroker admin: {error}", file=sys.stderr)
         return _EXIT_FAILED
@@ -89,31 +76,3 @@ def group_parser(group: str) -> argparse.ArgumentParser:
         add_arguments(added, command.arguments)
         added.set_defaults(command_of_group=command)
     return parser
-
-
-def _rest(options: argparse.Namespace) -> Rest:
-    return Rest(options.admin_url, _authorization(options), _tls(options))
-
-
-def _authorization(options: argparse.Namespace) -> str:
-    """Raises ValueError."""
-    if options.token:
-        return bearer(options.token)
-    params = options.auth_params
-    if "Basic" in options.auth_plugin:
-        parts = dict(part.partition(":")[::2] for part in params.split(","))
-        return basic(parts.get("userId", ""), parts.get("password", ""))
-    if params.startswith("file:"):
-        with open(params.removeprefix("file:").removeprefix("//"), encoding="utf-8") as file:
-            return bearer(file.read())
-    return bearer(params.removeprefix("token:")) if params else ""
-
-
-def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
-    if not options.admin_url.startswith("https:"):
-        return None
-    context = ssl.create_default_context(cafile=options.tls_trust_cert_path or None)
-    if options.tls_allow_insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

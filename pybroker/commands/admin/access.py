@@ -1,0 +1,76 @@
+"""Where the admin REST API is, and who asks: options, the environment, then client.conf."""
+
+import argparse
+import os
+import ssl
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Final
+
+from pybroker.commands.admin.rest import Rest, basic, bearer
+from pybroker.commands.client_conf import client_conf, switch
+from pybroker.commands.credentials import Credentials, credentials
+
+_URL: Final = "http://localhost:8080"
+
+
+def add_access(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--admin-url", "--url", default="", metavar="URL",
+        help=f"of the broker's HTTP port (default {_URL}, or PULSAR_ADMIN_URL)")  # fmt: skip
+    add("--token", default="", help="or PULSAR_TOKEN")
+    add("--auth-plugin", default="", metavar="CLASS", help="as pulsar-admin: …AuthenticationToken")
+    add("--auth-params", default="", metavar="TEXT",
+        help="token:…, file:///…, userId:…,password:… or tlsCertFile:…,tlsKeyFile:…")  # fmt: skip
+    add("--tls-trust-cert-path", default="", metavar="FILE", help="whom to trust on https://")
+    add("--tls-allow-insecure", action="store_true", help="trust everybody on https://")
+    add("--client-conf", metavar="FILE",
+        help="what is not said here (default: what PULSAR_CLIENT_CONF names)")  # fmt: skip
+
+
+def rest_of(options: Namespace) -> Rest:
+    """Raises ValueError, OSError."""
+    conf = client_conf(options.client_conf)
+    url = options.admin_url or os.environ.get("PULSAR_ADMIN_URL") or conf.get("webServiceUrl")
+    shown = _shown(options, conf)
+    return rest(url or _URL, shown, conf, options.tls_trust_cert_path, options.tls_allow_insecure)
+
+
+def _shown(options: Namespace, conf: Mapping[str, str]) -> Credentials:
+    """Raises ValueError."""
+    token = options.token or os.environ.get("PULSAR_TOKEN", "")
+    if token and not options.auth_params:
+        return credentials("token", f"token:{token}")
+    return credentials(
+        options.auth_plugin or conf.get("authPlugin", ""),
+        options.auth_params or conf.get("authParams", ""),
+    )
+
+
+def rest(
+    url: str, shown: Credentials, conf: Mapping[str, str], trusted: str = "", insecure: bool = False
+) -> Rest:
+    """Raises ValueError, OSError."""
+    return Rest(url, _authorization(shown), _tls(url, shown, conf, trusted, insecure))
+
+
+def _authorization(shown: Credentials) -> str:
+    if shown.way == "token":
+        return bearer(shown.token())
+    return basic(shown.user, shown.password) if shown.way == "basic" else ""
+
+
+def _tls(
+    url: str, shown: Credentials, conf: Mapping[str, str], trusted: str, insecure: bool
+) -> ssl.SSLContext | None:
+    if not url.startswith("https:"):
+        return None
+    trusted = trusted or conf.get("tlsTrustCertsFilePath", "")
+    context = ssl.create_default_context(cafile=trusted or None)
+    context.check_hostname = switch(conf, "tlsEnableHostnameVerification", True)
+    if insecure or switch(conf, "tlsAllowInsecureConnection", False):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if shown.certificate:
+        context.load_cert_chain(shown.certificate, shown.key)
+    return context

@@ -1,0 +1,290 @@
+"""Avro's binary encoding of values as JSON has them, and back: a node of the schema, a function.
+
+For what is typed and read on a command line, so it is small, not quick. Bytes and fixed stand in
+JSON as Avro says: a character is a byte. A value of a union is whichever branch takes it first.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+Names = dict[str, Any]
+_FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
+_INTEGERS: Final = {"int": 31, "long": 63}
+_MAX_DEPTH: Final = 200
+_MAX_EMPTY_VALUES: Final = 10_000
+
+
+class NotAvro(ValueError):
+    """The value does not fit its schema."""
+
+
+class Codec:
+    """Of one schema. Raises NotAvro where that is none."""
+
+    def __init__(self, definition: str | bytes) -> None:
+        self._names: Names = {}
+        try:
+            self._schema = json.loads(definition)
+            self._learn(self._schema, "")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise NotAvro(f"{str(definition)[:80]} is no Avro schema: {error!r}") from None
+
+    def encode(self, value: Any) -> bytes:
+        """Raises NotAvro."""
+        out = bytearray()
+        self._write(self._schema, value, out)
+        return bytes(out)
+
+    def decode(self, data: bytes) -> Any:
+        """Raises NotAvro."""
+        reader = _Reader(data)
+        try:
+            value = self._read(self._schema, reader, 0)
+        except (struct.error, UnicodeDecodeError, LookupError, TypeError, RecursionError) as error:
+            raise NotAvro(f"the message is not as its schema says: {error!r}") from None
+        if reader.left:
+            raise NotAvro(f"the message goes on for {reader.left} bytes behind its value")
+        return value
+
+    def _learn(self, node: Any, space: str) -> None:
+        """Names of what the schema defines, in full and short."""
+        if isinstance(node, list):
+            for branch in node:
+                self._learn(branch, space)
+        elif isinstance(node, dict):
+            if "name" in node:
+                space = node.get("namespace", space)
+                self._names[node["name"]] = self._names[f"{space}.{node['name']}"] = node
+            inside = [each["type"] for each in node.get("fields", ())]
+            for each in (*inside, *(node[part] for part in ("items", "values") if part in node)):
+                self._learn(each, space)
+            if not isinstance(node["type"], str):
+                self._learn(node["type"], space)
+
+    def _resolved(self, node: Any) -> tuple[str, Any]:
+        """What it is, and the node that says more."""
+        if isinstance(node, list):
+            return "union", node
+        if isinstance(node, dict):
+            kind = node["type"]
+            return (kind, node) if isinstance(kind, str) else self._resolved(kind)
+        return self._resolved(self._names[node]) if node in self._names else (node, node)
+
+    # -- writing
+
+    def _write(self, node: Any, value: Any, out: bytearray) -> None:
+        kind, node = self._resolved(node)
+        write = _WRITERS.get(kind)
+        if write is None:
+            raise NotAvro(f"{kind!r} is no type of Avro's")
+        write(self, node, value, out)
+
+    def _write_record(self, node: Any, value: Any, out: bytearray) -> None:
+        _check(isinstance(value, Mapping), value, f"record {node['name']}")
+        known = {field["name"] for field in node["fields"]}
+        if odd := sorted(set(value) - known):
+            raise NotAvro(f"record {node['name']} has no field {odd[0]}")
+        for field in node["fields"]:
+            if field["name"] not in value and "default" not in field:
+                raise NotAvro(f"record {node['name']} needs the field {field['name']}")
+            self._write(field["type"], value.get(field["name"], field.get("default")), out)
+
+    def _write_union(self, node: Any, value: Any, out: bytearray) -> None:
+        for index, branch in enumerate(node):
+            tried = bytearray()
+            try:
+                self._write(branch, value, tried)
+            except NotAvro:
+                continue
+            out += _varint(index) + tried
+            return
+        raise NotAvro(f"{value!r} is none of {json.dumps(node)}")
+
+    def _write_array(self, node: Any, value: Any, out: bytearray) -> None:
+        _check(isinstance(value, list), value, "array")
+        if value:
+            out += _varint(len(value))
+            for item in value:
+                self._write(node["items"], item, out)
+        out += b"\0"
+
+    def _write_map(self, node: Any, value: Any, out: bytearray) -> None:
+        _check(isinstance(value, Mapping), value, "map")
+        if value:
+            out += _varint(len(value))
+            for key, item in value.items():
+                _write_text(self, node, key, out)
+                self._write(node["values"], item, out)
+        out += b"\0"
+
+    # -- reading
+
+    def _read(self, node: Any, data: "_Reader", depth: int) -> Any:
+        if depth > _MAX_DEPTH:
+            raise NotAvro(f"the message is nested more than {_MAX_DEPTH} deep")
+        data.count_value()
+        kind, node = self._resolved(node)
+        if kind == "record":
+            return {f["name"]: self._read(f["type"], data, depth + 1) for f in node["fields"]}
+        if kind == "union":
+            return self._read(node[_within(data.varint(), len(node))], data, depth + 1)
+        if kind == "enum":
+            return node["symbols"][_within(data.varint(), len(node["symbols"]))]
+        if kind == "fixed":
+            return data.take(node["size"]).decode("latin-1")
+        if kind == "array":
+            return [self._read(node["items"], data, depth + 1) for _ in data.items()]
+        if kind == "map":
+            return {data.text(): self._read(node["values"], data, depth + 1) for _ in data.items()}
+        return _READERS[kind](data)
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+        self._values_left = _MAX_EMPTY_VALUES + len(data)
+
+    def count_value(self) -> None:
+        """Values without a byte of their own, as null is, are not to be without number."""
+        self._values_left -= 1
+        if self._values_left < 0:
+            raise NotAvro("the message has more values than its bytes can be")
+
+    @property
+    def left(self) -> int:
+        return len(self._data) - self._at
+
+    def take(self, count: int) -> bytes:
+        if not 0 <= count <= self.left:
+            raise NotAvro("the message ends before its schema does")
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+    def varint(self) -> int:
+        number = shift = 0
+        while True:
+            (byte,) = self.take(1)
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return (number >> 1) ^ -(number & 1)
+            if shift > 63:
+                raise NotAvro("the message has a number of more than 64 bits")
+
+    def items(self) -> Any:
+        """As many rounds as the blocks of an array or a map say."""
+        while count := self.varint():
+            if count < 0:
+                count = -count
+                self.varint()  # the block's size
+            yield from range(count)
+
+    def text(self) -> str:
+        return self.take(self.varint()).decode()
+
+
+def _within(index: int, count: int) -> int:
+    if not 0 <= index < count:
+        raise NotAvro(f"the message chooses {index} of {count}")
+    return index
+
+
+_READERS: Final[dict[str, Callable[[_Reader], Any]]] = {
+    "null": lambda data: None,
+    "boolean": lambda data: data.take(1) != b"\0",
+    "int": _Reader.varint,
+    "long": _Reader.varint,
+    "float": lambda data: _FLOAT.unpack(data.take(4))[0],
+    "double": lambda data: _DOUBLE.unpack(data.take(8))[0],
+    "bytes": lambda data: data.take(data.varint()).decode("latin-1"),
+    "string": _Reader.text,
+}
+
+
+def _varint(number: int) -> bytes:
+    """Zigzag."""
+    number = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _check(fits: bool, value: Any, kind: str) -> None:
+    if not fits:
+        raise NotAvro(f"{value!r} is no {kind}")
+
+
+def _write_null(_: Codec, node: Any, value: Any, out: bytearray) -> None:
+    _check(value is None, value, "null")
+
+
+def _write_boolean(_: Codec, node: Any, value: Any, out: bytearray) -> None:
+    _check(isinstance(value, bool), value, "boolean")
+    out.append(value)
+
+
+def _write_integer(_: Codec, node: Any, value: Any, out: bytearray) -> None:
+    kind = node if isinstance(node, str) else node["type"]
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    _check(whole and -(limit := 1 << _INTEGERS[kind]) <= value < limit, value, kind)
+    out += _varint(value)
+
+
+def _write_real(_: Codec, node: Any, value: Any, out: bytearray) -> None:
+    kind = node if isinstance(node, str) else node["type"]
+    _check(isinstance(value, int | float) and not isinstance(value, bool), value, kind)
+    try:
+        out += (_FLOAT if kind == "float" else _DOUBLE).pack(value)
+    except OverflowError:
+        raise NotAvro(f"{value!r} is no {kind}") from None
+
+
+def _write_text(_: Codec, node: Any, value: Any, out: bytearray) -> None:
+    _check(isinstance(value, str), value, "string")
+    data = value.encode()
+    out += _varint(len(data)) + data
+
+
+def _latin(value: Any) -> bytes:
+    _check(isinstance(value, str) and all(ord(each) < 256 for each in value), value, "bytes")
+    return str(value).encode("latin-1")
+
+
+def _write_bytes(_: Codec, node: Any, value: Any, out: bytearray) -> None:
+    data = _latin(value)
+    out += _varint(len(data)) + data
+
+
+def _write_fixed(_: Codec, node: Any, value: Any, out: bytearray) -> None:
+    data = _latin(value)
+    _check(len(data) == node["size"], value, f"fixed of {node['size']} bytes")
+    out += data
+
+
+def _write_enum(_: Codec, node: Any, value: Any, out: bytearray) -> None:
+    _check(value in node["symbols"], value, f"symbol of {node['name']}")
+    out += _varint(node["symbols"].index(value))
+
+
+_WRITERS: Final[dict[str, Callable[[Codec, Any, Any, bytearray], None]]] = {
+    "null": _write_null,
+    "boolean": _write_boolean,
+    "int": _write_integer,
+    "long": _write_integer,
+    "float": _write_real,
+    "double": _write_real,
+    "bytes": _write_bytes,
+    "string": _write_text,
+    "fixed": _write_fixed,
+    "enum": _write_enum,
+    "record": Codec._write_record,
+    "union": Codec._write_union,
+    "array": Codec._write_array,
+    "map": Codec._write_map,
+}

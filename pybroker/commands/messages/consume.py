@@ -1,0 +1,177 @@
+"""`pybroker consume`: messages of a subscription, acknowledged when they have been shown."""
+
+import argparse
+import re
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Final
+
+from pybroker.client import (
+    Client,
+    Consumer,
+    ConsumerType,
+    InitialPosition,
+    Message,
+    MessageId,
+    SubscriptionMode,
+    Timeout,
+)
+from pybroker.commands.messages.receiving import (
+    Screen,
+    add_look,
+    counting,
+    look_of,
+    settings_of,
+)
+from pybroker.commands.messages.service import connect
+from pybroker.commands.messages.shown import Shown
+from pybroker.commands.messages.transactions import Transactions, add_transactions
+from pybroker.commands.messages.values import Pace, natural
+from pybroker.names import TopicName
+
+Received = tuple[Consumer, Message]
+_TYPES: Final = {
+    "Exclusive": ConsumerType.Exclusive,
+    "Shared": ConsumerType.Shared,
+    "Failover": ConsumerType.Failover,
+    "Key_Shared": ConsumerType.KeyShared,
+}
+_LOOK_AGAIN_S: Final = 30.0  # for topics that a pattern has come to match
+_LISTEN_MS: Final = 20  # to one consumer of several
+_ACKNOWLEDGED_TOGETHER: Final = 1000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("topic", metavar="TOPIC")
+    add("-s", "--subscription-name", required=True, metavar="NAME")
+    add("-t", "--subscription-type", choices=_TYPES, default="Exclusive")
+    add("-m", "--subscription-mode", choices=[mode.name for mode in SubscriptionMode],
+        default="Durable")  # fmt: skip
+    add("-p", "--subscription-position", choices=[each.name for each in InitialPosition],
+        default="Latest", help="where a new subscription begins (default Latest)")  # fmt: skip
+    add("--regex", action="store_true", help="TOPIC is a pattern of a namespace's topics")
+    add("-rs", "--replicated", action="store_true", help="the subscription's state too")
+    add("-stp", "--start-timestamp", type=natural, default=0, metavar="MS",
+        help="seek to this publish time first")  # fmt: skip
+    add("-etp", "--end-timestamp", type=natural, default=0, metavar="MS",
+        help="end at the first message published later")  # fmt: skip
+    add_look(parser, "consume")
+    add_transactions(parser, "all acknowledgements")
+
+
+def run(options: Namespace) -> None:
+    """Raises PulsarException, ValueError."""
+    if options.txn and not options.num_messages and not options.txn_size:
+        raise ValueError("--txn for ever would never commit: say --num-messages or --txn-size")
+    with connect(options) as client, counting(look_of(options, client), "consumed") as screen:
+        _consume(Transactions(client, options), _Source(client, options), screen)
+
+
+def _consume(transactions: Transactions, source: "_Source", screen: Screen) -> None:
+    for group in transactions.groups(source.messages()):
+        with transactions.begin() as txn:
+            taken: list[tuple[Consumer, MessageId]] = []
+            for consumer, message in group:
+                screen.show(Shown.of(message))
+                if txn is None:
+                    consumer.acknowledge(message)
+                else:
+                    taken.append((consumer, message.message_id()))
+            for start in range(0, len(taken), _ACKNOWLEDGED_TOGETHER):
+                part = taken[start : start + _ACKNOWLEDGED_TOGETHER]
+                for consumer in dict.fromkeys(consumer for consumer, _ in part):
+                    ids = [message_id for owner, message_id in part if owner is consumer]
+                    consumer.acknowledge(ids, txn=txn)
+
+
+class _Source:
+    """The messages that are asked for: of one topic, or of all that a pattern matches."""
+
+    def __init__(self, client: Client, options: Namespace) -> None:
+        """Raises PulsarException, ValueError."""
+        self._client = client
+        self._options = options
+        self._consumers: list[Consumer] = []
+        self._topics: set[str] = set()
+        self._looked_s = time.monotonic()
+        if options.regex:
+            self._pattern = _pattern(options.topic)
+            self._look()
+        else:
+            self._subscribe([options.topic])
+
+    def messages(self) -> Iterator[Received]:
+        options = self._options
+        pace = Pace(options.rate)
+        count = 0
+        while not options.num_messages or count < options.num_messages:
+            pace.wait()
+            consumer, message = self._next()
+            if 0 < options.end_timestamp < message.publish_timestamp():
+                return
+            count += 1
+            yield consumer, message
+
+    def _next(self) -> Received:
+        if not self._options.regex:
+            (consumer,) = self._consumers
+            return consumer, consumer.receive()
+        while True:
+            for consumer in self._consumers:
+                try:
+                    return consumer, consumer.receive(timeout_millis=_LISTEN_MS)
+                except Timeout:
+                    pass
+            self._look_again()
+
+    def _look_again(self) -> None:
+        if not self._consumers:
+            time.sleep(1.0)
+        elif time.monotonic() < self._looked_s + _LOOK_AGAIN_S:
+            return
+        self._look()
+
+    def _look(self) -> None:
+        self._looked_s = time.monotonic()
+        namespace, pattern = self._pattern
+        names = map(TopicName.parse, self._client.get_topics_of_namespace(namespace))
+        found = {str(name.partitioned_name) for name in names if not name.internal}
+        new = sorted(topic for topic in found - self._topics if pattern.fullmatch(_bare(topic)))
+        if new:
+            self._subscribe(new)
+
+    def _subscribe(self, topics: list[str]) -> None:
+        options = self._options
+        self._topics.update(topics)
+        consumer = self._client.subscribe(
+            topics if options.regex else topics[0],
+            options.subscription_name,
+            _TYPES[options.subscription_type],
+            initial_position=InitialPosition[options.subscription_position],
+            subscription_mode=SubscriptionMode[options.subscription_mode],
+            replicate_subscription_state_enabled=options.replicated,
+            **settings_of(options),
+        )
+        if options.start_timestamp:
+            consumer.seek(options.start_timestamp)
+        self._consumers.append(consumer)
+
+
+def _bare(topic: str) -> str:
+    return topic.partition("://")[2]
+
+
+def _pattern(text: str) -> tuple[str, re.Pattern[str]]:
+    """The namespace, and what its topics must match. Raises ValueError."""
+    bare = _bare(text) if "://" in text else text
+    if bare.count("/") == 0:
+        bare = f"public/default/{bare}"
+    parts = bare.split("/", 2)
+    if len(parts) < 3 or text.startswith("non-persistent:"):
+        raise ValueError(f"{text!r} is no pattern: name, or tenant/namespace/name, persistent")
+    try:
+        return "/".join(parts[:2]), re.compile(bare)
+    except re.error as error:
+        raise ValueError(f"{text!r} is no regular expression: {error}") from None

@@ -1,0 +1,93 @@
+"""From the words of a command line to what is sent or shown, and to an exit code."""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType, ModuleType
+from typing import Any, Final, NoReturn
+
+from pybroker.client import PulsarException
+from pybroker.commands.admin.rest import RestError
+from pybroker.commands.messages import COMMANDS, consume, peek, produce, read
+from pybroker.commands.messages.service import add_service
+from pybroker.version import version
+
+_MODULES: Final[dict[str, ModuleType]] = {
+    "produce": produce,
+    "consume": consume,
+    "read": read,
+    "peek": peek,
+}
+_FAILED: Final = 1
+_INTERRUPTED: Final = 130
+_READER_LEFT: Final = 141
+_TERMINATED: Final = 143
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one command and return the process's exit code."""
+    options = parser().parse_args(words)
+    try:
+        with _ending_in_order():
+            options.run(options)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Who read our output has gone, and the interpreter would try once more to write it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _READER_LEFT
+    except (PulsarException, RestError, ValueError, OSError) as error:
+        print(f"pybroker {options.command}: {error}", file=sys.stderr)
+        return _FAILED
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    whole = argparse.ArgumentParser(prog="pybroker", allow_abbrev=False)
+    _add_general(whole)
+    commands = whole.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    for name, module in _MODULES.items():
+        command = commands.add_parser(
+            name, help=COMMANDS[name], description=module.__doc__, allow_abbrev=False
+        )
+        module.add_arguments(command)
+        _add_general(command)
+        command.set_defaults(run=module.run)
+    return whole
+
+
+def _add_general(parser: argparse.ArgumentParser) -> None:
+    add_service(parser)
+    parser.add_argument("-v", "--version", action=_Version, help="say which version this is")
+
+
+class _Version(argparse.Action):
+    """Looked up when it is asked for: that takes a while."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **how: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=how.get("help"))
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        print(f"pybroker {version()}")
+        parser.exit()
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """SIGTERM ends like Ctrl-C: transactions are aborted, acknowledgements sent."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(_: int, __: FrameType | None) -> NoReturn:
+    sys.exit(_TERMINATED)

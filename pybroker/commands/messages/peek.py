@@ -1,0 +1,160 @@
+"""`pybroker peek`: messages that are there, without taking any; it waits for none.
+
+Of a subscription, what it has not acknowledged, by the admin REST API; else what the topic holds,
+by a reader.
+"""
+
+import argparse
+import base64
+import json
+import os
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from itertools import count
+from typing import Any, Final
+
+from pybroker.client import MessageId
+from pybroker.client.producing.batching import split_batch
+from pybroker.commands.admin.access import rest
+from pybroker.commands.admin.command import segment, topic_parts
+from pybroker.commands.admin.rest import Answer, Rest, RestError
+from pybroker.commands.client_conf import client_conf
+from pybroker.commands.messages.receiving import (
+    Screen,
+    add_look,
+    counting,
+    look_of,
+    settings_of,
+)
+from pybroker.commands.messages.service import connect, shown_credentials
+from pybroker.commands.messages.shown import Shown
+from pybroker.commands.messages.values import message_id
+
+_HEADER: Final = "x-pulsar-"
+_NOT_FOUND: Final = "HTTP 404: Message not found"
+_ADMIN_URL: Final = "http://localhost:8080"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("topic", metavar="TOPIC")
+    add("-s", "--subscription-name", metavar="NAME", help="what waits on it; else what is stored")
+    add("-m", "--start-message-id", type=message_id, default=MessageId.earliest, metavar="ID",
+        help="without a subscription: earliest (default), or ledgerId:entryId")  # fmt: skip
+    add("--admin-url", metavar="URL",
+        help=f"with a subscription: the broker's HTTP port (default {_ADMIN_URL}, or "
+        "PULSAR_ADMIN_URL)")  # fmt: skip
+    add_look(parser, "show")
+
+
+def run(options: Namespace) -> None:
+    """Raises PulsarException, RestError, ValueError, OSError."""
+    if options.subscription_name:
+        _waiting(options)
+    else:
+        _stored(options)
+
+
+def _stored(options: Namespace) -> None:
+    with connect(options) as client, counting(look_of(options, client), "peeked") as screen:
+        reader = client.create_reader(
+            options.topic,
+            options.start_message_id,
+            start_message_id_inclusive=True,
+            **settings_of(options),
+        )
+        while _wanted(options, screen) and reader.has_message_available():
+            screen.show(Shown.of(reader.read_next()))
+
+
+def _wanted(options: Namespace, screen: Screen) -> bool:
+    return not options.num_messages or screen.count < options.num_messages
+
+
+# -- of a subscription
+
+
+def _waiting(options: Namespace) -> None:
+    domain, topic = topic_parts(options.topic)
+    path = f"{domain}/{topic}/subscription/{segment(options.subscription_name)}/position"
+    with counting(look_of(options, None), "peeked") as screen:
+        for shown in _positions(_rest(options), path):
+            screen.show(shown)
+            if not _wanted(options, screen):
+                return
+
+
+def _rest(options: Namespace) -> Rest:
+    """Raises ValueError, OSError."""
+    said = vars(options)
+    conf = client_conf(said.get("client_conf"))
+    url = options.admin_url or os.environ.get("PULSAR_ADMIN_URL") or conf.get("webServiceUrl")
+    shown = shown_credentials(said, conf)
+    return rest(url or _ADMIN_URL, shown, conf, said.get("tlsTrustCertsFilePath", ""))
+
+
+def _positions(asked: Rest, path: str) -> Iterator[Shown]:
+    """Entry by entry, until there are no more. Raises RestError."""
+    for number in count(1):
+        try:
+            answer = asked.raw("GET", f"{path}/{number}")
+        except RestError as error:
+            if str(error).startswith(_NOT_FOUND):
+                return
+            raise
+        yield from messages_of(answer)
+
+
+def messages_of(answer: Answer) -> Iterator[Shown]:
+    """Of one entry, as its headers describe it; a batch is several."""
+    said = {
+        name.lower().removeprefix(_HEADER): text
+        for name, text in answer.headers.items()
+        if name.lower().startswith(_HEADER)
+    }
+    batch_size = int(said.get("num-batch-message", 0))
+    if not batch_size:
+        properties = json.loads(said.get("property", "{}"))
+        yield _shown(said, answer.data, said.get("partition-key"), properties, said["message-id"])
+        return
+    for index, (single, data) in enumerate(split_batch(answer.data, batch_size)):
+        yield _shown(
+            said | {"event-time": str(single.event_time)},
+            None if single.null_value else data,
+            single.partition_key if single.HasField("partition_key") else None,
+            {pair.key: pair.value for pair in single.properties},
+            f"{said['message-id']}:-1:{index}",
+        )
+
+
+def _shown(
+    said: Mapping[str, str],
+    data: bytes | None,
+    key: str | None,
+    properties: Mapping[str, str],
+    place: str,
+) -> Shown:
+    version = said.get("base64-schema-version-b64encoded", "")
+    return Shown(
+        data=None if said.get("null-value") == "true" else data,
+        key=key,
+        properties=properties,
+        publish_time_ms=_ms(said.get("publish-time")),
+        event_time_ms=_ms(said.get("event-time")),
+        message_id=place,
+        producer_name=said.get("producer-name", ""),
+        replicated_from=said.get("replicated-from", ""),
+        sequence_id=int(said.get("sequence-id", 0)),
+        schema_version=base64.b64decode(version),
+    )
+
+
+def _ms(time: Any) -> int:
+    """Of a header: a number, or a time as ISO 8601 has it."""
+    if not time:
+        return 0
+    try:
+        return int(time) if time.isdigit() else int(datetime.fromisoformat(time).timestamp() * 1000)
+    except ValueError:
+        return 0

@@ -1,0 +1,205 @@
+"""`pybroker produce`: what is typed, what stands in files, or lines as they come."""
+
+import argparse
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from pybroker.client import CompressionType, MessageId, Producer, Result, Transaction
+from pybroker.commands.messages.schemas import Component, KeyValue, component
+from pybroker.commands.messages.service import connect
+from pybroker.commands.messages.transactions import Transactions, add_transactions
+from pybroker.commands.messages.values import KeyUri, Pace, positive, properties, rate
+
+Message = tuple[bytes, dict[str, Any]]  # the content, and what else `send` is told
+_CODECS: Final = {codec.name.lower(): codec for codec in CompressionType}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("topic", metavar="TOPIC")
+    add("-m", "--messages", action="append", default=[], metavar="TEXT",
+        help="messages, with the separator between them; and again")  # fmt: skip
+    add("-f", "--files", action="append", default=[], metavar="FILE,…", help="a message a file")
+    add("--stdin", action="store_true", help="a message a line of stdin, as they come; ours")
+    add("-n", "--num-produce", type=positive, default=1, metavar="N", help="all of it so often")
+    add("-s", "--separator", default=",", metavar="TEXT",
+        help="of --messages (default: a comma; '': each is one message)")  # fmt: skip
+    add("-r", "--rate", type=rate, default=0.0, metavar="N", help="a second; 0: without limit")
+    add("-k", "--key", help="of each message")
+    add("-p", "--properties", action="append", default=[], metavar="K=V,…", help="of each message")
+    add("-db", "--disable-batching", action="store_true", help="each message its own entry")
+    add("-c", "--chunking", action="store_true", help="cut what is too large for one entry")
+    add("-dr", "--disable-replication", action="store_true", help="stay in this cluster")
+    add("--compression", choices=_CODECS, default="none", help="ours")
+    add("-vs", "--value-schema", default="bytes", metavar="SCHEMA",
+        help="bytes, string, avro:DEFINITION or json:DEFINITION")  # fmt: skip
+    add("-kvet", "--key-value-encoding-type", choices=("separated", "inline"),
+        help="a key with each value, of a key-value schema")  # fmt: skip
+    add("-ks", "--key-schema", default="string", metavar="SCHEMA", help="of that key")
+    add("-kvk", "--key-value-key", metavar="TEXT", help="that key")
+    add("-kvkf", "--key-value-key-file", metavar="FILE", help="that key, in a file")
+    add("-ekn", "--encryption-key-name", metavar="NAME", help="encrypt with the key of this name")
+    add("-ekv", "--encryption-key-value", metavar="URI",
+        help="that public key: file:///… or data:…;base64,…")  # fmt: skip
+    add_transactions(parser, "all messages")
+
+
+def run(options: Namespace) -> None:
+    """Raises PulsarException, ValueError, OSError."""
+    made = _messages(options)
+    settings = _settings(options)
+    receipts = _Receipts()
+    try:
+        with (
+            connect(options) as client,
+            client.create_producer(options.topic, **settings) as producer,
+        ):
+            _produce(Transactions(client, options), producer, made, Pace(options.rate), receipts)
+    finally:
+        print(f"{receipts.produced} messages successfully produced", file=sys.stderr)
+
+
+def _produce(
+    transactions: Transactions,
+    producer: Producer,
+    messages: Iterable[Message],
+    pace: Pace,
+    receipts: "_Receipts",
+) -> None:
+    for group in transactions.groups(messages):
+        with transactions.begin() as txn:
+            _send(producer, group, pace, receipts, txn)
+        receipts.ended(committed=transactions.wanted)
+
+
+def _send(
+    producer: Producer,
+    messages: Iterable[Message],
+    pace: Pace,
+    receipts: "_Receipts",
+    txn: Transaction | None,
+) -> None:
+    try:
+        for content, details in messages:
+            pace.wait()
+            if receipts.failure is not None:
+                break
+            producer.send_async(content, receipts.of(txn), txn=txn, **details)
+    finally:
+        producer.flush()
+    if receipts.failure is not None:
+        raise receipts.failure
+
+
+class _Receipts:
+    """Counts what is stored: in a transaction, when that is committed."""
+
+    def __init__(self) -> None:
+        self.produced = 0
+        self.failure: Exception | None = None
+        self._in_transaction = 0
+
+    def of(self, txn: Transaction | None) -> Callable[[Any, MessageId | None], None]:
+        return self._plain if txn is None else self._transactional
+
+    def _plain(self, result: Any, _: MessageId | None) -> None:
+        if result is Result.Ok:
+            self.produced += 1
+        else:
+            self.failure = self.failure or result
+
+    def _transactional(self, result: Any, _: MessageId | None) -> None:
+        if result is Result.Ok:
+            self._in_transaction += 1
+        else:
+            self.failure = self.failure or result
+
+    def ended(self, committed: bool) -> None:
+        if committed:
+            self.produced += self._in_transaction
+        self._in_transaction = 0
+
+
+# -- what is sent
+
+
+def _messages(options: Namespace) -> Iterator[Message]:
+    """Raises ValueError, OSError before anything is sent, but for what stdin brings later."""
+    made = _made(options)
+    if options.stdin:
+        if options.messages or options.files or options.num_produce != 1:
+            raise ValueError("--stdin is for itself: without --messages, --files, --num-produce")
+        return (made(line.removesuffix(b"\n")) for line in sys.stdin.buffer)
+    typed = [part.encode() for text in options.messages for part in _split(text, options.separator)]
+    paths = [path for text in options.files for path in text.split(",") if path]
+    bodies = typed + [Path(path).read_bytes() for path in paths]
+    if not bodies:
+        raise ValueError("supply message content with --messages, --files or --stdin")
+    messages = [made(body) for body in bodies]
+    return (message for _ in range(options.num_produce) for message in messages)
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Nothing behind the last separator is no message."""
+    parts = text.split(separator) if separator else [text]
+    while len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    return parts
+
+
+def _made(options: Namespace) -> Callable[[bytes], Message]:
+    """Raises ValueError, OSError."""
+    details: dict[str, Any] = {"properties": properties(options.properties)}
+    if options.disable_replication:
+        details["disable_replication"] = True
+    schema = _schema(options)
+    if isinstance(schema, Component):
+        if options.key:
+            details["partition_key"] = options.key
+        return lambda body: (schema.encode(body), details)
+    key = _key(options)
+
+    def with_key(body: bytes) -> Message:
+        content, more = schema.message(key, body)
+        return content, details | more
+
+    return with_key
+
+
+def _key(options: Namespace) -> bytes:
+    """Raises ValueError, OSError."""
+    if options.key_value_key_file:
+        return Path(options.key_value_key_file).read_bytes()
+    key: str | None = options.key_value_key or options.key
+    if key is None:
+        raise ValueError("a key-value schema needs a key: --key-value-key, or …-file")
+    return key.encode()
+
+
+def _schema(options: Namespace) -> Component | KeyValue:
+    """Raises ValueError."""
+    value = component(options.value_schema)
+    if options.key_value_encoding_type is None:
+        return value
+    separated = options.key_value_encoding_type == "separated"
+    return KeyValue(component(options.key_schema), value, separated)
+
+
+def _settings(options: Namespace) -> dict[str, Any]:
+    """Of the producer. Raises ValueError."""
+    settings: dict[str, Any] = {
+        "batching_enabled": not (options.disable_batching or options.chunking),
+        "chunking_enabled": options.chunking,
+        "block_if_queue_full": True,
+        "compression_type": _CODECS[options.compression],
+        "schema": _schema(options).schema,
+    }
+    if bool(options.encryption_key_name) != bool(options.encryption_key_value):
+        raise ValueError("--encryption-key-name and --encryption-key-value need each other")
+    if options.encryption_key_name:
+        settings["encryption_key"] = options.encryption_key_name
+        settings["crypto_key_reader"] = KeyUri(options.encryption_key_value)
+    return settings

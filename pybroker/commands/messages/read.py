@@ -1,0 +1,36 @@
+"""`pybroker read`: messages from a position on, without a subscription."""
+
+import argparse
+from argparse import Namespace
+
+from pybroker.client import MessageId
+from pybroker.commands.messages.receiving import add_look, counting, look_of, settings_of
+from pybroker.commands.messages.service import connect
+from pybroker.commands.messages.shown import Shown
+from pybroker.commands.messages.values import Pace, message_id
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("topic", metavar="TOPIC")
+    add("-m", "--start-message-id", type=message_id, default=MessageId.latest, metavar="ID",
+        help="latest (default), earliest or ledgerId:entryId: behind that one")  # fmt: skip
+    add("-i", "--start-message-id-inclusive", action="store_true", help="with that one")
+    add("-rc", "--readCompacted", action="store_true", help="of each key the last message")
+    add_look(parser, "read")
+
+
+def run(options: Namespace) -> None:
+    """Raises PulsarException, ValueError."""
+    with connect(options) as client, counting(look_of(options, client), "read") as screen:
+        reader = client.create_reader(
+            options.topic,
+            options.start_message_id,
+            start_message_id_inclusive=options.start_message_id_inclusive,
+            is_read_compacted=options.readCompacted,
+            **settings_of(options),
+        )
+        pace = Pace(options.rate)
+        while not options.num_messages or screen.count < options.num_messages:
+            pace.wait()
+            screen.show(Shown.of(reader.read_next()))

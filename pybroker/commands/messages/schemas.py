@@ -1,0 +1,177 @@
+"""Schemas on the command line: what -vs, -ks and -kvet make of a value, and auto_consume of bytes.
+
+A value for an Avro schema is typed as JSON, and travels as Avro; one for a JSON schema as it is.
+"""
+
+import base64
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pybroker.client import Client, SchemaType, TopicSchema
+from pybroker.commands.messages.avro import Codec, NotAvro
+from pybroker.wire import pulsar_api_pb2 as pb
+
+_U32: Final = struct.Struct(">i")
+_RECORDS: Final = {"avro": SchemaType.AVRO, "json": SchemaType.JSON}
+
+
+def _unchanged(data: bytes) -> bytes:
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """The schema of a value, or of the key beside it; `encode` is given what was typed."""
+
+    kind: str
+    name: str
+    schema: TopicSchema | None
+    encode: Callable[[bytes], bytes] = _unchanged
+
+
+def component(text: str) -> Component:
+    """bytes, string, avro:DEFINITION or json:DEFINITION. Raises ValueError."""
+    if text == "bytes":
+        return Component("BYTES", "Bytes", None)
+    if text == "string":
+        return Component("STRING", "String", TopicSchema(SchemaType.STRING, name="String"))
+    kind, colon, definition = text.partition(":")
+    if not colon or kind not in _RECORDS:
+        raise ValueError(
+            f"schema {text[:80]!r} is none of bytes, string, avro:DEFINITION, json:DEFINITION"
+        )
+    codec = Codec(definition)
+    schema = TopicSchema(_RECORDS[kind], definition, "client")
+
+    def checked(typed: bytes) -> bytes:
+        try:
+            value = json.loads(typed)
+        except ValueError as error:
+            raise ValueError(f"{typed[:80]!r} is to be JSON for the schema: {error}") from None
+        encoded = codec.encode(value)
+        return encoded if kind == "avro" else typed
+
+    return Component(kind.upper(), "client", schema, checked)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    """A key with its value: before it (inline), or as the message's key (separated)."""
+
+    key: Component
+    value: Component
+    separated: bool
+
+    @property
+    def schema(self) -> TopicSchema:
+        parts = {"key": self.key, "value": self.value}
+        properties = {"kv.encoding.type": "SEPARATED" if self.separated else "INLINE"}
+        definition = b""
+        for part, what in parts.items():
+            properties[f"{part}.schema.name"] = what.name
+            properties[f"{part}.schema.type"] = what.kind
+            properties[f"{part}.schema.properties"] = "{}"
+            text = "" if what.schema is None else what.schema.definition
+            definition += _sized(text.encode() if isinstance(text, str) else text)
+        return TopicSchema(SchemaType.KEY_VALUE, definition, "KeyValue", properties)
+
+    def message(self, key: bytes, value: bytes) -> tuple[bytes, dict[str, Any]]:
+        """The content, and what else `send` is to be told. Raises ValueError."""
+        key, value = self.key.encode(key), self.value.encode(value)
+        if not self.separated:
+            return _sized(key) + _sized(value), {}
+        text = base64.b64encode(key).decode()
+        return value, {"partition_key": text, "partition_key_b64_encoded": True}
+
+
+def _sized(data: bytes) -> bytes:
+    return _U32.pack(len(data)) + data
+
+
+# -- reading
+
+_STRUCTS: Final[dict[int, str]] = {
+    pb.Schema.Int8: ">b",
+    pb.Schema.Int16: ">h",
+    pb.Schema.Int32: ">i",
+    pb.Schema.Int64: ">q",
+    pb.Schema.Float: ">f",
+    pb.Schema.Double: ">d",
+    pb.Schema.Bool: ">?",
+}
+_BY_NAME: Final = {name.upper(): number for name, number in pb.Schema.Type.items()}
+
+
+class Decoder:
+    """Values by their topic's schema, of the version that each message names."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._known: dict[tuple[str, bytes], pb.Schema | None] = {}
+        self._codecs: dict[bytes, Codec] = {}
+
+    def text(self, topic: str, version: bytes, data: bytes, key: str) -> str | None:
+        """None where there is no schema, or the value is not as it says."""
+        schema = self._schema(topic, version)
+        if schema is None:
+            return None
+        try:
+            value = self._value(schema, data, key)
+        except (ValueError, struct.error, KeyError):
+            return None
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    def _schema(self, topic: str, version: bytes) -> pb.Schema | None:
+        if (topic, version) not in self._known:
+            found = self._client.get_schema(topic, version or None)
+            self._known[topic, version] = found
+        return self._known[topic, version]
+
+    def _value(self, schema: pb.Schema, data: bytes, key: str) -> Any:
+        """Raises ValueError, struct.error, KeyError."""
+        if schema.type == pb.Schema.KeyValue:
+            return self._key_value(schema, data, key)
+        return self._plain(schema.type, schema.schema_data, data)
+
+    def _plain(self, kind: int, definition: bytes, data: bytes) -> Any:
+        if kind == pb.Schema.Avro:
+            codec = self._codecs.get(definition)
+            if codec is None:
+                codec = self._codecs[definition] = Codec(definition)
+            return codec.decode(data)
+        if kind == pb.Schema.Json:
+            return json.loads(data)
+        if kind in _STRUCTS:
+            return struct.unpack(_STRUCTS[kind], data)[0]
+        return data.decode()
+
+    def _key_value(self, schema: pb.Schema, data: bytes, key: str) -> Any:
+        properties = _pairs(schema.properties)
+        definitions = _parts(schema.schema_data)
+        if properties.get("kv.encoding.type") == "SEPARATED":
+            parts = [base64.b64decode(key), data]
+        else:
+            parts = _parts(data)
+        return {
+            what: self._plain(_kind_of(properties, what), definition, part)
+            for what, definition, part in zip(("key", "value"), definitions, parts, strict=True)
+        }
+
+
+def _pairs(properties: Sequence[Any]) -> dict[str, str]:
+    return {pair.key: pair.value for pair in properties}
+
+
+def _kind_of(properties: Mapping[str, str], what: str) -> int:
+    return _BY_NAME.get(properties[f"{what}.schema.type"], 0)
+
+
+def _parts(data: bytes) -> list[bytes]:
+    """Two pieces, each with its size before it. Raises ValueError, struct.error."""
+    (size,) = _U32.unpack_from(data)
+    if not 0 <= size <= len(data) - 8:
+        raise NotAvro("a key is not as long as it says")
+    return [data[4 : 4 + size], data[8 + size :]]

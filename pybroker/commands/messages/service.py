@@ -1,0 +1,94 @@
+"""Which broker, and who is there: pulsar-client's general options, over what client.conf says."""
+
+import argparse
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pybroker.client import (
+    Authentication,
+    AuthenticationBasic,
+    AuthenticationTLS,
+    AuthenticationToken,
+    Client,
+)
+from pybroker.commands.client_conf import VARIABLE, client_conf, switch
+from pybroker.commands.credentials import Credentials, credentials
+
+URL: Final = "pulsar://localhost:6650"
+_TIMEOUT_S: Final = 30.0
+
+
+def add_service(parser: argparse.ArgumentParser) -> None:
+    """They may stand before the command or behind it, so none has a default here."""
+    group = parser.add_argument_group("which broker, and who you are")
+
+    def add(*names: str, **how: Any) -> None:
+        group.add_argument(*names, default=argparse.SUPPRESS, **how)
+
+    add("--url", metavar="URL", help=f"pulsar://host:port or pulsar+ssl://… (default {URL})")
+    add("--auth-plugin", metavar="CLASS", help="AuthenticationToken, …Basic or …Tls")
+    add("--auth-params", metavar="TEXT",
+        help="token:…, file:///…, userId:…,password:… or tlsCertFile:…,tlsKeyFile:…")  # fmt: skip
+    add("--tlsTrustCertsFilePath", metavar="FILE", help="whom to trust on pulsar+ssl://")
+    add("--listener-name", metavar="NAME", help="of the broker's advertised listeners")
+    add("--proxy-url", metavar="URL", help="not served: a proxy's own address is a --url")
+    add("--proxy-protocol", metavar="NAME", help="not served")
+    add("-ml", "--memory-limit", metavar="SIZE", help="no effect: queues have their own limits")
+    add("--client-conf", metavar="FILE",
+        help=f"what is not said here (default: what {VARIABLE} names); ours")  # fmt: skip
+    add("--timeout", type=float, metavar="SECONDS",
+        help=f"how long a broker may take to answer (default {_TIMEOUT_S:g}); ours")  # fmt: skip
+
+
+def connect(options: Namespace) -> Client:
+    """Raises ValueError, PulsarException."""
+    said = vars(options)
+    conf = client_conf(said.get("client_conf"))
+    if said.get("proxy_url") or "proxyServiceUrl" in conf:
+        raise ValueError(
+            "connections through --proxy-url are not served; name the proxy's address as --url"
+        )
+    shown = shown_credentials(said, conf)
+    return Client(
+        _url(said, conf),
+        authentication=_authentication(shown),
+        operation_timeout_seconds=said.get("timeout", _TIMEOUT_S),
+        listener_name=said.get("listener_name"),
+        tls_certificate_file_path=shown.certificate or conf.get("tlsCertificateFilePath"),
+        tls_private_key_file_path=shown.key or conf.get("tlsKeyFilePath"),
+        **_trust(said, conf),
+    )
+
+
+def shown_credentials(said: Mapping[str, Any], conf: Mapping[str, str]) -> Credentials:
+    """Raises ValueError."""
+    return credentials(
+        said.get("auth_plugin") or conf.get("authPlugin", ""),
+        said.get("auth_params") or conf.get("authParams", ""),
+    )
+
+
+def _url(said: Mapping[str, Any], conf: Mapping[str, str]) -> str:
+    url: str = said.get("url") or conf.get("brokerServiceUrl") or URL
+    if url.startswith(("ws:", "wss:", "http:", "https:")):
+        raise ValueError(f"{url} is not the broker's own protocol: pulsar://host:6650, or +ssl")
+    return url
+
+
+def _trust(said: Mapping[str, Any], conf: Mapping[str, str]) -> dict[str, Any]:
+    """Differs: host names are compared unless client.conf says that they are not to be."""
+    path = said.get("tlsTrustCertsFilePath") or conf.get("tlsTrustCertsFilePath")
+    return {
+        "tls_trust_certs_file_path": path,
+        "tls_allow_insecure_connection": switch(conf, "tlsAllowInsecureConnection", False),
+        "tls_validate_hostname": switch(conf, "tlsEnableHostnameVerification", True),
+    }
+
+
+def _authentication(shown: Credentials) -> Authentication | None:
+    if shown.way == "token":
+        return AuthenticationToken(shown.token)
+    if shown.way == "basic":
+        return AuthenticationBasic(shown.user, shown.password)
+    return AuthenticationTLS() if shown.way == "tls" else None

@@ -1,0 +1,103 @@
+"""`pybroker produce` and its kin as processes, and whom they talk to."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from message_words import command, contents, stored
+
+from pybroker.cli import main
+from pybroker.client import Client, InitialPosition
+from pybroker.commands.messages.main import parser
+from pybroker.testing import RunningBroker
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+# -- the process
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_who_is_told_to_stop_acknowledges_what_was_shown(
+    broker: RunningBroker, client: Client, topic: str, number: signal.Signals, code: int
+) -> None:
+    client.subscribe(topic, "s", initial_position=InitialPosition.Earliest).close()
+    for body in (b"a", b"b"):
+        client.create_producer(topic).send(body)
+    with command(broker, "consume", topic, "-s", "s", "-n", "0") as consuming:
+        assert consuming.stdout is not None
+        shown = [consuming.stdout.readline() for _ in range(4)]
+        assert [b"content:a" in shown[1], b"content:b" in shown[3]] == [True, True]
+        consuming.send_signal(number)
+        _, err = consuming.communicate(timeout=20)
+    assert (consuming.returncode, err) == (code, b"2 messages successfully consumed\n")
+    assert broker.backlog(topic, "s") <= 1  # the last one may just have been shown
+
+
+def test_a_reader_of_our_output_that_leaves_ends_the_command_quietly(
+    broker: RunningBroker, client: Client, topic: str
+) -> None:
+    producer = client.create_producer(topic, batching_enabled=True)
+    for _ in range(2000):
+        producer.send_async(bytes(100))
+    producer.flush()
+    with command(broker, "read", topic, "-m", "earliest", "-n", "0") as reading:
+        assert reading.stdout is not None
+        assert reading.stderr is not None
+        reading.stdout.readline()
+        reading.stdout.close()
+        assert reading.wait(20) == 141
+        assert b"Error" not in reading.stderr.read()
+
+
+def test_help_needs_no_broker_and_no_client() -> None:
+    script = "import sys, pybroker.cli; print('pybroker.client' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert ended.stdout == b"False\n"
+
+
+def test_general_options_may_stand_before_the_command() -> None:
+    words = ["--url", "pulsar://a:1", "produce", "t", "-m", "x"]
+    before, behind = parser().parse_args(words), parser().parse_args([*words[2:], *words[:2]])
+    assert before == behind
+
+
+def test_the_words_of_pulsar_client_are_taken(
+    broker: RunningBroker, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = ["client", "--url", broker.service_url]
+    assert main([*service, "produce", topic, "-m", "a"]) == 0
+    assert main([*service, "consume", topic, "-s", "s", "-p", "Earliest"]) == 0
+    assert contents(capsys.readouterr().out) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--url", "ws://localhost:8080"], "not the broker's own protocol"),
+        (["--proxy-url", "pulsar://p:1"], "--proxy-url are not served"),
+        (["--client-conf", "/nowhere"], "/nowhere cannot be read"),
+        (["--auth-plugin", "Kerberos"], "is not known"),
+    ],
+)
+def test_a_service_that_cannot_be_reached_so_is_told(run: Run, words: list[str], said: str) -> None:
+    code, _, err = run("produce", "t", "-m", "a", *words)
+    assert (code, said in err) == (1, True), err
+
+
+def test_client_conf_says_what_the_command_line_does_not(
+    broker: RunningBroker,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    client: Client,
+) -> None:
+    conf = tmp_path / "client.conf"
+    conf.write_text(f"# ours\nwebServiceUrl=\nauthPlugin=\nbrokerServiceUrl={broker.service_url}\n")
+    assert main(["produce", topic, "-m", "a", "--client-conf", str(conf)]) == 0
+    monkeypatch.setenv("PULSAR_CLIENT_CONF", str(conf))
+    assert main(["produce", topic, "-m", "b"]) == 0
+    assert stored(client, topic) == [b"a", b"b"]

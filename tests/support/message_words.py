@@ -1,0 +1,34 @@
+"""What tests of `pybroker produce` and its kin type, and what they then look at."""
+
+import re
+import subprocess
+import sys
+from typing import Any
+
+from pybroker.client import Client, MessageId
+from pybroker.testing import RunningBroker
+
+RECORD = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}'
+
+
+def stored(client: Client, topic: str) -> list[bytes]:
+    reader = client.create_reader(topic, MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next().data())
+    reader.close()
+    return found
+
+
+def contents(out: str) -> list[str]:
+    return re.findall(r"content:(.*)", out)
+
+
+def command(broker: RunningBroker, *words: str, **how: Any) -> "subprocess.Popen[bytes]":
+    service = ["--url", broker.service_url]
+    return subprocess.Popen(
+        [sys.executable, "-m", "pybroker", *words, *service],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **how,
+    )
