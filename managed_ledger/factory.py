@@ -28,6 +28,7 @@ from managed_ledger.ledger_metadata import (
 from managed_ledger.list_record import ListRecord
 from managed_ledger.recovery import recover_list
 from managed_ledger.shared_task import shared_task
+from managed_ledger.steady_time import SteadyTime
 from managed_ledger.storage.backend import Backend
 
 log = logging.getLogger(__name__)
@@ -145,12 +146,11 @@ class ManagedLedgerFactory:
     async def _open(self, name: str, config: ManagedLedgerConfig) -> ManagedLedger:
         self.housekeeper.start()
         await self._end_earlier(name)
-        index, record = await recover_list(name, self._backend, self._clock)
+        time = SteadyTime(self._clock)
+        index, record = await recover_list(name, self._backend, time)
         cursors = Cursors(name, self._backend.metadata, index)
         cursors.recover()
-        ledger = ManagedLedger(
-            name, self._backend, self._clock, config, index, record, cursors, self
-        )
+        ledger = ManagedLedger(name, self._backend, time, config, index, record, cursors, self)
         self._ledgers[name] = ledger
         if ledger.has_old_ledgers:
             ledger.touch()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from managed_ledger.appender import Appended, Appender
-from managed_ledger.config import Clock, ManagedLedgerConfig
+from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.cursors import Cursors
 from managed_ledger.deletion import delete_managed_ledger
@@ -66,7 +66,7 @@ class ManagedLedger:
         self,
         name: str,
         backend: Backend,
-        clock: Clock,
+        time: SteadyTime,
         config: ManagedLedgerConfig,
         index: LedgerIndex,
         record: ListRecord,
@@ -84,7 +84,7 @@ class ManagedLedger:
         self.visit: Visit | None = None  # the housekeeper's next one
         self._active = False
         self._backend = backend
-        self._clock = clock
+        self._time = time
         self._index = index
         self._record = record
         self._cursors = cursors
@@ -95,7 +95,6 @@ class ManagedLedger:
             config.max_size_per_ledger_bytes,
             on_full=self._roll_when_full,
         )
-        self._time = SteadyTime(clock)
         self._closed_at_ms: dict[int, int] = {}  # in steady time, of those closed since
         self._current_since_ms = self._looked_after_ms = self._time.now_ms()
         self._roll_not_before_ms = self._current_since_ms + config.min_rollover_time_ms
@@ -456,7 +455,7 @@ class ManagedLedger:
         ledger_id = self._backend.new_ledger_id()
         now_ms = self._time.now_ms()
         current = self._index.infos()[-1]
-        full = replace(current, closed_at_ms=max(now_ms, self._clock.now_ms()))
+        full = replace(current, closed_at_ms=self._time.written_ms())
         ledgers = (*self._record.queued.ledgers[:-1], full, LedgerInfo(ledger_id))
         listed = replace(self._record.queued, ledgers=ledgers)
         await self._record.write(listed, new_ledger_id=ledger_id)

@@ -8,12 +8,12 @@ import asyncio
 import logging
 from dataclasses import replace
 
-from managed_ledger.config import Clock
 from managed_ledger.deletion import delete_managed_ledger
 from managed_ledger.errors import LedgerNotFound
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import LedgerInfo, ledgers_key
 from managed_ledger.list_record import ListRecord
+from managed_ledger.steady_time import SteadyTime
 from managed_ledger.storage.backend import Backend
 
 log = logging.getLogger(__name__)
@@ -21,20 +21,22 @@ log = logging.getLogger(__name__)
 CREATED_AT_MS = "managed-ledger.created-at-ms"  # a property
 
 
-async def recover_list(name: str, backend: Backend, clock: Clock) -> tuple[LedgerIndex, ListRecord]:
+async def recover_list(
+    name: str, backend: Backend, time: SteadyTime
+) -> tuple[LedgerIndex, ListRecord]:
     record = ListRecord(backend.metadata, ledgers_key(name))
     if record.queued.deleted:
         await delete_managed_ledger(name, backend, record)
         record = ListRecord(backend.metadata, ledgers_key(name))
     found = record.queued
-    settled = [await settle(info, name, backend, clock) for info in found.ledgers]
+    settled = [await settle(info, name, backend, time) for info in found.ledgers]
     kept = tuple(info for info in settled if info.entries)
     dropped = tuple(info.ledger_id for info in settled if not info.entries)
     # Those of the last opening first: the list would grow with each that finds nothing to keep.
     await asyncio.gather(*map(backend.delete_ledger, found.deleting))
     current_id = backend.new_ledger_id()
     if not found.ledgers:  # it is made now
-        properties = {**found.properties, CREATED_AT_MS: str(clock.now_ms())}
+        properties = {**found.properties, CREATED_AT_MS: str(time.now_ms())}
         found = replace(found, properties=properties)
     listed = replace(found, ledgers=(*kept, LedgerInfo(current_id)), deleting=dropped)
     await record.write(listed, new_ledger_id=current_id)
@@ -44,14 +46,14 @@ async def recover_list(name: str, backend: Backend, clock: Clock) -> tuple[Ledge
     return LedgerIndex(kept, current_id), record
 
 
-async def settle(info: LedgerInfo, name: str, backend: Backend, clock: Clock) -> LedgerInfo:
+async def settle(info: LedgerInfo, name: str, backend: Backend, time: SteadyTime) -> LedgerInfo:
     """The ledger that was being written gets its final counts; the others have them."""
     if info.closed_at_ms is not None:
-        return replace(info, closed_at_ms=min(info.closed_at_ms, clock.now_ms()))
+        return replace(info, closed_at_ms=min(info.closed_at_ms, time.now_ms()))
     try:
         summary = await backend.recover_ledger(info.ledger_id)
     except LedgerNotFound:
         log.error("%s lists ledger %d, which is not there: it is dropped", name, info.ledger_id)
         return info
     entries = summary.last_entry_id + 1
-    return LedgerInfo(info.ledger_id, entries, summary.size_bytes, clock.now_ms())
+    return LedgerInfo(info.ledger_id, entries, summary.size_bytes, time.now_ms())

@@ -133,3 +133,25 @@ def test_a_ledger_closed_while_the_clock_was_put_back_is_no_older_after_a_restar
         await world.factory.close()
 
     run(scenario())
+
+
+def test_a_clock_that_is_put_back_while_a_log_opens_keeps_nothing_longer(run):
+    async def scenario():
+        world = World()
+        await world.start()
+        assert await world.fill_a_ledger() == 1
+        await world.factory.close()
+        written = world.backend.metadata.put
+
+        def put_back(*args, **options):
+            world.clock.wall_ms -= YEAR_MS
+            world.backend.metadata.put = written
+            return written(*args, **options)
+
+        world.backend.metadata.put = put_back
+        await world.start()
+        world.clock.pass_ms(24 * HOUR_MS)
+        assert await world.kept() == 0
+        await world.factory.close()
+
+    run(scenario())
