@@ -401,8 +401,10 @@ def test_dirty_cursors_are_written_and_old_ledgers_trimmed_by_the_factory(make_b
     async def scenario():
         backend = make_backend()
         await backend.open()
-        config = ManagedLedgerConfig(max_entries_per_ledger=2, min_rollover_time_ms=0)
-        factory = ManagedLedgerFactory(backend, clock, config, 1, 1)
+        config = ManagedLedgerConfig(
+            max_entries_per_ledger=2, min_rollover_time_ms=0, cursor_flush_interval_ms=1
+        )
+        factory = ManagedLedgerFactory(backend, clock, config, 1)
         ledger = await factory.open("log")
         cursor = await ledger.open_cursor("sub", EARLIEST)
         positions = await fill(ledger, 5)
