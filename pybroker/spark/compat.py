@@ -1,19 +1,25 @@
-"""What PySpark's versions differ in. PySpark 4.2 lets a source limit a trigger; 4.0 and 4.1 do not
-know the names for it, ask `latestOffset` without saying where the batch begins, and report nothing
-of a source's own. There a query reads in its first batch after a start all that there is.
+"""What PySpark's versions differ in. 4.1 pushes filters down to spark.read. 4.2 lets a source limit
+a trigger; 4.0 and 4.1 do not know the names for it, ask `latestOffset` without saying where the
+batch begins, and report nothing of a source's own. There a query reads in its first batch after a
+start all that there is.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceReader
 
 __all__ = [
     "LIMITS_TRIGGERS",
+    "PUSHES_FILTERS",
     "ReadAllAvailable",
     "ReadLimit",
     "ReadMaxBytes",
     "ReadMaxRows",
     "SupportsTriggerAvailableNow",
 ]
+
+PUSHES_FILTERS: Final = hasattr(DataSourceReader, "pushFilters")
 
 try:
     from pyspark.sql.streaming.datasource import (

@@ -3,6 +3,8 @@
 The options are of one table (pybroker.spark.options); each way of use takes those that are its own.
 """
 
+from typing import Final
+
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -20,14 +22,20 @@ from pybroker.spark.reading.stream import PulsarStreamReader
 from pybroker.spark.reading.typed import topic_schema
 from pybroker.spark.writing.sink import Plan, PulsarBatchWriter, PulsarStreamWriter
 
+_PUSHES_FILTERS: Final = "spark.sql.python.filterPushdown.enabled"
+
 
 def register(spark: SparkSession) -> None:
     """Makes the format "pulsar" known to `spark`; before the `load` of each query.
 
     PySpark 4 lets all queries of one registration share a Java map that each changes as it starts.
     Two that start at once can break it, and every task then fails with OptionalDataException.
+    PySpark 4.1 and newer push filters down to sources in Python where a configuration says so: here
+    it does, unless it was set already.
     """
     spark.dataSource.register(PulsarDataSource)
+    if _PUSHES_FILTERS not in spark.conf.getAll:
+        spark.conf.set(_PUSHES_FILTERS, "true")
 
 
 class PulsarDataSource(DataSource):

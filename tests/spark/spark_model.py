@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql.streaming.datasource import ReadMaxRows
 from spark_fakes import FakeBroker, FakeClient, Fault
 
 from pybroker.client.errors import ConnectError, TransactionOutcomeUnknown
@@ -23,6 +22,7 @@ from pybroker.errors import PulsarError
 from pybroker.names import TxnId
 from pybroker.spark.checkpoint import Checkpoint
 from pybroker.spark.columns.shape import Shape, default_schema
+from pybroker.spark.compat import ReadMaxRows
 from pybroker.spark.decision import BatchRefused
 from pybroker.spark.exactly_once import ExactlyOnce, Options, Step
 from pybroker.spark.marker import Marker

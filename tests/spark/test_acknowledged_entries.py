@@ -1,11 +1,11 @@
 """What was acknowledged one by one before a query began, against a broker in this process."""
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from pybroker.client import Client, ConsumerType, InitialPosition, Outgoing, encode_batch
 from pybroker.errors import ServiceNotReady, TransactionConflict
 from pybroker.spark.columns.shape import Shape, default_schema
+from pybroker.spark.compat import ReadMaxRows
 from pybroker.spark.offsets import CursorName, Position, SourceOffset, Span, Stretch
 from pybroker.spark.options import Mode, chosen
 from pybroker.spark.reading import acknowledged

@@ -1,11 +1,11 @@
 from unittest.mock import MagicMock
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pybroker.client import ConnectError, InitialPosition
 from pybroker.errors import NotAllowed
 from pybroker.spark.columns.shape import Shape, default_schema
+from pybroker.spark.compat import ReadAllAvailable, ReadMaxRows
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Position, SourceOffset, Span
 from pybroker.spark.options import Mode, chosen

@@ -111,6 +111,18 @@ def test_rows_of_every_kind_come_back_as_they_were(spark, broker, topic):
     assert sorted(back.collect(), key=str) == sorted(rows.collect(), key=str)
 
 
+def test_a_stream_of_every_kind_comes_back_as_it_was(spark, broker, topic, tmp_path):
+    rows = spark.sql(EVERYTHING).withColumn("__messageProperties", F.expr("map('a', 'b')"))
+    rows.write.parquet(str(tmp_path / "rows"))
+    source = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "rows"))
+    named = {"service.url": broker.service_url, "topic": topic}
+    writer = source.writeStream.format("pulsar").options(**named)
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    back = spark.read.format("pulsar").options(**named).load().select(rows.columns)
+    assert sorted(back.collect(), key=str) == sorted(rows.collect(), key=str)
+
+
 def test_columns_that_do_not_go_with_the_topics_schema_are_refused(spark, broker, topic):
     save(spark.sql("select 7L id"), broker, topic)
     with pytest.raises(PySparkException, match="do not go with the schema"):

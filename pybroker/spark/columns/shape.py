@@ -132,6 +132,11 @@ class Shape:
         names = tuple(schema.fieldNames())
         return cls(names, topic_schema if of_value.keys() & set(names) else None)
 
+    def of_value(self) -> frozenset[str]:
+        """The columns that are fields of the topic's schema."""
+        schema = self.topic_schema
+        return frozenset(each.name for each in schema.fields()) if schema else frozenset()
+
     def batch(
         self, slab: Slab, topic: TopicName, versions: Versions = lambda version: None
     ) -> pa.RecordBatch:

@@ -1,10 +1,11 @@
 """`spark.read.format("pulsar")`: what topics hold now, or a part of it, as a DataFrame.
 
 Where it begins and ends is fixed when the query is planned. A partition with much in it is read by
-several tasks, each a range of entries; `minPartitions` asks for more of them.
+several tasks, each a range of entries; `minPartitions` asks for more of them. Filters on metadata
+narrow what is read.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from pybroker.spark.columns.shape import Shape
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Position, Span
 from pybroker.spark.options import Chosen
+from pybroker.spark.reading.filters import NARROWING, Narrowing
 from pybroker.spark.reading.places import Place, Start, of_topic
 from pybroker.spark.reading.spans import Reading, Work, read_span
 from pybroker.spark.reading.splitting import split
@@ -37,11 +39,25 @@ class PulsarBatchReader(DataSourceReader):
             raise NotAllowed("spark.read ends at what is there now, so it cannot begin at 'latest'")
         self._end = _End(options["endingOffsets"], options["endingTime"])
         self._min_partitions: int = options["minPartitions"]
+        self._disorder_ms: int = options["publishTimeDisorderMs"]
+        self._narrowing = Narrowing()
+
+    @property
+    def pushFilters(self) -> "_Narrowed":
+        return _Narrowed(self.narrow)
+
+    def narrow(self, filters: Iterable[Any]) -> Iterable[Any]:
+        """Reads no more than it must for `filters`, all of which Spark evaluates itself."""
+        filters = list(filters)
+        self._narrowing = Narrowing.of(filters, NARROWING - self._reading.shape.of_value())
+        return filters
 
     def partitions(self) -> Sequence[InputPartition]:
         session = Session(self._reading.endpoint.connect())
         try:
-            topics = self._topics.partitions(session)
+            topics = [
+                topic for topic in self._topics.partitions(session) if self._narrowing.wants(topic)
+            ]
             works = [self._work(session, topic) for topic in topics]
             parts = max(1, -(-self._min_partitions // max(1, len(topics))))
             return [
@@ -63,6 +79,11 @@ class PulsarBatchReader(DataSourceReader):
             return None
         after, first_index = self._start.place(session, topic)
         to, last_index = self._end.place(session, topic) or (last, -1)
+        if (wanted := self._narrowing.span(session, topic, self._disorder_ms)) is not None:
+            if wanted.after > after:
+                after, first_index = wanted.after, -1
+            if wanted.to < to:
+                to, last_index = wanted.to, -1
         work = Work(topic, Span(after, min(to, last)), first_index=max(0, first_index))
         if work.span.is_empty:
             return None
@@ -70,6 +91,20 @@ class PulsarBatchReader(DataSourceReader):
             return replace(work, last_index=last_index if to == last and last_index >= 0 else None)
         # An end that somebody chose may be no message; so nothing is lost where it is passed.
         return replace(work, is_exact=False, last_index=last_index if last_index >= 0 else None)
+
+
+class _Narrowed:
+    """Where filters are not to be pushed down, Spark refuses a reader that could take them, rather
+    than not to hand it any. Ours reads without them as well: it shows the function of Spark's own,
+    which takes none, and this is called where filters are pushed down."""
+
+    __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", lambda reader: ()))
+
+    def __init__(self, narrow: Callable[[Iterable[Any]], Iterable[Any]]) -> None:
+        self._narrow = narrow
+
+    def __call__(self, filters: Iterable[Any]) -> Iterable[Any]:
+        return self._narrow(filters)
 
 
 class _End:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql import Row, datasource
+from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamArrowWriter
@@ -20,9 +21,14 @@ __all__ = ["StreamArrowWriter", "in_batches"]
 _ROWS: Final = 10_000
 
 
-def in_batches(given: Iterator[Row | pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def in_batches(
+    given: Iterator[Row | pa.RecordBatch], columns: StructType
+) -> Iterator[pa.RecordBatch]:
     if hasattr(datasource, "DataSourceStreamArrowWriter"):
         yield from given
         return
+    # A row's values do not tell their types: a map looks like a struct, and a null like anything.
+    from pyspark.sql.conversion import LocalDataToArrowConversion as Conversion
+
     while some := list(islice(given, _ROWS)):
-        yield pa.RecordBatch.from_pylist([row.asDict(recursive=True) for row in some])
+        yield from Conversion.convert(some, columns, False).combine_chunks().to_batches()

@@ -68,7 +68,7 @@ class Plan:
         self.endpoint = Endpoint.of(options)
         topic = options["topic"]
         self.rows: Rows = rows_of(schema, None if topic is None else str(TopicName.parse(topic)))
-        self._columns = schema
+        self.columns = schema
         self._schema = self._schema_of(schema)
         self.control_topic: str | None = options["controlTopic"]
         self._transaction_timeout_ms: int = options["transactionTimeoutMs"]
@@ -129,7 +129,7 @@ class Plan:
     def _values(self, batch: pa.RecordBatch) -> pa.Array:
         if self.rows.is_raw:
             return batch.column(self.rows.values[0])
-        return avro.encode(batch, self._columns, self.rows.values)
+        return avro.encode(batch, self.columns, self.rows.values)
 
 
 class PulsarBatchWriter(DataSourceArrowWriter):
@@ -174,7 +174,7 @@ class PulsarStreamWriter(StreamArrowWriter):
         query_id, batch_id = _property(task, _QUERY_ID), int(_property(task, _BATCH_ID))
         control = self._plan.beside(f"spark-query-{query_id}")
         job = self.job._replace(notes=NoteBook(control, query_id, batch_id))
-        batches = in_batches(iterator)
+        batches = in_batches(iterator, self._plan.columns)
         return write(job, self._plan.encode(batches, task.partitionId(), batch_id))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
