@@ -1,0 +1,79 @@
+"""A broker on a network, as docs/security.md has it: TLS, three ways to log in, permissions.
+
+The role is `alice` each time; `stranger` may log in, and do nothing.
+"""
+
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import bcrypt
+from certificates import Authority
+from credentials import token
+from permission_world import SETTINGS, World
+
+import pybroker.testing
+from pybroker.testing import RunningBroker
+
+PROVIDERS: Final = ("token", "basic", "tls")
+PASSWORD: Final = "open sesame"
+
+
+class LoginWorld:
+    """The broker, and everybody's credentials as files of `directory`."""
+
+    def __init__(self, broker: RunningBroker, directory: Path) -> None:
+        self.broker, self.directory = broker, directory
+        self.authority = str(directory / "ca.crt")
+
+    def namespace(self) -> World:
+        """Another one, where alice may produce and consume."""
+        world = World(self.broker)
+        world.grant("alice", "produce", "consume")
+        return world
+
+    def certificate(self, role: str) -> tuple[str, str]:
+        return str(self.directory / f"{role}.crt"), str(self.directory / f"{role}.key")
+
+
+@contextmanager
+def login_world(directory: Path) -> Iterator[LoginWorld]:
+    settings = SETTINGS | _credentials(directory)
+    with pybroker.testing.broker(http=True, **settings) as broker:
+        yield LoginWorld(broker, directory)
+
+
+def _credentials(directory: Path) -> dict[str, Any]:
+    authority = Authority(directory)
+    certificate, key = authority.issue("broker")
+    for role in ("alice", "stranger"):
+        authority.issue(role)
+        (directory / f"{role}.token").write_text(token(role))
+    (directory / "forged.token").write_text(token("alice", key=bytes(64)))
+    (directory / "expired.token").write_text(token("alice", exp=1))
+    hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
+    users = "".join(f"{role}:{hashed}\n" for role in ("alice", "stranger"))
+    return {
+        "authentication_providers": PROVIDERS,
+        "basic_auth_conf": "data:;base64," + base64.b64encode(users.encode()).decode(),
+        "broker_service_port_tls": 0,
+        "tls_certificate_file_path": certificate,
+        "tls_key_file_path": key,
+        "tls_trust_certs_file_path": str(authority.path),
+    }
+
+
+def who_is_connected(world: World) -> list[str]:
+    """Producers and consumers of the topic."""
+    stats = world.admin("GET", world.on_topic("/stats"))
+    consumers = [each for found in stats["subscriptions"].values() for each in found["consumers"]]
+    producers = [each["producerName"] for each in stats["publishers"]]
+    return producers + [each["consumerName"] for each in consumers]
+
+
+def publish(world: World, content: bytes) -> None:
+    """By the tenant's admin."""
+    with world.client("boss") as boss:
+        boss.create_producer(world.topic).send(content)

@@ -1,0 +1,127 @@
+"""The official Python client's ways to log in, and what it does when its permission goes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pulsar
+import pytest
+from login_world import PASSWORD, PROVIDERS, LoginWorld, login_world, publish, who_is_connected
+from permission_world import World
+
+pytestmark = pytest.mark.slow
+
+SOON_MS = 20_000
+NOTHING_MS = 300
+FEATURES = {
+    "token": pytest.mark.feature("login by token"),
+    "basic": pytest.mark.feature("login by password"),
+    "tls": pytest.mark.feature("login by certificate"),
+}
+by_each = pytest.mark.parametrize(
+    "provider", [pytest.param(name, marks=FEATURES[name]) for name in PROVIDERS]
+)
+
+
+@pytest.fixture(scope="module")
+def logins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginWorld]:
+    with login_world(tmp_path_factory.mktemp("credentials")) as world:
+        yield world
+
+
+@pytest.fixture
+def world(logins: LoginWorld) -> World:
+    return logins.namespace()
+
+
+@contextmanager
+def client(
+    logins: LoginWorld, login: pulsar.Authentication | None, timeout_s: int = 20
+) -> Iterator[pulsar.Client]:
+    client = pulsar.Client(
+        logins.broker.service_url_tls,
+        authentication=login,
+        tls_trust_certs_file_path=logins.authority,
+        operation_timeout_seconds=timeout_s,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def as_role(logins: LoginWorld, provider: str, role: str) -> pulsar.Authentication:
+    match provider:
+        case "token":
+            return pulsar.AuthenticationToken((logins.directory / f"{role}.token").read_text())
+        case "basic":
+            return pulsar.AuthenticationBasic(role, PASSWORD)
+        case _:
+            return pulsar.AuthenticationTLS(*logins.certificate(role))
+
+
+@by_each
+def test_right_credentials_let_in(logins: LoginWorld, world: World, provider: str) -> None:
+    with client(logins, as_role(logins, provider, "alice")) as alice:
+        consumer = alice.subscribe(world.topic, "s")
+        alice.create_producer(world.topic).send(b"m")
+        assert consumer.receive(SOON_MS).data() == b"m"
+
+
+@by_each
+def test_a_role_without_permission_is_told_so(
+    logins: LoginWorld, world: World, provider: str
+) -> None:
+    with client(logins, as_role(logins, provider, "stranger")) as stranger:
+        with pytest.raises(pulsar.AuthorizationError):
+            stranger.create_producer(world.topic)
+        with pytest.raises(pulsar.AuthorizationError):
+            stranger.subscribe(world.topic, "s")
+
+
+WRONG: dict[str, Callable[[LoginWorld], pulsar.Authentication | None]] = {
+    "none": lambda logins: None,
+    "forged token": lambda logins: as_role(logins, "token", "forged"),
+    "expired token": lambda logins: as_role(logins, "token", "expired"),
+    "no token": lambda logins: pulsar.AuthenticationToken("nonsense"),
+    "wrong password": lambda logins: pulsar.AuthenticationBasic("alice", "guessed"),
+    "unknown user": lambda logins: pulsar.AuthenticationBasic("nobody", PASSWORD),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_credentials_let_nobody_in(logins: LoginWorld, world: World, name: str) -> None:
+    """This client closes a connection that is answered with an error, unread, and tries again until
+    its timeout: nobody can tell it why. The broker does, as it tells the others.
+    """
+    with (
+        client(logins, WRONG[name](logins), timeout_s=1) as nobody,
+        pytest.raises(pulsar.PulsarException),
+    ):
+        nobody.create_producer(world.topic)
+    assert world.ask("GET", world.on_topic("/stats")).status_code == 404
+
+
+@pytest.mark.feature("permission revoked while connected")
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_revoked_permission_stops_a_producer_and_a_consumer(
+    logins: LoginWorld, world: World, provider: str
+) -> None:
+    """Both try again by themselves, and go on when they may."""
+    with client(logins, as_role(logins, provider, "alice")) as alice:
+        consumer = alice.subscribe(world.topic, "s")
+        producer = alice.create_producer(world.topic, send_timeout_millis=500)
+        producer.send(b"before")
+        assert consumer.receive(SOON_MS).data() == b"before"
+        world.revoke("alice")
+        assert who_is_connected(world) == []
+        with pytest.raises(pulsar.Timeout):
+            producer.send(b"after")
+        publish(world, b"of another")
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(NOTHING_MS)
+        world.grant("alice", "produce", "consume")
+        logins.broker.wait_until(producer.is_connected)
+        producer.send(b"again")
+        received = [consumer.receive(SOON_MS).data() for _ in range(3)]
+        assert received == [b"before", b"of another", b"again"]
