@@ -1,4 +1,4 @@
-"""The official Go client's ways to log in; the tests themselves are in Go, in `go/logins_test.go`."""
+"""The official Go client's ways to log in; the tests are in Go, in `go/logins_test.go`."""
 
 from collections.abc import Iterator
 
