@@ -8,7 +8,7 @@ Everything here runs on the event loop; the ledger calls back when entries are d
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import Final
 
@@ -21,14 +21,14 @@ from pybroker.broker.compaction.compaction import NO_TURN, PROPERTY, Compaction
 from pybroker.broker.deduplication import Deduplication, Taken
 from pybroker.broker.deletions import Deletions
 from pybroker.broker.dispatch.delayed import Delays, delay_policy
+from pybroker.broker.dispatch.delayed_account import DelayedAccount
 from pybroker.broker.entry_metadata import stamping
+from pybroker.broker.life import Life
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.gate import Gate
 from pybroker.broker.policies.limits import Quota, check_producers
 from pybroker.broker.policies.subscribe_rate import SubscribeLimit
-from pybroker.broker.policies.table import (
-    DEDUPLICATION,
-)
+from pybroker.broker.policies.table import DEDUPLICATION
 from pybroker.broker.policies.throttle import Throttle
 from pybroker.broker.producers import Granted, Producer, Producers, ProducerState
 from pybroker.broker.publishing import LAST_WRITES_S, OnTheWay, Published, PublishRun
@@ -56,13 +56,8 @@ _TERMINATED: Final = "terminated"
 log = logging.getLogger(__name__)
 
 
-def nobody_watches(topic: "Topic") -> None:
-    pass
-
-
-class Topic:
+class Topic(Life[Subscription]):
     __slots__ = (
-        "_closed",
         "_compaction",
         "_notified",
         "_on_the_way",
@@ -78,23 +73,19 @@ class Topic:
         "compaction_turn",
         "config",
         "deduplication",
+        "delayed_account",
         "deletions",
-        "deserted_at_s",
         "dispatch_throttle",
         "factory",
         "gate",
         "ledger",
         "messages_in",
         "metadata",
-        "name",
-        "on_deserted",
         "outcomes",
         "policies",
-        "producers",
         "published_at_ms",
         "quota",
         "subscribe_limit",
-        "subscriptions",
         "tasks",
     )
 
@@ -110,7 +101,10 @@ class Topic:
         config: BrokerConfig,
         policies: Effective,
     ) -> None:
-        self.name = name
+        epoch = ledger.properties.get(_EPOCH)
+        super().__init__(
+            name, Producers(name, None if epoch is None else int(epoch), self._store_epoch)
+        )
         self.ledger = ledger
         self.factory = factory
         self.metadata = metadata
@@ -124,22 +118,16 @@ class Topic:
         self.subscribe_limit: SubscribeLimit | None = None
         self.dispatch_throttle: Throttle | None = None
         self.tasks = Tasks(name)
-        self.subscriptions: dict[str, Subscription] = {}
         self.deduplication: Deduplication | None = None
         self.messages_in = self.bytes_in = 0
         self.published_at_ms = 0  # the last one since the topic was loaded
         self.chunked = False  # there was a message in chunks since then
         self.committed = self.aborted = 0  # transactions that wrote here, since then
-        epoch = ledger.properties.get(_EPOCH)
-        self.producers = Producers(name, None if epoch is None else int(epoch), self._store_epoch)
-        self.producers.on_deserted = self.deserted
         self.buffer: TransactionBuffer
-        self.on_deserted: Callable[[Topic], None] = nobody_watches
-        self.deserted_at_s = 0.0  # by the loop's time
         self.compaction_turn = NO_TURN
+        self.delayed_account = DelayedAccount()
         self._compaction = Compaction(self) if PROPERTY in ledger.properties else None
         self._subscribing = Subscribing(self)
-        self._closed: str | None = None
         self._terminated = _TERMINATED in ledger.properties  # for good
         self._terminating = False
         self._on_the_way = OnTheWay()
@@ -342,8 +330,8 @@ class Topic:
 
     @property
     def delays(self) -> Delays:
-        clock, housekeeper = self.clock, self.ledger.housekeeper
-        return Delays(lambda: self.policies.made(delay_policy), clock, housekeeper)
+        clock, housekeeper, account = self.clock, self.ledger.housekeeper, self.delayed_account
+        return Delays(lambda: self.policies.made(delay_policy), clock, housekeeper, account)
 
     # -- subscriptions
 
@@ -421,38 +409,11 @@ class Topic:
         return self.ledger.config.retention.time_ms
 
     @property
-    def closed(self) -> bool:
-        return self._closed is not None
-
-    @property
     def busy(self) -> bool:
         """Though nobody is connected: an open transaction has written to it, somebody is about to
         subscribe, or a message is on its way to the disk.
         """
         return self._on_the_way.count > 0 or self._subscribing.busy or self.buffer.has_open
-
-    def deserted(self) -> None:
-        """Its last producer, or a subscription, has gone: perhaps nobody uses it any more."""
-        self.deserted_at_s = asyncio.get_running_loop().time()
-        if self._closed is None:
-            self.on_deserted(self)
-
-    def retire(self, reason: str) -> None:
-        """Nobody uses it, and from now on nobody can: who comes is told to try again."""
-        self._closed = reason
-        self.producers.disconnect_all(self._unloading())
-
-    @property
-    def in_use(self) -> bool:
-        return len(self.producers) > 0 or any(s.consumers for s in self.subscriptions.values())
-
-    def check_open(self) -> None:
-        """Raises ServiceNotReady once it is on its way out."""
-        if self._closed is not None:
-            raise self._unloading()
-
-    def _unloading(self) -> ServiceNotReady:
-        return ServiceNotReady(f"{self.name} is being unloaded: {self._closed}")
 
     @contextmanager
     def _told_when_unloaded(self) -> Iterator[None]:

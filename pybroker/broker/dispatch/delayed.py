@@ -9,12 +9,13 @@ than a tick). So messages that are due together leave together, in the order of 
 """
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Final
 
 from managed_ledger.housekeeper import Housekeeper, Visit
-from pybroker.broker.dispatch.delayed_index import DelayedIndex
+from pybroker.broker.dispatch.delayed_account import DelayedAccount
+from pybroker.broker.dispatch.delayed_index import FRESH_BYTES, DelayedIndex
 from pybroker.broker.dispatch.delivery import MAX_RUN_ENTRIES, Delivery, nothing
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.policies.effective import Effective
@@ -62,6 +63,7 @@ class Delays:
     policy: Callable[[], DelayPolicy]
     clock: Clock
     housekeeper: Housekeeper
+    account: DelayedAccount = field(default_factory=DelayedAccount)  # with all other topics
 
 
 class UndelayedReader:
@@ -72,6 +74,8 @@ class UndelayedReader:
         self._delays = delays
         self._resume = resume
         self._index = DelayedIndex()
+        self._twice: set[tuple[int, int]] = set()  # in the index
+        self._counted_bytes = 0  # of both, in the account
         self._visit: Visit | None = None
         self._visit_ms = 0  # for what it was asked
         # Of the last `peek`, while something of it is delayed: all of it, its last entry that is
@@ -82,7 +86,7 @@ class UndelayedReader:
     @property
     def delayed(self) -> int:
         """How many entries wait for their time."""
-        return len(self._index)
+        return len(self._index) - len(self._twice)
 
     # -- reading on
 
@@ -92,7 +96,7 @@ class UndelayedReader:
         policy = self._delays.policy()
         if not policy.active:
             return self._reader.peek(max_messages, max_bytes)
-        if len(self._index) >= MAX_DELAYED:
+        if self._index and not self._may_grow():
             return None
         wanted = MAX_RUN_ENTRIES if self._many else max_messages
         delivery = self._reader.peek(wanted, max_bytes)
@@ -147,7 +151,23 @@ class UndelayedReader:
         while waiting and waiting[0][0] <= last:
             entry_id, due_ms = waiting.popleft()
             self._index.add(due_ms, ledger_id, entry_id)
+        self._count()
         self._wake_in_time()
+
+    def _may_grow(self) -> bool:
+        """Else nothing further is read until some of it is due, or others need less."""
+        account = self._delays.account
+        if account.has_room(self._counted_bytes):
+            return len(self._index) < MAX_DELAYED
+        account.wait(self._resume)
+        return False
+
+    def _size_bytes(self) -> int:
+        return self._index.size_bytes + len(self._twice) * FRESH_BYTES
+
+    def _count(self) -> None:
+        before, self._counted_bytes = self._counted_bytes, self._size_bytes()
+        self._delays.account.changed(before, self._counted_bytes)
 
     # -- time
 
@@ -159,8 +179,25 @@ class UndelayedReader:
         due = self._index.take(self._delays.clock.now_ms(), limit)
         if self._reader.most_messages is not None:
             self._reader.most_messages -= len(due)
+        self._twice.difference_update(due)
+        self._count()
         self._wake_in_time()
         return due
+
+    def wait_again(self, delivery: Delivery) -> Collection[int]:
+        """Indexes of what the reader has passed, was given back, and is not due yet: it comes out
+        of `take_due`, where it may wait already.
+        """
+        policy = self._delays.policy()
+        later = self._later(delivery, policy) if policy.active else {}
+        for index, due_ms in later.items():
+            position = delivery.ledger_id, delivery.entry_ids[index]
+            if position not in self._twice:
+                self._twice.add(position)
+                self._index.add(due_ms, *position)
+        self._count()
+        self._wake_in_time()
+        return later.keys()
 
     def _wake_in_time(self) -> None:
         due_ms = self._index.next_due_ms
@@ -194,6 +231,9 @@ class UndelayedReader:
     def forget(self) -> None:
         """Nobody waits any more, or all is read again."""
         self._cancel_visit()
+        self._delays.account.leave(self._resume)
         self._index.clear()
+        self._twice.clear()
+        self._count()
         self._peeked = None
         self._many = False

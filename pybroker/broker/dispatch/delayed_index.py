@@ -12,6 +12,8 @@ from typing import Final
 
 RUN_ENTRIES: Final = 4096
 _LEFTOVER: Final = RUN_ENTRIES // 4
+FRESH_BYTES: Final = 160  # a tuple of three numbers in a heap
+_RUN_BYTES: Final = 24
 
 Due = tuple[int, int, int]  # when, ledger, entry
 _LAST: Final = 2**62  # later than any clock; what a message says may be more than an array holds
@@ -85,6 +87,12 @@ class DelayedIndex:
             taken += found
         self._count -= len(taken)
         return taken
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes."""
+        fresh = len(self._fresh)
+        return fresh * FRESH_BYTES + (self._count - fresh) * _RUN_BYTES
 
     def clear(self) -> None:
         self._fresh, self._runs, self._count = [], [], 0

@@ -22,7 +22,8 @@ from pybroker.broker.dispatch.delivery import (
     by_ledger,
 )
 from pybroker.broker.dispatch.entry_reader import EntryReader
-from pybroker.broker.dispatch.redelivery import RedeliveryCounts, RedeliveryQueue
+from pybroker.broker.dispatch.redelivery import RedeliveryCounts
+from pybroker.broker.dispatch.returned import ReturnedEntries
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class SharedDispatcher:
         self._counts = counts
         self._limits = limits
         self._resume = resume
-        self._returned = RedeliveryQueue(reader)
+        self._returned = ReturnedEntries(reader, self._unread)
         self._levels: dict[int, deque[Consumer]] = {}  # by priority; whose turn it is comes first
         self._unacked = 0
         self._blocked = False
@@ -249,7 +250,7 @@ class SharedDispatcher:
         """A transaction that had acknowledged these entries was aborted."""
         for consumer in self._consumers():
             self.release(consumer, positions)  # those of which it acknowledged a part
-        self._restored = True
+        self._restored = self._returned.may_be_early = True
         self._counts.increment(self._returned.add(by_ledger(positions)))
 
     def skipped_to(self, mark: Position) -> None:

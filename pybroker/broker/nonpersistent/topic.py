@@ -18,6 +18,7 @@ from typing import Final
 from managed_ledger.position import Position
 from pybroker.broker.deduplication import Taken
 from pybroker.broker.dispatch.delivery import ROUND_BYTES, Delivery
+from pybroker.broker.life import Life
 from pybroker.broker.nonpersistent.subscription import NonPersistentSubscription
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.gate import Gate
@@ -29,7 +30,6 @@ from pybroker.errors import (
     NotAllowed,
     ProducerFenced,
     PulsarError,
-    ServiceNotReady,
     SubscriptionNotFound,
 )
 from pybroker.names import TopicName, check_subscription_name
@@ -65,26 +65,20 @@ class _Offer:
         return sum(map(len, entries)) + _ENTRY_BYTES * len(entries) + _OFFER_BYTES
 
 
-class NonPersistentTopic:
+class NonPersistentTopic(Life[NonPersistentSubscription]):
     __slots__ = (
         "_audience",
-        "_closed",
         "_next_entry",
         "_offers",
         "bytes_in",
         "chunked",
         "clock",
         "created_at_ms",
-        "deserted_at_s",
         "gate",
         "messages_in",
-        "name",
-        "on_deserted",
         "policies",
-        "producers",
         "published_at_ms",
         "subscribe_limit",
-        "subscriptions",
         "tasks",
     )
 
@@ -95,22 +89,16 @@ class NonPersistentTopic:
     retention_ms: Final = 0
 
     def __init__(self, name: TopicName, clock: Clock, policies: Effective) -> None:
-        self.name = name
+        super().__init__(name, Producers(name, None, _forget_epoch))
         self.clock = clock
         self.policies = policies  # as they are now: see policies/following
         self.created_at_ms = clock.now_ms()
         self.gate: Gate | None = None
         self.subscribe_limit: SubscribeLimit | None = None
         self.tasks = Tasks(name)
-        self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.messages_in = self.bytes_in = 0
         self.published_at_ms = 0
         self.chunked = False
-        self.producers = Producers(name, None, _forget_epoch)
-        self.producers.on_deserted = self.deserted
-        self.on_deserted: Callable[[NonPersistentTopic], None] = _nobody_watches
-        self.deserted_at_s = 0.0
-        self._closed: str | None = None
         self._next_entry = 0
         self._offers: deque[_Offer] = deque()
         self._audience: tuple[NonPersistentSubscription, ...] | None = None
@@ -257,34 +245,8 @@ class NonPersistentTopic:
         return not len(self.producers)
 
     @property
-    def closed(self) -> bool:
-        return self._closed is not None
-
-    @property
     def busy(self) -> bool:
         return bool(self._offers)
-
-    @property
-    def in_use(self) -> bool:
-        return len(self.producers) > 0 or any(s.consumers for s in self.subscriptions.values())
-
-    def check_open(self) -> None:
-        """Raises ServiceNotReady once it is on its way out."""
-        if self._closed is not None:
-            raise self._unloading()
-
-    def _unloading(self) -> ServiceNotReady:
-        return ServiceNotReady(f"{self.name} is being unloaded: {self._closed}")
-
-    def deserted(self) -> None:
-        self.deserted_at_s = asyncio.get_running_loop().time()
-        if self._closed is None:
-            self.on_deserted(self)
-
-    def retire(self, reason: str) -> None:
-        """Nobody uses it, and from now on nobody can: who comes is told to try again."""
-        self._closed = reason
-        self.producers.disconnect_all(self._unloading())
 
     async def close(self, reason: str = "closed") -> None:
         """Disconnect everybody. What was accepted counts as published."""
@@ -302,7 +264,3 @@ class NonPersistentTopic:
 
 async def _forget_epoch(epoch: int) -> None:
     """Exclusive access is a matter of this process's life."""
-
-
-def _nobody_watches(topic: NonPersistentTopic) -> None:
-    pass

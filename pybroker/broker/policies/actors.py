@@ -7,6 +7,7 @@ What is asked when somebody comes (how many there may be, of which types) is ask
 from managed_ledger.housekeeper import Housekeeper
 from pybroker.broker.compaction.compacting import CompactedTopics
 from pybroker.broker.deduplication.deduplication import USUAL_INTERVAL_S
+from pybroker.broker.dispatch.delayed_account import DelayedAccount
 from pybroker.broker.policies.dispatch_rate import DispatchRates
 from pybroker.broker.policies.encryption import EncryptedProducers
 from pybroker.broker.policies.expiry import MessageExpiry
@@ -29,9 +30,11 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._rates = DispatchRates()
+        self._delayed = DelayedAccount()
 
     def follow(self, topic: ServedTopic) -> None:
         if isinstance(topic, Topic):
+            topic.delayed_account = self._delayed
             self._rates.follow(topic)
             for subscription in topic.subscriptions.values():
                 subscription.follow_policies()

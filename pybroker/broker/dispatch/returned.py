@@ -1,0 +1,34 @@
+"""What goes out once more on Shared and Key_Shared, at its time if that has not come yet.
+
+A transaction may have acknowledged a delayed message before its time; when it aborts, the message
+is given back, and waits again as it did before.
+"""
+
+from pybroker.broker.dispatch.delayed import UndelayedReader
+from pybroker.broker.dispatch.delivery import Delivery, nothing
+from pybroker.broker.dispatch.entry_reader import EntryReader
+from pybroker.broker.dispatch.redelivery import RedeliveryQueue
+
+
+class ReturnedEntries(RedeliveryQueue):
+    def __init__(self, reader: EntryReader, unread: UndelayedReader) -> None:
+        super().__init__(reader)
+        self._unread = unread
+        self.may_be_early = False  # some of it
+
+    def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
+        """As EntryReader.peek. Nothing in the delivery: some wait again, there may be more."""
+        delivery = super().peek(max_messages, max_bytes)
+        if delivery is None:
+            self.may_be_early = self.may_be_early and bool(self)
+        elif self.may_be_early:
+            return self._in_time(delivery)
+        return delivery
+
+    def _in_time(self, delivery: Delivery) -> Delivery:
+        early = self._unread.wait_again(delivery)
+        if not early:
+            return delivery
+        self._remove(delivery.ledger_id, [delivery.entry_ids[index] for index in early])
+        now = [index for index in range(len(delivery.entry_ids)) if index not in early]
+        return delivery.pick(now) if now else nothing(delivery.ledger_id)

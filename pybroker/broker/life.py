@@ -1,0 +1,63 @@
+"""A topic's life, be it kept or not: from its loading until it is retired, closed or deleted."""
+
+import asyncio
+from collections.abc import Callable, Sized
+from typing import Any, Generic, Protocol, TypeVar
+
+from pybroker.broker.producers import Producers
+from pybroker.errors import ServiceNotReady
+from pybroker.names import TopicName
+
+
+class Consumed(Protocol):
+    @property
+    def consumers(self) -> Sized: ...
+
+
+S = TypeVar("S", bound=Consumed)
+
+
+def nobody_watches(topic: Any) -> None:
+    pass
+
+
+class Life(Generic[S]):
+    """Of a topic with subscriptions `S`."""
+
+    __slots__ = ("_closed", "deserted_at_s", "name", "on_deserted", "producers", "subscriptions")
+
+    def __init__(self, name: TopicName, producers: Producers) -> None:
+        self.name = name
+        self.producers = producers
+        self.producers.on_deserted = self.deserted
+        self.subscriptions: dict[str, S] = {}
+        self.on_deserted: Callable[[Any], None] = nobody_watches
+        self.deserted_at_s = 0.0  # by the loop's time
+        self._closed: str | None = None  # why
+
+    @property
+    def closed(self) -> bool:
+        return self._closed is not None
+
+    @property
+    def in_use(self) -> bool:
+        return len(self.producers) > 0 or any(len(s.consumers) for s in self.subscriptions.values())
+
+    def check_open(self) -> None:
+        """Raises ServiceNotReady once it is on its way out."""
+        if self._closed is not None:
+            raise self._unloading()
+
+    def _unloading(self) -> ServiceNotReady:
+        return ServiceNotReady(f"{self.name} is being unloaded: {self._closed}")
+
+    def deserted(self) -> None:
+        """Its last producer, or a subscription, has gone: perhaps nobody uses it any more."""
+        self.deserted_at_s = asyncio.get_running_loop().time()
+        if self._closed is None:
+            self.on_deserted(self)
+
+    def retire(self, reason: str) -> None:
+        """Nobody uses it, and from now on nobody can: who comes is told to try again."""
+        self._closed = reason
+        self.producers.disconnect_all(self._unloading())
