@@ -89,7 +89,7 @@ class Broker:
         )
         # Raises KeyFailure: with credentials that cannot be checked nobody is served.
         self.authentication = authentication_of(config, clock)
-        self.permissions = Permissions(metadata, tenants)
+        self.permissions = self.topics.permissions
         self.authorizer = _authorizer(config, self.permissions)
         handlers: Mapping[int, Handler] = HANDLERS
         if self.authentication is not None:

@@ -5,7 +5,7 @@
                          managed ledger with its cursors; the snapshots of deduplication and of the
                          transaction buffer
     of a whole           (a partitioned topic, or one that is no partition) the schemas; the
-                         policies; the number of its partitions
+                         policies; the number of its partitions; of either, what was granted on it
 
 Whatever comes to be stored beside these is to be removed here. Each removal may be repeated, and
 may find any part gone already. The snapshots go behind the ledger: when that is gone, the last one
@@ -20,6 +20,7 @@ from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker import tenants
 from pybroker.broker.compaction.compaction import generation_that_counts
 from pybroker.broker.deduplication import snapshot as deduplication_snapshot
+from pybroker.broker.permissions import Permissions
 from pybroker.broker.policies.policies import topic_key
 from pybroker.broker.schemas import known_versions
 from pybroker.names import (
@@ -36,9 +37,12 @@ from pybroker.transaction import buffer_snapshot
 
 
 class Belongings:
-    def __init__(self, factory: ManagedLedgerFactory, metadata: MetadataStore) -> None:
+    def __init__(
+        self, factory: ManagedLedgerFactory, metadata: MetadataStore, permissions: Permissions
+    ) -> None:
         self._factory = factory
         self._metadata = metadata
+        self._permissions = permissions
 
     async def remove_subscription(self, topic: TopicName, subscription: str) -> None:
         await self._factory.delete(pending_ack_log(topic, subscription))
@@ -53,6 +57,7 @@ class Belongings:
 
     async def remove_shared(self, topic: TopicName) -> None:
         """What a topic has only one of, whether or not it has partitions."""
+        await self._permissions.forget_topic(topic)
         if topic.partition < 0:
             await self._remove_keys(known_versions.schema_keys(self._metadata, topic))
             if self._metadata.get(topic_key(topic)) is not None:  # most have none

@@ -128,15 +128,16 @@ class UnackedEntries:
                 taken.setdefault(position[0], []).append(position[1])
         return taken
 
-    def up_to(self, position: tuple[int, int]) -> list[tuple[int, int]]:
+    def forget_up_to(self, position: tuple[int, int]) -> None:
         """Those at or before `position`."""
-        return [
-            (ledger_id, entry_id)
-            for ledger_id, entries in self._ledgers.items()
-            if ledger_id <= position[0]
-            for entry_id in entries
-            if (ledger_id, entry_id) <= position
-        ]
+        ledger_id, last = position
+        for passed in [known for known in self._ledgers if known < ledger_id]:
+            self.messages -= sum(self._ledgers.pop(passed).values())
+        entries = self._ledgers.pop(ledger_id, {})
+        kept = {entry_id: count for entry_id, count in entries.items() if entry_id > last}
+        self.messages -= sum(entries.values()) - sum(kept.values())
+        if kept:
+            self._ledgers[ledger_id] = kept
 
     def take_all(self) -> EntryIds:
         """Forget everything; returns it in log order."""

@@ -22,6 +22,7 @@ from managed_ledger.errors import ManagedLedgerError, StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.belongings import Belongings
+from pybroker.broker.permissions import Permissions
 from pybroker.errors import ServiceNotReady
 from pybroker.names import TopicName
 from pybroker.runtime import Tasks
@@ -69,9 +70,11 @@ def tombstone_key(topic: TopicName) -> str:
 
 
 class Deletions:
-    def __init__(self, factory: ManagedLedgerFactory, metadata: MetadataStore) -> None:
+    def __init__(
+        self, factory: ManagedLedgerFactory, metadata: MetadataStore, permissions: Permissions
+    ) -> None:
         self._metadata = metadata
-        self._belongings = Belongings(factory, metadata)
+        self._belongings = Belongings(factory, metadata, permissions)
         self._running: dict[str, asyncio.Task[None]] = {}  # by the tombstone's key
         self._tasks = Tasks("deletions")
 

@@ -6,13 +6,14 @@ A change is durable, and holds for whoever asks next, when it returns.
 import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 from managed_ledger.errors import BadVersion
 from managed_ledger.storage.backend import MetadataStore, Versioned
 from pybroker.broker.policies.table import SUBSCRIPTION_AUTH_MODE
-from pybroker.broker.tenants import PERMISSIONS, Conflict, Tenants
+from pybroker.broker.tenants import PERMISSIONS, Conflict, NotFound, Tenants
 from pybroker.names import TopicName
 from pybroker.security.authorization import Grants
 
@@ -84,7 +85,8 @@ class Permissions:
         for name in map(TopicName.parse, list(granted)):
             if topic in (name, name.partitioned_name):
                 key = _TOPICS, str(name)
-                await self._change(topic.namespace_name, partial(_set, path=key, value=None))
+                with suppress(NotFound, Conflict):  # the namespace goes, with all that it has
+                    await self._change(topic.namespace_name, partial(_set, path=key, value=None))
 
     async def set_subscription_roles(
         self, namespace: str, subscription: str, roles: Collection[str]

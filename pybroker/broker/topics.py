@@ -20,6 +20,7 @@ from pybroker.broker.deletions import Deletions, Doomed
 from pybroker.broker.entry_metadata import check_interceptors
 from pybroker.broker.inactive_topics import InactiveTopics
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
+from pybroker.broker.permissions import Permissions
 from pybroker.broker.policies.actors import acting
 from pybroker.broker.policies.following import Following
 from pybroker.broker.policies.policies import Policies
@@ -55,7 +56,8 @@ class Topics:
     ) -> None:
         check_interceptors(config)
         self.tenants = tenants
-        self.deletions = Deletions(factory, metadata)
+        self.permissions = Permissions(metadata, tenants)
+        self.deletions = Deletions(factory, metadata, self.permissions)
         self.policies = Policies(metadata, tenants, config, self.check_there)
         self.schemas = Schemas(metadata, clock, self.deletions.concerns, self._schema_rules)
         self.lists = TopicLists(factory, metadata, tenants)

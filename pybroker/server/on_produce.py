@@ -316,6 +316,7 @@ def _not_stored(
 ) -> None:
     if isinstance(error, PersistenceError):
         # What comes behind must not get ahead of it: the client comes back, and sends it all again.
+        slot.behind = None
         _start_over(session, slot, str(error))
     elif not isinstance(error, ServiceNotReady | TopicTerminated):
         # Those two close the producer next, and the client sends it again, or hears why not.

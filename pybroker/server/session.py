@@ -444,8 +444,16 @@ class Session(asyncio.BufferedProtocol):
         return True
 
     def close_producer(self, producer: Producer, reason: str) -> None:
-        if not self.forget_producer(producer):
+        """Behind the receipts that are still to come, or its client would send all that again."""
+        slot = self.producers.get(producer.producer_id)
+        if slot is None or not self.forget_producer(producer):
             return
+        if slot.behind is None:
+            self._tell_closed(producer)
+        else:
+            slot.behind.append(partial(self._tell_closed, producer))
+
+    def _tell_closed(self, producer: Producer) -> None:
         closing = pb.CommandCloseProducer(producer_id=producer.producer_id, request_id=2**64 - 1)
         self.send_command(
             pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER, close_producer=closing)

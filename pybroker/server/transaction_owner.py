@@ -12,10 +12,9 @@ if TYPE_CHECKING:
 def check_owner(session: "Session", txn_id: TxnId) -> None:
     """Raises AuthorizationError."""
     principal = session.principal
-    coordinator = session.services.coordinators.serving(txn_id.most)
-    if principal is None or coordinator is None:
+    if principal is None:
         return
-    transaction = coordinator.metadata(txn_id)
+    transaction = session.services.coordinators.begun(txn_id)
     if transaction is not None and transaction.owner not in (None, principal):
         raise AuthorizationError(
             f"Transaction {txn_id} belongs to another principal than {principal!r}"

@@ -14,7 +14,7 @@ from pybroker.config import BrokerConfig
 from pybroker.names import TxnId
 from pybroker.runtime import Clock, Tasks
 from pybroker.transaction.coordinator import TransactionCoordinator, coordinator_not_ready
-from pybroker.transaction.metadata_store import CoordinatorLimits
+from pybroker.transaction.metadata_store import CoordinatorLimits, TransactionMetadata
 from pybroker.transaction.participants import Participants
 from pybroker.transaction.transaction_log import TransactionLog, log_name
 from pybroker.transaction.txn_status import TxnStatus
@@ -71,6 +71,11 @@ class Coordinators:
         if not begins or not 0 <= coordinator_id < self.count:
             raise coordinator_not_ready(coordinator_id)
         return await self._open_once(coordinator_id)
+
+    def begun(self, txn_id: TxnId) -> TransactionMetadata | None:
+        """A live transaction, also while its coordinator is being opened again: as it was then."""
+        known = self._served.get(txn_id.most) or self._replacing.get(txn_id.most)
+        return None if known is None else known.metadata(txn_id)
 
     def served(self) -> list[TransactionCoordinator]:
         return list(self._served.values())

@@ -106,9 +106,16 @@ class SnapshotLog(Generic[R]):
         self._write_gathered()
 
     def _write_gathered(self) -> None:
-        if self._gathered:
-            entry, done = self._encode(self._gathered), self._gathered_done
-            self._gathered, self._gathered_done = [], []
+        if not self._gathered:
+            return
+        records, done = self._gathered, self._gathered_done
+        self._gathered, self._gathered_done = [], []
+        try:
+            entry = self._encode(records)
+        except Exception as error:  # nothing of them is written, as if the storage had refused it
+            log.exception("%s: %d records cannot be written", self.name, len(records))
+            self._written(done, None, error)
+        else:
             self._ledger.append([entry], [1], partial(self._written, done))
 
     def _written(

@@ -2,11 +2,14 @@
 
 import importlib
 import zlib
+from collections.abc import Iterator
 from typing import Any, Final
 
 _NONE, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)  # of the wire's CompressionType
 _PACKAGES: Final = {_LZ4: "lz4", _ZSTD: "zstandard", _SNAPPY: "python-snappy"}
 MAX_BYTES: Final = 64 * 1024 * 1024
+PART_BYTES: Final = 1024 * 1024
+_MAX_WHOLE_BYTES: Final = 16 * 1024 * 1024  # what can only be had in one piece
 
 
 class CannotDecompress(ValueError):
@@ -31,6 +34,53 @@ def decompressed(compression: int, payload: bytes, size: int) -> bytes:
     if len(plain) != size:
         raise CannotDecompress(f"it does not decompress to the {size} bytes that it claims")
     return plain
+
+
+def in_parts(compression: int, payload: bytes, size: int) -> Iterator[bytes]:
+    """As `decompressed`, a part at a time, for who lets others work in between. Less is taken of
+    what can only be had in one piece.
+    """
+    if compression not in (_ZLIB, _ZSTD):
+        if compression != _NONE and size > _MAX_WHOLE_BYTES:
+            raise CannotDecompress(f"it claims {size} bytes; at most {_MAX_WHOLE_BYTES} are taken")
+        yield decompressed(compression, payload, size)
+        return
+    if size > MAX_BYTES:
+        raise CannotDecompress(f"it claims {size} bytes; at most {MAX_BYTES} are taken")
+    found = 0
+    for part in _parts_of_zlib(payload) if compression == _ZLIB else _parts_of_zstd(payload):
+        found += len(part)
+        if found > size:
+            break
+        yield part
+    if found != size:
+        raise CannotDecompress(f"it does not decompress to the {size} bytes that it claims")
+
+
+def _parts_of_zlib(payload: bytes) -> Iterator[bytes]:
+    rest = zlib.decompressobj()
+    try:
+        while part := rest.decompress(payload, PART_BYTES):
+            yield part
+            payload = rest.unconsumed_tail
+    except zlib.error as error:
+        raise CannotDecompress(f"it does not decompress: {error}") from error
+
+
+def _parts_of_zstd(payload: bytes) -> Iterator[bytes]:
+    try:
+        library: Any = importlib.import_module(_PACKAGES[_ZSTD])
+    except ImportError:
+        package = _PACKAGES[_ZSTD]
+        raise CannotDecompress(
+            f"the broker needs {package} for it: pip install {package}"
+        ) from None
+    try:
+        with library.ZstdDecompressor().stream_reader(payload) as reader:
+            while part := reader.read(PART_BYTES):
+                yield part
+    except library.ZstdError as error:
+        raise CannotDecompress(f"it does not decompress: {error}") from error
 
 
 def _decompressed(compression: int, payload: bytes, size: int) -> bytes:

@@ -31,6 +31,22 @@ def test_a_topic_that_nobody_uses_goes_after_a_minute() -> None:
     run(scenario)
 
 
+def test_what_was_granted_on_a_topic_ends_when_it_goes() -> None:
+    """Whoever makes one of that name later has not granted it."""
+
+    async def scenario(world: World) -> None:
+        permissions = world.topics.permissions
+        await world.topics.create(ORDERS)
+        await permissions.grant_on_topic(ORDERS, "alice", ["consume"])
+        await permissions.grant("public/default", "bob", ["produce"])
+        await asyncio.sleep(61)
+        assert not world.exists()
+        granted = permissions.grants("public/default")
+        assert (granted.topics, granted.namespace) == ({}, {"bob": ["produce"]})
+
+    run(scenario)
+
+
 def test_the_minute_begins_when_the_last_producer_has_gone() -> None:
     async def scenario(world: World) -> None:
         topic = await world.topic()

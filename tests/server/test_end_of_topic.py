@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from raw_client import RawClient
 
+from pybroker.errors import QuotaExceededError
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand
@@ -84,6 +85,28 @@ def test_clients_that_would_hang_up_are_not_told(
     ack(raw, *ids)
     terminate()
     assert not heard_the_end(raw)
+
+
+def test_who_is_let_go_hears_of_that_behind_the_receipts_on_the_way(
+    raw: RawClient, wire_broker: Any, topic: str
+) -> None:
+    """As by a quota: or the client would send again what is stored."""
+    raw.create_producer(topic)
+
+    async def let_go_while_publishing(running: Any) -> None:
+        found = await running.topics.get(topic)
+        for number in range(3):
+            raw.start_publish(b"x", number)
+        while not found._on_the_way.count:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0)
+        found.producers.let_go(QuotaExceededError("full"))
+        assert await found._on_the_way.settled()
+
+    wire_broker.call(let_go_while_publishing)
+    kinds = raw.kinds_before_pong()
+    receipts = kinds.count(_T.SEND_RECEIPT)
+    assert receipts
+    assert kinds == [_T.SEND_RECEIPT] * receipts + [_T.CLOSE_PRODUCER]
 
 
 def test_what_was_on_its_way_is_answered_before_its_producer_is_closed(

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from itertools import pairwise
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -18,7 +19,8 @@ from txn_world import (
 
 from managed_ledger.errors import StorageFull
 from managed_ledger.storage.operations import Append
-from pybroker.errors import TransactionCoordinatorNotFound
+from pybroker.errors import AuthorizationError, TransactionCoordinatorNotFound
+from pybroker.server.transaction_owner import check_owner
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.transaction.txn_status import TxnStatus
 
@@ -123,6 +125,28 @@ async def test_one_that_fails_in_the_turn_in_which_it_is_open_again_is_opened_on
         await asyncio.sleep(10)
     assert opened[1:] == coordinators.served() == [await coordinators.get(0)]
     assert len(coordinators._tasks) == 0, "nobody tries to open it any more"
+
+
+@in_world
+async def test_whose_a_transaction_is_is_known_while_its_coordinator_is_opened_again(
+    world: World,
+) -> None:
+    """Or everybody might write into it for that second."""
+    coordinators = world.coordinators
+    txn_id = await (await coordinators.get(0)).new_transaction(60_000, "alice")
+    world.storage.full = True
+    with pytest.raises(TransactionCoordinatorNotFound):
+        await world.begin()
+    assert coordinators.serving(0) is None
+    services = SimpleNamespace(coordinators=coordinators)
+    alice, bob = (SimpleNamespace(principal=p, services=services) for p in ("alice", "bob"))
+    for _ in range(2):
+        check_owner(cast(Any, alice), txn_id)
+        with pytest.raises(AuthorizationError):
+            check_owner(cast(Any, bob), txn_id)
+        world.storage.full = False
+        await asyncio.sleep(2)
+        assert coordinators.serving(0) is not None
 
 
 @pytest.mark.parametrize("failed", [False, True])

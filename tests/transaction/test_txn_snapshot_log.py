@@ -96,6 +96,27 @@ async def test_whoever_owns_the_log_hears_of_every_write_that_failed(world: Worl
 
 
 @in_world
+async def test_a_record_that_cannot_be_written_does_not_stand_in_the_way(world: World) -> None:
+    """All of its tick fail as they would on a full disk: none may be there without those before."""
+    log, _ = await opened(world)
+    failures: list[Exception] = []
+    told: list[Exception | None] = []
+    log.on_failure = failures.append
+    log._encode = lambda records: bytes(records)  # numbers up to 255 are its bytes
+    log.append(1, told.append)
+    log.append(1000, told.append)
+    await soon()
+    assert [type(error) for error in told] == [ValueError, ValueError]
+    assert len(failures) == 1
+    log.append_together([1000], told.append)
+    log._encode = joined
+    log.append(2, told.append)
+    await soon()
+    assert (len(failures), told[3]) == (2, None)
+    assert await replayed(await world.crashed()) == [[2]]
+
+
+@in_world
 async def test_a_snapshot_that_nobody_waits_for_may_fail(world: World) -> None:
     log, _ = await opened(world)
 

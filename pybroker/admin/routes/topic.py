@@ -67,9 +67,7 @@ class TopicRoutes:
             await change_properties(self._topics, topic_of(request), properties)
 
     async def delete(self, request: Request) -> None:
-        name = topic_of(request)
-        await self._topics.delete(name, flag(request, "force"))
-        await self._permissions.forget_topic(name)
+        await self._topics.delete(topic_of(request), flag(request, "force"))
 
     async def unload(self, request: Request) -> None:
         for name in names_of_parts(self._topics, topic_of(request)):
@@ -118,9 +116,7 @@ class TopicRoutes:
         partitioned(self._topics, topic_of(request))
 
     async def delete_partitioned(self, request: Request) -> None:
-        name = topic_of(request)
-        await self._topics.delete_partitioned(name, flag(request, "force"))
-        await self._permissions.forget_topic(name)
+        await self._topics.delete_partitioned(topic_of(request), flag(request, "force"))
 
     async def _topic(self, request: Request) -> Topic:
         return await existing(self._topics, topic_of(request))

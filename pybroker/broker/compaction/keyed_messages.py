@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, Final, NamedTuple
 
-from pybroker.wire.decompression import CannotDecompress, decompressed
+from pybroker.wire.decompression import CannotDecompress, in_parts
 from pybroker.wire.message_metadata import BadEntry, split_entry
 from pybroker.wire.single_messages import single_messages
 
@@ -58,7 +58,7 @@ async def _batch(metadata: Any, payload: bytes, messages: int) -> list[Keyed]:
     if metadata.encryption_keys:
         raise Unreadable("it is an encrypted batch")
     try:
-        plain = decompressed(metadata.compression, payload, metadata.uncompressed_size)
+        plain = await _unpacked(metadata, payload)
         found: list[Keyed] = []
         for single in single_messages(plain, messages):
             found.append(_keyed(single))
@@ -67,6 +67,16 @@ async def _batch(metadata: Any, payload: bytes, messages: int) -> list[Keyed]:
     except (CannotDecompress, BadEntry) as error:
         raise Unreadable(str(error)) from error
     return found
+
+
+async def _unpacked(metadata: Any, payload: bytes) -> bytes:
+    if metadata.compression == 0:
+        return payload
+    parts: list[bytes] = []
+    for part in in_parts(metadata.compression, payload, metadata.uncompressed_size):
+        parts.append(part)
+        await asyncio.sleep(0)
+    return b"".join(parts)
 
 
 def _keyed(single: Any) -> Keyed:

@@ -250,8 +250,15 @@ class KeySharedDispatcher(SharedDispatcher):
         return returned
 
     def _free(self, positions: Iterable[tuple[int, int]]) -> None:
+        self._route_drained(self._in_flight.remove(positions))
+
+    def skipped_to(self, mark: Position) -> None:
+        super().skipped_to(mark)
+        self._route_drained(self._in_flight.remove_up_to(mark))
+
+    def _route_drained(self, slots: Iterable[int]) -> None:
         """What waited for a slot that nobody holds any more goes to its present owner."""
-        for slot in self._in_flight.remove(positions):
+        for slot in slots:
             drained = self._draining.pop(slot, ())
             self._parked -= len(drained)
             for position in drained:

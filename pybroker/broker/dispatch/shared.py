@@ -256,7 +256,9 @@ class SharedDispatcher:
     def skipped_to(self, mark: Position) -> None:
         """All up to there was acknowledged at once, whoever holds it, whatever its time."""
         for consumer in self._consumers():
-            self.release(consumer, consumer.unacked.up_to(mark))
+            before = consumer.unacked.messages
+            consumer.unacked.forget_up_to(mark)
+            self._credit(consumer, before - consumer.unacked.messages)
         if mark.after >= self._reader.position:
             self._unread.forget()
 

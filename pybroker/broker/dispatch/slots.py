@@ -1,5 +1,6 @@
 """What Key_Shared knows of hash slots: what is in flight with whom, which entries wait for whom."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 
@@ -35,6 +36,16 @@ class SlotsInFlight:
             if not self._counts[slot]:
                 del self._counts[slot], self._holders[slot]
                 drained.append(slot)
+        return drained
+
+    def remove_up_to(self, mark: tuple[int, int]) -> list[int]:
+        """As `remove`, of all at or before `mark`."""
+        before = self._counts
+        self._slots = {at: slot for at, slot in self._slots.items() if at > mark}
+        self._counts = dict(Counter(self._slots.values()))
+        drained = [slot for slot in before if slot not in self._counts]
+        for slot in drained:
+            del self._holders[slot]
         return drained
 
     def holder(self, slot: int) -> Consumer | None:
