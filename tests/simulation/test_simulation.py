@@ -55,6 +55,7 @@ def test_seeds_that_once_failed_stay_repaired(seed):
     assert Simulation(seed, enabled=()).run().violations == []
 
 
+@pytest.mark.slow
 def test_one_seed_runs_the_same_way_in_every_process():
     """Otherwise a failing seed could not be replayed: no order of sets or addresses counts."""
     for seed in (7, 8, 9):
