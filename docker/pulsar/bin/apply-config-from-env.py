@@ -1,0 +1,19 @@
+#!/usr/bin/env python3
+"""apply-config-from-env.py FILE…: settings from the environment into configuration files.
+
+PULSAR_PREFIX_key sets a key, whether the file has it or not; a variable that is called as a key of
+the file sets that one.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    from config_from_env import apply
+
+    if len(sys.argv) < 2:
+        sys.exit(f"Usage: {sys.argv[0]} FILE…")
+    for name in sys.argv[1:]:
+        apply(Path(name), os.environ, "PULSAR_PREFIX_", bare=True)
