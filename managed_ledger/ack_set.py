@@ -126,6 +126,13 @@ class AckSet:
             previous = key
         return out.getvalue()
 
+    @property
+    def encoded_size(self) -> int:
+        """Nearly: of keys that lie near one another."""
+        chunks = self._chunks.values()
+        sizes = (2 + (chunk.bit_length() + 7) // 8 for chunk in chunks if chunk != FULL)
+        return len(self._chunks) + sum(sizes)
+
     @classmethod
     def decode(cls, value: bytes) -> "AckSet":
         acks = cls()

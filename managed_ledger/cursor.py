@@ -128,6 +128,11 @@ class ManagedCursor:
         self._forget_acks()
         return sum(acks.range_count() for acks in self._acked.values())
 
+    @property
+    def unacked_ranges_size(self) -> int:
+        """How many bytes those ranges take where they are written down."""
+        return sum(acks.encoded_size for acks in self._acked.values())
+
     # acknowledging
 
     def delete(self, ledger_id: int, entry_id: int) -> bool:

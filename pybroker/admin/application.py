@@ -15,6 +15,7 @@ from pybroker.admin.routes.broker_stats import BrokerStatsRoutes
 from pybroker.admin.routes.bundle import BundleRoutes
 from pybroker.admin.routes.cluster import ClusterRoutes
 from pybroker.admin.routes.compaction import CompactionRoutes
+from pybroker.admin.routes.description import DescriptionRoutes
 from pybroker.admin.routes.group import GroupRoutes
 from pybroker.admin.routes.lookup import LookupRoutes
 from pybroker.admin.routes.message import MessageRoutes
@@ -58,6 +59,7 @@ AREAS = (
     MetricsRoutes,
     QuotaRoutes,
     PolicyRoutes,
+    DescriptionRoutes,
 )
 
 

@@ -1,22 +1,34 @@
 """From a route's path and a handler to an answer; what all handlers read from a request.
 
 Routes match the path as it was sent, so that a name may hold an encoded slash (`a%2Fb`); each
-`{name:segment}` is decoded on its own afterwards.
+`{name:segment}` is decoded on its own afterwards. What a route takes and answers is declared where
+the route is (`operation.py`): what is read here is what was declared there.
 """
 
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
 from urllib.parse import quote, unquote
 
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.convertors import register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from managed_ledger.position import Position
+from pybroker import json_schema
+from pybroker.admin.operation import (
+    NOTHING,
+    Answer,
+    Body,
+    DescribedRoute,
+    Operation,
+    PartConvertor,
+    operation_of,
+)
 from pybroker.errors import InvalidTopicName
+from pybroker.json_schema import Schema
 from pybroker.names import MAX_PROPERTIES_CHARS, TopicName
 
 Handler = Callable[[Request], Awaitable[Any]]
@@ -26,8 +38,9 @@ TOPICS: Final = "/admin/v2/{domain:domain}/{tenant:segment}/{namespace:segment}"
 TOPIC: Final = TOPICS + "/{topic:segment}"
 
 
-class SegmentConvertor(Convertor[str]):
+class SegmentConvertor(PartConvertor[str]):
     regex = "[^/]+"
+    schema: ClassVar[Schema] = {"type": "string", "minLength": 1}
 
     def convert(self, value: str) -> str:
         try:
@@ -39,8 +52,9 @@ class SegmentConvertor(Convertor[str]):
         return quote(value, safe="")
 
 
-class NumberConvertor(Convertor[int]):
+class NumberConvertor(PartConvertor[int]):
     regex = "[0-9]{1,20}"
+    schema: ClassVar[Schema] = json_schema.whole(0, 10**20 - 1)
 
     def convert(self, value: str) -> int:
         return int(value)
@@ -49,8 +63,9 @@ class NumberConvertor(Convertor[int]):
         return str(value)
 
 
-class DomainConvertor(Convertor[str]):
+class DomainConvertor(PartConvertor[str]):
     regex = "(?:non-)?persistent"
+    schema: ClassVar[Schema] = json_schema.choice("persistent", "non-persistent")
 
     def convert(self, value: str) -> str:
         return value
@@ -64,20 +79,45 @@ register_url_convertor("int", NumberConvertor())  # instead of one for any numbe
 register_url_convertor("domain", DomainConvertor())
 
 
-def route(method: str, path: str, handler: Handler) -> Route:
-    """Answers what `handler` returns: a Response as it is, None as 204, anything else as JSON."""
+def route(
+    method: str,
+    path: str,
+    handler: Handler,
+    answers: Schema | Answer | Iterable[Answer] = NOTHING,
+    *,
+    query: Mapping[str, Schema] = MappingProxyType({}),
+    body: Schema | Body | None = None,
+    refuses: Iterable[int] = (),
+) -> DescribedRoute:
+    """Answers what `handler` returns: a Response as it is, None as 204, anything else as JSON.
+
+    `answers` may be the schema of what is returned; `refuses` are the statuses of its own.
+    """
+    operation = Operation.declared(answers, query, body, refuses, handler)
 
     async def endpoint(request: Request) -> Response:
+        operation.begin(request)
+        if operation.body is not None and operation.body.misfit is not None:
+            _check(await read_json(request), operation.body)
         answer = await handler(request)
         if answer is None:
             return Response(status_code=204)
         return answer if isinstance(answer, Response) else JSONResponse(answer)
 
-    return Route(path, endpoint, methods=[method])
+    return DescribedRoute(path, endpoint, method, operation)
+
+
+def _check(value: Any, body: Body) -> None:
+    if value is None and not body.required:
+        return
+    assert body.misfit is not None
+    if (why := json_schema.misfit(value, body.schema)) is not None:
+        raise HTTPException(body.misfit, why)
 
 
 async def read_json(request: Request, default: Any = None) -> Any:
     """The body; `default` if there is none."""
+    assert operation_of(request).body is not None, "the route declares no body"
     body = await request.body()
     if not body.strip():
         return default
@@ -102,6 +142,7 @@ def _refuse_constant(name: str) -> None:
 
 async def read_text(request: Request) -> str | None:
     """The body, a text: as it is, as Apache Pulsar's clients send it, or as JSON."""
+    assert operation_of(request).body is not None, "the route declares no body"
     body = (await request.body()).strip()
     if not body:
         return None
@@ -147,14 +188,23 @@ def partitioned_metadata(partitions: int, properties: dict[str, str]) -> dict[st
     return metadata | ({"properties": properties} if properties else {})
 
 
+def asked(request: Request, name: str) -> str | None:
+    """A query parameter, as it was said."""
+    assert name in operation_of(request).query, f"the route declares no {name}"
+    said: str | None = request.query_params.get(name)
+    return said
+
+
 def flag(request: Request, name: str, default: bool = False) -> bool:
-    return request.query_params.get(name, str(default)).lower() == "true"
+    return (asked(request, name) or str(default)).lower() == "true"
 
 
 def number(request: Request, name: str, default: int) -> int:
     """A query parameter."""
-    value = request.query_params.get(name, str(default))
-    if not value.isascii() or not value.lstrip("-").isdigit() or len(value) > 20:
+    value = asked(request, name)
+    if value is None:
+        return default
+    if not value.isascii() or not value.removeprefix("-").isdigit() or len(value) > 20:
         raise HTTPException(400, f"{name} must be a number")
     return int(value)
 

@@ -152,6 +152,7 @@ class Consumer:
 
     __slots__ = (
         "address",
+        "app_id",
         "at_end",
         "blocked",
         "bytes_out",
@@ -159,6 +160,7 @@ class Consumer:
         "connected_since_ms",
         "connection",
         "consumer_id",
+        "entries_acknowledged",
         "entries_out",
         "key_shared",
         "messages_out",
@@ -169,6 +171,7 @@ class Consumer:
         "properties",
         "read_compacted",
         "sink",
+        "slots_drained",
         "times",
         "unacked",
     )
@@ -186,6 +189,7 @@ class Consumer:
         connection: int = 0,
         address: str = "",
         client_version: str = "",
+        app_id: str | None = None,
         connected_since_ms: int = 0,
     ) -> None:
         self.consumer_id = consumer_id
@@ -198,6 +202,7 @@ class Consumer:
         self.connection = connection
         self.address = address
         self.client_version = client_version
+        self.app_id = app_id  # who is there, where somebody is asked
         self.connected_since_ms = connected_since_ms
         self.permits = 0
         self.unacked = UnackedEntries()
@@ -205,6 +210,8 @@ class Consumer:
         self.blocked = False  # too many unacknowledged messages
         self.times = LastTimes()
         self.entries_out = 0
+        self.entries_acknowledged = 0  # not those of which a part is left
+        self.slots_drained = 0  # of Key_Shared, that had another owner by then
         self.messages_out = 0
         self.bytes_out = 0
         self.messages_redelivered = 0

@@ -57,12 +57,14 @@ class Producer:
     topic_epoch: int | None = None
     address: str = ""
     client_version: str = ""
+    supports_partial: bool = False  # its client knows of producers for some partitions
     properties: Mapping[str, str] = field(default_factory=dict)
     connected_since_ms: int = 0
     state: ProducerState = ProducerState.WAITING
     granted: Granted | None = None  # while it waits in line
     messages_in: int = 0
     bytes_in: int = 0
+    chunks_in: int = 0
 
     @property
     def exclusive(self) -> bool:

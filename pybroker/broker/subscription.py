@@ -59,7 +59,6 @@ class Subscription:
         "_dispatcher",
         "_last_message_is_there",
         "_notified",
-        "_pace",
         "_redelivery_counts",
         "_topic",
         "_transactional",
@@ -67,6 +66,7 @@ class Subscription:
         "cursor",
         "kind",
         "name",
+        "pace",
         "reader",
         "times",
     )
@@ -84,7 +84,7 @@ class Subscription:
         self._notified = False
         self._last_message_is_there = topic.terminated
         self.times = LastTimes()
-        self._pace: DispatchPace | None = None
+        self.pace: DispatchPace | None = None
         self._closed: str | None = None
         self._damage: DamagedEntries | None = None  # what its consumers could not get past
 
@@ -177,7 +177,7 @@ class Subscription:
         """They have changed."""
         if isinstance(self._dispatcher, SharedDispatcher):
             self._dispatcher.set_limits(self._topic.policies.made(unacked_limits))
-        self._pace = pace_of(self._pace, self._topic, self)
+        self.pace = pace_of(self.pace, self._topic, self)
         self.notify()
 
     # -- dispatch
@@ -194,7 +194,7 @@ class Subscription:
             asyncio.get_running_loop().call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
-        self._notified, to, pace = False, self._dispatcher, self._pace
+        self._notified, to, pace = False, self._dispatcher, self.pace
         if to is not None and (to.dispatch() if pace is None else pace.dispatch(to)):
             self.notify()
         elif self._last_message_is_there and not self.backlog:
@@ -473,6 +473,11 @@ class Subscription:
         """Entries that wait for their time, as far as the log has been read."""
         dispatcher = self._dispatcher
         return dispatcher.delayed if isinstance(dispatcher, SharedDispatcher) else 0
+
+    @property
+    def in_replay(self) -> int:
+        """Entries that wait to be delivered again."""
+        return 0 if self._dispatcher is None else self._dispatcher.in_replay
 
     @property
     def backlog(self) -> int:

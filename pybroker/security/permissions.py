@@ -130,6 +130,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("GET", "/metrics", Need.NOTHING),  # authenticateMetricsEndpoint asks for a login
         ("GET", "/metrics/", Need.NOTHING),
         ("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}*", Need.LOOKUP),
+        ("GET", "/admin/openapi.json", Need.LOGIN),
         # the cluster
         ("GET", "/admin/v2/clusters", Need.LOGIN),
         ("*", "/admin/v2/clusters/*", Need.SUPER_USER),

@@ -74,6 +74,7 @@ def _checked(data: bytes) -> bytes:
 def _welcome(session: "Session", command: pb.CommandConnect) -> None:
     session.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
     session.client_version = command.client_version[:64]
+    session.supports_partial_producer = command.feature_flags.supports_partial_producer
     session.sees_entry_metadata = (
         command.feature_flags.supports_broker_entry_metadata
         and session.services.config.exposing_broker_entry_metadata_to_client_enabled

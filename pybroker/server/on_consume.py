@@ -134,6 +134,7 @@ def _consumer(session: "Session", command: pb.CommandSubscribe) -> Consumer:
         sink=session,
         connection=session.number,
         client_version=session.client_version,
+        app_id=session.owner,
         priority_level=command.priority_level,
         properties=properties,
         read_compacted=command.read_compacted,
@@ -195,7 +196,7 @@ def ack(session: "Session", command: pb.CommandAck) -> Rest | None:
         raise NotAllowed("A cumulative acknowledgement names exactly one message")
     mark = slot.subscription.mark_delete_position
     done = _acknowledge(slot, command, 0)
-    _note_acknowledged(session, slot, mark)
+    _note_acknowledged(session, slot, mark, command)
     if done < len(command.message_id):
         return _acknowledge_rest(session, slot, command, done)
     if command.HasField("request_id"):
@@ -203,12 +204,19 @@ def ack(session: "Session", command: pb.CommandAck) -> Rest | None:
     return None
 
 
-def _note_acknowledged(session: "Session", slot: "ConsumerSlot", mark: Position) -> None:
+def _note_acknowledged(
+    session: "Session", slot: "ConsumerSlot", mark: Position, command: pb.CommandAck
+) -> None:
     """`mark` is the mark-delete position before."""
     now_ms = session.services.clock.now_ms()
     slot.consumer.times.acknowledged_ms = slot.subscription.times.acknowledged_ms = now_ms
-    if slot.subscription.mark_delete_position != mark:
+    moved = slot.subscription.mark_delete_position
+    if moved != mark:
         slot.subscription.times.mark_delete_moved_ms = now_ms
+        if command.ack_type == pb.CommandAck.Cumulative:
+            # What was left of a ledger before is not worth looking up.
+            passed = mark.entry_id if moved.ledger_id == mark.ledger_id else -1
+            slot.consumer.entries_acknowledged += moved.entry_id - passed
 
 
 def _acknowledge(slot: "ConsumerSlot", command: pb.CommandAck, start: int) -> int:
@@ -231,6 +239,7 @@ def _acknowledge(slot: "ConsumerSlot", command: pb.CommandAck, start: int) -> in
             bits_left -= batch_size
         start += 1
     if whole:
+        slot.consumer.entries_acknowledged += len(whole)
         slot.subscription.acknowledge(slot.consumer, whole)
     return start
 
@@ -249,6 +258,7 @@ def _acknowledge_part(
     if command.ack_type == pb.CommandAck.Cumulative:
         slot.subscription.acknowledge_cumulative(slot.consumer, position, unacked, batch_size)
     elif unacked is not None:
+        slot.consumer.entries_acknowledged += unacked == 0
         slot.subscription.acknowledge_indexes(slot.consumer, position, unacked, batch_size)
 
 

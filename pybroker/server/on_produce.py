@@ -89,6 +89,7 @@ def _new_producer(session: "Session", command: pb.CommandProducer) -> Producer:
         topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
         address=session.peer,
         client_version=session.client_version,
+        supports_partial=session.supports_partial_producer,
         properties=properties,
         connected_since_ms=services.clock.now_ms(),
     )
@@ -293,7 +294,9 @@ def _publish(session: "Session", slot: "ProducerSlot", run: SendRun, taken: Take
     producer.messages_in += sum(run.message_counts)
     producer.bytes_in += size_bytes
     topic.bytes_in += size_bytes
-    topic.chunked = topic.chunked or run.chunked
+    if run.chunked:  # it is nothing but chunks then: they fill a frame each
+        topic.chunked = True
+        producer.chunks_in += len(run.entries)
     behind = slot.behind = []
 
     def published(first: Position | None, error: Exception | None) -> None:

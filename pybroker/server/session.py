@@ -102,6 +102,7 @@ class Session(asyncio.BufferedProtocol):
         self.protocol_version = 0
         self.client_version = ""
         self.sees_entry_metadata = False
+        self.supports_partial_producer = False
         self.login: LiveLogin | None = None
         self.producers: dict[int, ProducerSlot] = {}
         self.consumers: dict[int, ConsumerSlot] = {}
@@ -223,7 +224,7 @@ class Session(asyncio.BufferedProtocol):
 
     @property
     def owner(self) -> str | None:
-        """Of the transactions that are begun here."""
+        """Of the transactions that are begun here: who it is."""
         return None if self.login is None else self.login.identity.acting
 
     @property

@@ -88,6 +88,7 @@ class TransactionCoordinator:
         self._participants = ParticipantEnds(participants, self._tasks)
         self._served_from_ms = store.outcomes.latest_ms or clock.now_ms()
         self._served_since_s = clock.monotonic_s()
+        self.recovered_ms = (0, 0)  # when that began, and was done
         self._snapshotting = False
         self._closed = False
         self._opened = self._timed_out = 0
@@ -320,9 +321,11 @@ class TransactionCoordinator:
         failed: Callable[["TransactionCoordinator"], None],
     ) -> "TransactionCoordinator":
         """Replay the log. Nothing is driven until `resume`, so the caller can publish it first."""
-        store = TransactionMetadataStore(coordinator_id, limits)
+        store, begun_ms = TransactionMetadataStore(coordinator_id, limits), clock.now_ms()
         await transaction_log.replay(store)
-        return cls(coordinator_id, store, transaction_log, clock, participants, failed)
+        coordinator = cls(coordinator_id, store, transaction_log, clock, participants, failed)
+        coordinator.recovered_ms = begun_ms, clock.now_ms()
+        return coordinator
 
     def resume(self) -> None:
         """Finish what was decided; open transactions keep their original deadlines."""

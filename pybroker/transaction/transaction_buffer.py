@@ -33,6 +33,7 @@ from pybroker.names import TopicName, TxnId
 from pybroker.runtime import Clock, Pace, Tasks
 from pybroker.transaction.aborted_txns import HiddenEntries
 from pybroker.transaction.buffer_snapshot import BufferHead, BufferSnapshots, encode_buffer_head
+from pybroker.transaction.buffer_times import BufferTimes
 from pybroker.transaction.open_transactions import OpenTransaction, OpenTransactions
 from pybroker.transaction.transactional_entries import (
     SINCE,
@@ -98,6 +99,7 @@ class TransactionBuffer:
         "_visit",
         "hidden",
         "on_ended",
+        "times",
     )
 
     def __init__(
@@ -116,6 +118,7 @@ class TransactionBuffer:
         self._stable_moved = stable_moved
         self.on_ended: Callable[[TxnId, TxnAction], None] = lambda txn_id, action: None
         self.hidden, self._open = _NOTHING_HIDDEN, _NONE_OPEN
+        self.times = BufferTimes(recovery_began=clock.now_ms())
         self._marked = SINCE in ledger.properties
         self._plain_up_to: Position | None = None  # once there was a transaction
         # snapshots
@@ -366,6 +369,7 @@ class TransactionBuffer:
             except BaseException:
                 await buffer.stop()  # it knows half of what is there: the next one reads it anew
                 raise
+        buffer.times.recovered = clock.now_ms()
         return buffer
 
     async def _recover(self) -> None:
@@ -467,6 +471,7 @@ class TransactionBuffer:
                 self._visit_later()
             raise
         self._snapshot_position = position
+        self.times.snapshot = self._clock.now_ms()
 
     def _ledger_trimmed(self, ledger_id: int) -> None:
         self.hidden.drop_ledger(ledger_id)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from described import check_described
 
 import pybroker.testing
 from pybroker.client import Client
@@ -21,7 +22,9 @@ def admin_broker() -> Iterator[RunningBroker]:
 
 @pytest.fixture
 def admin(admin_broker: RunningBroker) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=admin_broker.admin_url) as client:
+    """What its answers look like must stand in the API's description."""
+    hooks = {"response": [check_described]}
+    with httpx.Client(base_url=admin_broker.admin_url, event_hooks=hooks) as client:
         yield client
 
 

@@ -54,7 +54,7 @@ def test_a_coordinators_log_is_a_managed_ledger(
     log = admin.get(f"{T}/coordinatorInternalStats/{most}").json()["transactionLogStats"]
     assert log["managedLedgerName"].endswith(str(most))
     assert log["managedLedgerInternalStats"]["numberOfEntries"] > 0
-    assert admin.get(f"{T}/coordinatorInternalStats/999").status_code == 503
+    assert admin.get(f"{T}/coordinatorInternalStats/999").status_code == 404
     assert admin.get(f"{T}/transactionBufferInternalStats/{topic}").json()["snapshotType"]
 
 

@@ -3,29 +3,25 @@ looks at names alone, so that a refusal is the same whether or not there is such
 """
 
 import re
-from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from pybroker.admin.http.authenticated import IDENTITY
+from pybroker.admin.operation import DescribedRoute, Endpoint
 from pybroker.admin.routing import namespace_of, tenant_of, topic_of
 from pybroker.security.authorization import Authorizer, Need, Target
 from pybroker.security.identity import Identity
 from pybroker.security.permissions import route_need
 
-Endpoint = Callable[[Request], Awaitable[Response]]
 
-
-def permitted(route: Route, authorizer: Authorizer | None) -> Route:
+def permitted(route: DescribedRoute, authorizer: Authorizer | None) -> DescribedRoute:
     """Raises LookupError for a route without a row, also where nobody is refused anything."""
-    needs = {route_need(method, plain_path(route.path)) for method in declared_methods(route)}
-    (need,) = needs
+    need = route_need(route.method, plain_path(route.path))
     if authorizer is None or need in (Need.NOTHING, Need.LOGIN):
         return route
-    endpoint = _checked(route.endpoint, need, authorizer)
-    return Route(route.path, endpoint, methods=sorted(declared_methods(route)))
+    return route.behind(lambda endpoint: _checked(endpoint, need, authorizer))
 
 
 def declared_methods(route: Route) -> set[str]:

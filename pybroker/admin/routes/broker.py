@@ -6,16 +6,26 @@ from typing import Any, NoReturn
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 
+from pybroker.admin.operation import WORDS, DescribedRoute
 from pybroker.admin.routing import route
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes.common import PROPERTIES, TEXTS
 from pybroker.config import BrokerConfig
 from pybroker.config_file import camel_case
+from pybroker.json_schema import TEXT, TRUTH, choice, fields, map_of, record
 from pybroker.version import version
 
 _SECRETS = {field.name for field in dataclasses.fields(BrokerConfig) if not field.repr}
 _HIDDEN = "*****"
+_STORES = "metadataStoreUrl configurationMetadataStoreUrl ledgersRootPath"
+_OWNED = record(
+    "NamespaceOwnershipStatus",
+    {
+        "broker_assignment": choice("primary", "secondary", "shared"),
+        **fields(TRUTH, "is_controlled is_active"),
+    },
+)
 
 
 class BrokerRoutes:
@@ -23,29 +33,45 @@ class BrokerRoutes:
         self._services = services
         self._cluster = services.config.cluster_name
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
         brokers = "/admin/v2/brokers"
         configuration = f"{brokers}/configuration"
         return [
-            route("GET", brokers, self.brokers),
-            route("GET", f"{brokers}/health", self.health),
-            route("GET", f"{brokers}/ready", self.health),
-            route("GET", f"{brokers}/version", self.version),
-            route("GET", f"{brokers}/leaderBroker", self.leader),
-            route("GET", f"{configuration}", self.dynamic_names),
-            route("GET", f"{configuration}/runtime", self.configuration),
-            route("GET", f"{configuration}/values", self.dynamic_values),
-            route("POST", f"{configuration}/{{key:segment}}/{{value:segment}}", self.change),
-            route("DELETE", f"{configuration}/{{key:segment}}", self.change),
-            route("GET", f"{brokers}/internal-configuration", self.internal_configuration),
+            route("GET", brokers, self.brokers, TEXTS),
+            route("GET", f"{brokers}/health", self.health, WORDS, query={"brokerId": TEXT}),
+            route("GET", f"{brokers}/ready", self.health, WORDS),
+            route("GET", f"{brokers}/version", self.version, WORDS),
+            route(
+                "GET",
+                f"{brokers}/leaderBroker",
+                self.leader,
+                record("BrokerInfo", fields(TEXT, "brokerId serviceUrl")),
+            ),
+            route("GET", f"{configuration}", self.dynamic_names, TEXTS),
+            route("GET", f"{configuration}/runtime", self.configuration, PROPERTIES),
+            route("GET", f"{configuration}/values", self.dynamic_values, PROPERTIES),
+            route(
+                "POST",
+                f"{configuration}/{{key:segment}}/{{value:segment}}",
+                self.change,
+                refuses=(412,),
+            ),
+            route("DELETE", f"{configuration}/{{key:segment}}", self.change, refuses=(412,)),
+            route(
+                "GET",
+                f"{brokers}/internal-configuration",
+                self.internal_configuration,
+                record("InternalConfigurationData", fields(TEXT, _STORES)),
+            ),
             route("GET", f"{brokers}/backlog-quota-check", self.check_quotas),
-            route("POST", f"{brokers}/shutdown", self.shut_down),
+            route("POST", f"{brokers}/shutdown", self.shut_down, refuses=(412,)),
             route(
                 "GET",
                 f"{brokers}/{{cluster:segment}}/{{broker:segment}}/ownedNamespaces",
                 self.owned,
+                map_of(_OWNED, most=None),
             ),
-            route("GET", f"{brokers}/{{cluster:segment}}", self.brokers),
+            route("GET", f"{brokers}/{{cluster:segment}}", self.brokers, TEXTS),
         ]
 
     async def brokers(self, request: Request) -> list[str]:
@@ -86,7 +112,7 @@ class BrokerRoutes:
 
     async def internal_configuration(self, _: Request) -> dict[str, str]:
         """Where other systems would find the metadata: here it is within the broker."""
-        return {"metadataStoreUrl": "", "configurationMetadataStoreUrl": "", "ledgersRootPath": ""}
+        return dict.fromkeys(_STORES.split(), "")
 
     async def check_quotas(self, _: Request) -> None:
         """They are looked at all the time, without being asked."""

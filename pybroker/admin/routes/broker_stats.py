@@ -9,18 +9,31 @@ from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 
+from pybroker.admin.operation import DescribedRoute
 from pybroker.admin.routing import namespace_of, route
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes.common import PROPERTIES, TEXTS
+from pybroker.admin.shapes.topic_stats import TOPIC
 from pybroker.admin.stats.rates import Rates
 from pybroker.admin.stats.topic import PARTS_A_TURN, Stats, Wanted, topic_stats
 from pybroker.broker.topic import Topic
+from pybroker.json_schema import COUNT, NUMBER, OBJECT, TEXT, TRUTH, fields, list_of, map_of, record
 from pybroker.runtime import Pace
 from pybroker.version import version
 
 _BASE: Final = "/admin/v2/broker-stats"
 _WHOLE: Final = "0x00000000_0xffffffff"  # a namespace's only bundle
+
+_LOAD_REPORT: Final = record(
+    "LocalBrokerData",
+    {
+        **fields(TEXT, "webServiceUrl pulsarServiceUrl brokerVersionString"),
+        **fields(TRUTH, "persistentTopicsEnabled nonPersistentTopicsEnabled"),
+        **fields(COUNT, "numTopics numBundles lastUpdate"),
+        "bundles": TEXTS,
+    },
+)
 
 
 class BrokerStatsRoutes:
@@ -28,18 +41,26 @@ class BrokerStatsRoutes:
         self._services = services
         self._rates = Rates(services.clock)
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
+        domains = map_of(map_of(TOPIC, most=None), most=None)
+        by_namespace = map_of(map_of(domains, most=None), most=None)
+        metric = record(
+            "Metrics",
+            {"metrics": map_of(NUMBER, most=None), "dimensions": PROPERTIES},
+        )
+        empty = record("", {})
         return [
-            route("GET", f"{_BASE}/topics", self.topics),
-            route("GET", f"{_BASE}/metrics", self.metrics),
-            route("GET", f"{_BASE}/mbeans", self.nothing),
-            route("GET", f"{_BASE}/bookieops", self.no_fields),
-            route("GET", f"{_BASE}/allocator-stats/{{allocator:segment}}", self.no_fields),
-            route("GET", f"{_BASE}/load-report", self.load_report),
+            route("GET", f"{_BASE}/topics", self.topics, by_namespace),
+            route("GET", f"{_BASE}/metrics", self.metrics, list_of(metric, most=None)),
+            route("GET", f"{_BASE}/mbeans", self.nothing, list_of(OBJECT, most=0)),
+            route("GET", f"{_BASE}/bookieops", self.no_fields, empty),
+            route("GET", f"{_BASE}/allocator-stats/{{allocator:segment}}", self.no_fields, empty),
+            route("GET", f"{_BASE}/load-report", self.load_report, _LOAD_REPORT),
             route(
                 "GET",
                 f"{_BASE}/broker-resource-availability/{{tenant:segment}}/{{namespace:segment}}",
                 self.availability,
+                map_of(record("ResourceUnit", {"resourceId": TEXT}), most=None),
             ),
         ]
 
@@ -66,7 +87,8 @@ class BrokerStatsRoutes:
 
     async def _stats(self, topic: Topic, pace: Pace) -> Stats:
         now_ms = self._services.clock.now_ms()
-        return await topic_stats(topic, self._rates, now_ms, pace, Wanted(hashes=False))
+        stats = await topic_stats(topic, self._rates, now_ms, pace, Wanted(hashes=False))
+        return stats | {"ownerBroker": self._services.broker_id}
 
     async def metrics(self, _: Request) -> list[dict[str, Any]]:
         """What /metrics says of the broker, in Apache Pulsar's older form."""

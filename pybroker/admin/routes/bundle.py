@@ -5,18 +5,21 @@ What Apache Pulsar does to one of a namespace's bundles is done here to the name
 
 import zlib
 from collections.abc import AsyncIterator
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.convertors import register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import Route
 
 from pybroker.admin.finding import unload_all
-from pybroker.admin.routing import NAMESPACE, TOPICS, namespace_of, route
+from pybroker.admin.operation import DescribedRoute, PartConvertor
+from pybroker.admin.routing import NAMESPACE, TOPICS, asked, namespace_of, route
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes.common import TEXTS
+from pybroker.admin.shapes.policies import BUNDLES
 from pybroker.broker.tenants import Conflict
 from pybroker.broker.topic import Topic
+from pybroker.json_schema import COUNT, TEXT, Schema, fields, map_of, record
 from pybroker.names import TopicName
 
 _WHOLE: Final = "0x00000000_0xffffffff"
@@ -24,8 +27,9 @@ _BUNDLE: Final = NAMESPACE + "/{bundle:bundle}"
 _SUBSCRIPTION: Final = "{subscription:segment}"
 
 
-class BundleConvertor(Convertor[str]):
+class BundleConvertor(PartConvertor[str]):
     regex = "0x[0-9a-fA-F]{8}_0x[0-9a-fA-F]{8}"
+    schema: ClassVar[Schema] = {"type": "string", "pattern": f"^{regex}$"}
 
     def convert(self, value: str) -> str:
         return value.lower()
@@ -42,10 +46,17 @@ class BundleRoutes:
         self._topics = services.topics
         self._tenants = services.topics.tenants
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
         both = (NAMESPACE, _BUNDLE)
+        positions = record(
+            "TopicHashPositions",
+            {
+                **fields(TEXT, "namespace bundle"),
+                "topicHashPositions": map_of(COUNT, most=None),
+            },
+        )
         return [
-            route("GET", f"{NAMESPACE}/bundles", self.bundles),
+            route("GET", f"{NAMESPACE}/bundles", self.bundles, BUNDLES),
             *(route("POST", f"{path}/clearBacklog", self.clear_backlog) for path in both),
             *(
                 route("POST", f"{path}/clearBacklog/{_SUBSCRIPTION}", self.clear_backlog)
@@ -56,10 +67,16 @@ class BundleRoutes:
                 for path in both
             ),
             *(route("PUT", f"{path}/unload", self.unload) for path in both),
-            route("PUT", f"{_BUNDLE}/split", self.split),
-            route("DELETE", _BUNDLE, self.delete),
-            route("GET", f"{TOPICS}/{{bundle:bundle}}", self.topics),
-            route("GET", f"{_BUNDLE}/topicHashPositions", self.hash_positions),
+            route("PUT", f"{_BUNDLE}/split", self.split, refuses=(409,)),
+            route("DELETE", _BUNDLE, self.delete, refuses=(409,)),
+            route("GET", f"{TOPICS}/{{bundle:bundle}}", self.topics, TEXTS),
+            route(
+                "GET",
+                f"{_BUNDLE}/topicHashPositions",
+                self.hash_positions,
+                positions,
+                query={"topics": TEXT},
+            ),
         ]
 
     async def bundles(self, request: Request) -> dict[str, Any]:
@@ -104,7 +121,7 @@ class BundleRoutes:
 
     async def hash_positions(self, request: Request) -> dict[str, Any]:
         """Where topics lie in the bundle: of ?topics=a,b, or all."""
-        wanted = set(",".join(request.query_params.getlist("topics")).split(",")) - {""}
+        wanted = set((asked(request, "topics") or "").split(",")) - {""}
         positions = {
             name: zlib.crc32(name.encode())
             for name in await self._names(request)

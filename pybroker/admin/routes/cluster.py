@@ -2,19 +2,52 @@
 policies and peers. Nothing is replicated or migrated.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
+from pybroker.admin.operation import DONE, Body, DescribedRoute, flags
 from pybroker.admin.routing import read_json, read_object, route
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes.common import TEXTS
 from pybroker.broker.clusters import FAILURE_DOMAINS, ISOLATION_POLICIES, Clusters
+from pybroker.json_schema import (
+    OBJECT,
+    TEXT,
+    TRUTH,
+    Schema,
+    choice,
+    fields,
+    list_of,
+    map_of,
+    or_null,
+    record,
+    taken,
+)
 
 _CLUSTER: Final = "/admin/v2/clusters/{cluster:segment}"
 _PEERS: Final = "peerClusterNames"  # a field of the cluster's data
+_DATA: Final = {
+    **fields(
+        TEXT,
+        "serviceUrl serviceUrlTls brokerServiceUrl brokerServiceUrlTls proxyServiceUrl "
+        "authenticationPlugin authenticationParameters brokerClientTlsTrustStoreType "
+        "brokerClientTlsTrustStore brokerClientTlsTrustStorePassword brokerClientTlsKeyStoreType "
+        "brokerClientTlsKeyStore brokerClientTlsKeyStorePassword brokerClientTrustCertsFilePath "
+        "brokerClientKeyFilePath brokerClientCertificateFilePath brokerClientSslFactoryPlugin "
+        "brokerClientSslFactoryPluginParams listenerName",
+    ),
+    **fields(
+        TRUTH,
+        "brokerClientTlsEnabled tlsAllowInsecureConnection brokerClientTlsEnabledWithKeyStore",
+    ),
+    "proxyProtocol": choice("SNI"),
+    _PEERS: list_of(TEXT),
+}
 
 
 class ClusterRoutes:
@@ -22,25 +55,57 @@ class ClusterRoutes:
         self._services = services
         self._clusters = services.clusters
 
-    def routes(self) -> list[Route]:
-        isolation = f"{_CLUSTER}/{ISOLATION_POLICIES}"
+    def routes(self) -> list[DescribedRoute]:
+        isolation, data = f"{_CLUSTER}/{ISOLATION_POLICIES}", Body(taken(_DATA), required=False)
+        migration = record(
+            "ClusterPolicies", {"migrated": TRUTH, "migratedClusterUrl": {"type": "null"}}
+        )
+        isolated = record(
+            "BrokerNamespaceIsolationData",
+            {
+                "brokerName": TEXT,
+                "namespaceRegex": TEXTS,
+                "policyName": or_null(TEXT),
+                "primary": TRUTH,
+            },
+        )
         return [
-            route("GET", "/admin/v2/clusters", self.clusters),
-            route("GET", _CLUSTER, self.cluster),
-            route("PUT", _CLUSTER, self.create),
-            route("POST", _CLUSTER, self.update),
-            route("DELETE", _CLUSTER, self.delete),
-            route("GET", f"{_CLUSTER}/peers", self.peers),
-            route("POST", f"{_CLUSTER}/peers", self.set_peers),
-            route("GET", f"{_CLUSTER}/migrate", self.migration),
-            route("POST", f"{_CLUSTER}/migrate", self.migrate),
-            *self._belongings(f"{_CLUSTER}/{FAILURE_DOMAINS}", FAILURE_DOMAINS, _failure_domain),
-            route("GET", f"{isolation}/brokers", self.isolated_brokers),
-            route("GET", f"{isolation}/brokers/{{broker:segment}}", self.isolated_broker),
-            *self._belongings(isolation, ISOLATION_POLICIES, _isolation_policy),
+            route("GET", "/admin/v2/clusters", self.clusters, TEXTS),
+            route("GET", _CLUSTER, self.cluster, record("ClusterData", _DATA, _DATA)),
+            route("PUT", _CLUSTER, self.create, DONE, body=data, refuses=(409, 412)),
+            route("POST", _CLUSTER, self.update, DONE, body=data),
+            route("DELETE", _CLUSTER, self.delete, refuses=(412,)),
+            route("GET", f"{_CLUSTER}/peers", self.peers, TEXTS),
+            route(
+                "POST",
+                f"{_CLUSTER}/peers",
+                self.set_peers,
+                body=Body(list_of(TEXT), required=False),
+                refuses=(412,),
+            ),
+            route("GET", f"{_CLUSTER}/migrate", self.migration, migration),
+            route(
+                "POST",
+                f"{_CLUSTER}/migrate",
+                self.migrate,
+                query=flags("migrated"),
+                body=Body(OBJECT, required=False),
+            ),
+            *self._belongings(f"{_CLUSTER}/{FAILURE_DOMAINS}", FAILURE_DOMAINS, _DOMAIN),
+            route(
+                "GET", f"{isolation}/brokers", self.isolated_brokers, list_of(isolated, most=None)
+            ),
+            route(
+                "GET",
+                f"{isolation}/brokers/{{broker:segment}}",
+                self.isolated_broker,
+                isolated,
+                refuses=(412,),
+            ),
+            *self._belongings(isolation, ISOLATION_POLICIES, _ISOLATION),
         ]
 
-    def _belongings(self, path: str, kind: str, checked: Any) -> list[Route]:
+    def _belongings(self, path: str, kind: str, belonging: "_Belonging") -> list[DescribedRoute]:
         """What a cluster has several of, by name: listed, read, written, deleted."""
         clusters, one = self._clusters, f"{path}/{{name:segment}}"
 
@@ -57,16 +122,19 @@ class ClusterRoutes:
         async def put(request: Request) -> None:
             cluster, name = request.path_params["cluster"], request.path_params["name"]
             others = {n: v for n, v in (await every(request)).items() if n != name}
-            await clusters.put_belonging(
-                cluster, kind, name, checked(await read_object(request), others)
-            )
+            value = belonging.of(await read_object(request), others)
+            await clusters.put_belonging(cluster, kind, name, value)
 
         async def delete(request: Request) -> None:
             params = request.path_params
             await clusters.delete_belonging(params["cluster"], kind, params["name"])
 
-        verbs = (("GET", get), ("POST", put), ("DELETE", delete))
-        return [route("GET", path, every), *(route(verb, one, does) for verb, does in verbs)]
+        return [
+            route("GET", path, every, map_of(belonging.shown, most=None)),
+            route("GET", one, get, belonging.shown),
+            route("POST", one, put, body=belonging.body, refuses=(409, 412)),
+            route("DELETE", one, delete, refuses=(412,)),
+        ]
 
     async def clusters(self, _: Request) -> list[str]:
         return self._clusters.names()
@@ -86,11 +154,11 @@ class ClusterRoutes:
         return {name: url for name, url in urls.items() if url}
 
     async def create(self, request: Request) -> Response:
-        await self._clusters.create(request.path_params["cluster"], await read_object(request))
+        await self._clusters.create(request.path_params["cluster"], await _data(request))
         return Response(status_code=200)
 
     async def update(self, request: Request) -> Response:
-        await self._clusters.update(request.path_params["cluster"], await read_object(request))
+        await self._clusters.update(request.path_params["cluster"], await _data(request))
         return Response(status_code=200)
 
     async def delete(self, request: Request) -> None:
@@ -102,7 +170,7 @@ class ClusterRoutes:
     async def set_peers(self, request: Request) -> None:
         name, peers = request.path_params["cluster"], await read_json(request, [])
         data = self._clusters.data(name)
-        for peer in _texts(peers, "The body"):
+        for peer in peers:
             if peer == name or peer not in self._clusters.names():
                 raise HTTPException(412, f"{peer} cannot be a peer of {name}: no other cluster")
         data.pop(_PEERS, None)
@@ -137,8 +205,24 @@ class ClusterRoutes:
         }
 
 
+async def _data(request: Request) -> dict[str, Any]:
+    body = await read_object(request)
+    return {name: body[name] for name in _DATA if body.get(name) is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Belonging:
+    """What a cluster has several of: how it is sent and shown, and what is made of what was sent,
+    which must agree with the others.
+    """
+
+    body: Body
+    shown: Schema
+    of: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
+
+
 def _failure_domain(body: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-    brokers = _texts(body.get("brokers") or [], "brokers")
+    brokers = body.get("brokers") or []
     for name, domain in others.items():
         if taken := set(brokers) & set(domain["brokers"]):
             raise HTTPException(409, f"{', '.join(sorted(taken))} already belongs to {name}")
@@ -146,22 +230,31 @@ def _failure_domain(body: dict[str, Any], others: dict[str, Any]) -> dict[str, A
 
 
 def _isolation_policy(body: dict[str, Any], _: dict[str, Any]) -> dict[str, Any]:
-    failover = body.get("auto_failover_policy")
-    if not isinstance(failover, dict):
-        raise HTTPException(400, "auto_failover_policy must be an object: policy_type, parameters")
-    fields = {name: _texts(body.get(name) or [], name) for name in _ISOLATION_LISTS}
-    if not fields["namespaces"] or not fields["primary"]:
+    named = {name: body.get(name) or [] for name in _ISOLATION_LISTS}
+    if not named["namespaces"] or not named["primary"]:
         raise HTTPException(400, "namespaces and primary must name something")
-    return fields | {"auto_failover_policy": failover}
+    return named | {"auto_failover_policy": body["auto_failover_policy"]}
 
 
 _ISOLATION_LISTS: Final = ("namespaces", "primary", "secondary")
-
-
-def _texts(value: Any, name: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise HTTPException(400, f"{name} must be a list of text")
-    return value
+_DOMAIN: Final = _Belonging(
+    Body(taken({"brokers": list_of(TEXT)}), required=False),
+    record("FailureDomain", {"brokers": TEXTS}),
+    _failure_domain,
+)
+_ISOLATION: Final = _Belonging(
+    Body(
+        taken(
+            {**dict.fromkeys(_ISOLATION_LISTS, list_of(TEXT)), "auto_failover_policy": OBJECT},
+            required=("auto_failover_policy",),
+        )
+    ),
+    record(
+        "NamespaceIsolationData",
+        {**dict.fromkeys(_ISOLATION_LISTS, TEXTS), "auto_failover_policy": OBJECT},
+    ),
+    _isolation_policy,
+)
 
 
 def known_cluster(clusters: Clusters, request: Request) -> str:

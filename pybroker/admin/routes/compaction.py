@@ -3,11 +3,12 @@
 from typing import Any, Final
 
 from starlette.requests import Request
-from starlette.routing import Route
 
 from pybroker.admin.finding import each_part
+from pybroker.admin.operation import DescribedRoute
 from pybroker.admin.routing import TOPIC, route, topic_of
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes.common import process_status
 from pybroker.broker.compaction.compaction import Status
 
 # Of a partitioned topic: the first of these that one of its partitions has.
@@ -18,10 +19,15 @@ class CompactionRoutes:
     def __init__(self, services: AdminServices) -> None:
         self._topics = services.topics
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
         return [
-            route("PUT", f"{TOPIC}/compaction", self.compact),
-            route("GET", f"{TOPIC}/compaction", self.status),
+            route("PUT", f"{TOPIC}/compaction", self.compact, refuses=(409,)),
+            route(
+                "GET",
+                f"{TOPIC}/compaction",
+                self.status,
+                process_status("LongRunningProcessStatus"),
+            ),
         ]
 
     async def compact(self, request: Request) -> None:

@@ -7,13 +7,15 @@ from typing import Final
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 
+from pybroker.admin.operation import NOTHING, WORDS, Body, DescribedRoute
 from pybroker.admin.routes.cluster import known_cluster
-from pybroker.admin.routing import NAMESPACE, namespace_of, read_json, route, tenant_of
+from pybroker.admin.routing import NAMESPACE, asked, namespace_of, read_json, route, tenant_of
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes.common import TEXTS
 from pybroker.broker.policies.kept import ANTI_AFFINITY, OFFLOAD, RESOURCE_GROUP
 from pybroker.broker.records import Records
+from pybroker.json_schema import TEXT, TRUTH, fields
 
 _RESOURCE_GROUP: Final = f"{NAMESPACE}/resourcegroup"
 _GROUP_OF_CLUSTER: Final = "/{cluster:segment}/antiAffinity/{group:segment}"
@@ -28,18 +30,37 @@ class GroupRoutes:
         self._policies = services.topics.policies
         self._groups: Records = services.resource_groups
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
         return [
-            route("GET", _RESOURCE_GROUP, self.resource_group),
-            route("POST", f"{_RESOURCE_GROUP}/{{group:segment}}", self.set_resource_group),
-            route("DELETE", _RESOURCE_GROUP, self.remove_resource_group),
+            route("GET", _RESOURCE_GROUP, self.resource_group, (WORDS, NOTHING)),
+            route(
+                "POST",
+                f"{_RESOURCE_GROUP}/{{group:segment}}",
+                self.set_resource_group,
+                refuses=(409,),
+            ),
+            route("DELETE", _RESOURCE_GROUP, self.remove_resource_group, refuses=(409,)),
             *(
-                route("GET", base + _GROUP_OF_CLUSTER, self.anti_affinity_namespaces)
+                route(
+                    "GET",
+                    base + _GROUP_OF_CLUSTER,
+                    self.anti_affinity_namespaces,
+                    TEXTS,
+                    query=fields(TEXT, "tenant property"),
+                    refuses=(412,),
+                )
                 for base in _BASES
             ),
-            route("GET", "/admin/namespaces/{tenant:segment}/{cluster:segment}", self.older_names),
-            route("POST", f"{NAMESPACE}/migration", self.migrate),
-            route("DELETE", f"{NAMESPACE}/removeOffloadPolicies", self.remove_offload),
+            route(
+                "GET",
+                "/admin/namespaces/{tenant:segment}/{cluster:segment}",
+                self.older_names,
+                TEXTS,
+            ),
+            route("POST", f"{NAMESPACE}/migration", self.migrate, body=Body(TRUTH, required=False)),
+            route(
+                "DELETE", f"{NAMESPACE}/removeOffloadPolicies", self.remove_offload, refuses=(409,)
+            ),
         ]
 
     async def resource_group(self, request: Request) -> Response | None:
@@ -58,8 +79,7 @@ class GroupRoutes:
     async def anti_affinity_namespaces(self, request: Request) -> list[str]:
         """All of a group, or those of ?tenant=…, which older clients call a property."""
         known_cluster(self._clusters, request)
-        query = request.query_params
-        wanted = query.get("tenant") or query.get("property")
+        wanted = asked(request, "tenant") or asked(request, "property")
         tenants = self._tenants.tenants() if wanted is None else [wanted]
         return [
             namespace

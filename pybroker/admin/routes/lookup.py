@@ -5,10 +5,11 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 
-from pybroker.admin.routing import route, topic_of
+from pybroker.admin.operation import WORDS, DescribedRoute
+from pybroker.admin.routing import asked, route, topic_of
 from pybroker.admin.services import AdminServices
+from pybroker.json_schema import TEXT, fields, record
 from pybroker.listeners import Listener
 
 _TOPIC = "{domain:domain}/{tenant:segment}/{namespace:segment}/{topic:segment}"
@@ -18,9 +19,14 @@ class LookupRoutes:
     def __init__(self, services: AdminServices) -> None:
         self._services = services
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
         path = f"/lookup/v2/topic/{_TOPIC}"
-        return [route("GET", path, self.topic), route("GET", f"{path}/bundle", self.bundle)]
+        names = "brokerUrl brokerUrlTls httpUrl httpUrlTls nativeUrl brokerUrlSsl"
+        urls = record("LookupData", fields(TEXT, names))
+        return [
+            route("GET", path, self.topic, urls, query={"listenerName": TEXT}),
+            route("GET", f"{path}/bundle", self.bundle, WORDS),
+        ]
 
     async def bundle(self, request: Request) -> Response:
         """A namespace is one."""
@@ -46,8 +52,7 @@ class LookupRoutes:
 
 
 def _wanted_listener(request: Request) -> str:
-    asked: str = request.query_params.get("listenerName", "")
-    return asked or request.headers.get("X-Pulsar-ListenerName", "")
+    return asked(request, "listenerName") or request.headers.get("X-Pulsar-ListenerName", "")
 
 
 def _of_listener(listener: Listener, services: AdminServices, request: Request) -> dict[str, Any]:

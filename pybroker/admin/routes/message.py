@@ -15,17 +15,19 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from managed_ledger.ledger_metadata import LedgerInfo
 from managed_ledger.position import Position
 from pybroker.admin.finding import single
-from pybroker.admin.routing import TOPIC, number, route, topic_of
+from pybroker.admin.operation import Answer, DescribedRoute
+from pybroker.admin.routing import TOPIC, asked, number, route, topic_of
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes.common import MESSAGE_ID
 from pybroker.admin.stats.topic import iso_time
 from pybroker.broker.publish_time import first_published_at
 from pybroker.broker.topic import Topic
 from pybroker.errors import SubscriptionNotFound
+from pybroker.json_schema import BYTES, WHOLE, choice
 from pybroker.wire.decompression import CannotDecompress, decompressed
 from pybroker.wire.message_metadata import BadEntry, parse_metadata, payload_of
 
@@ -70,13 +72,23 @@ class MessageRoutes:
     def __init__(self, services: AdminServices) -> None:
         self._topics = services.topics
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
         subscription = f"{TOPIC}/subscription/{{subscription:segment}}"
+        entry = Answer(BYTES, media="application/octet-stream")
+        query = {"initialPosition": choice("earliest", "latest"), "messagePosition": WHOLE}
         return [
-            route("GET", f"{subscription}/position/{_NUMBER}", self.peek),
-            route("GET", f"{TOPIC}/ledger/{{ledger:int}}/entry/{_NUMBER}", self.by_id),
-            route("GET", f"{TOPIC}/examinemessage", self.examine),
-            route("GET", f"{TOPIC}/messageid/{{timestamp_ms:int}}", self.id_by_time),
+            route("GET", f"{subscription}/position/{_NUMBER}", self.peek, entry, refuses=(501,)),
+            route(
+                "GET",
+                f"{TOPIC}/ledger/{{ledger:int}}/entry/{_NUMBER}",
+                self.by_id,
+                entry,
+                refuses=(501,),
+            ),
+            route(
+                "GET", f"{TOPIC}/examinemessage", self.examine, entry, query=query, refuses=(501,)
+            ),
+            route("GET", f"{TOPIC}/messageid/{{timestamp_ms:int}}", self.id_by_time, MESSAGE_ID),
         ]
 
     async def peek(self, request: Request) -> Response:
@@ -102,7 +114,7 @@ class MessageRoutes:
         """The n-th entry that is stored (?messagePosition, from 1), from ?initialPosition on."""
         topic = await self._topic(request)
         count = max(1, number(request, "messagePosition", default=1))
-        origin = request.query_params.get("initialPosition", "latest")
+        origin = asked(request, "initialPosition") or "latest"
         if origin not in ("earliest", "latest"):
             raise HTTPException(412, "initialPosition is earliest or latest")
         ledgers = topic.ledger.ledgers()

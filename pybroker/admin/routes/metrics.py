@@ -6,8 +6,8 @@ from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 
+from pybroker.admin.operation import Answer, DescribedRoute
 from pybroker.admin.routing import route
 from pybroker.admin.services import AdminServices
 from pybroker.admin.stats.nonpersistent import nonpersistent_stats
@@ -15,6 +15,7 @@ from pybroker.admin.stats.rates import Rates
 from pybroker.admin.stats.topic import PARTS_A_TURN, Stats, Wanted, topic_stats
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
+from pybroker.json_schema import TEXT
 from pybroker.metrics import CONTENT_TYPE, Exposition, Kind
 from pybroker.runtime import Pace
 from pybroker.transaction.coordinator import TransactionCoordinator
@@ -62,8 +63,9 @@ class MetricsRoutes:
         self._services = services
         self._rates = Rates(services.clock)
 
-    def routes(self) -> list[Route]:
-        return [route("GET", "/metrics", self.metrics), route("GET", "/metrics/", self.metrics)]
+    def routes(self) -> list[DescribedRoute]:
+        samples = Answer(TEXT, media=CONTENT_TYPE)
+        return [route("GET", path, self.metrics, samples) for path in ("/metrics", "/metrics/")]
 
     async def metrics(self, _: Request) -> Response:
         services = self._services

@@ -6,10 +6,11 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 
+from pybroker.admin.operation import WORDS, Body, DescribedRoute, flags
 from pybroker.admin.routing import (
     NAMESPACE,
+    asked,
     flag,
     namespace_of,
     read_json,
@@ -18,9 +19,12 @@ from pybroker.admin.routing import (
     tenant_of,
 )
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes.common import TEXTS
+from pybroker.admin.shapes.policies import NAMESPACE_POLICIES, NAMESPACE_POLICIES_TAKEN
 from pybroker.broker.policies.kept import PROPERTIES
 from pybroker.broker.policies.policies import checked_namespace, shown_namespace
 from pybroker.broker.tenants import Conflict
+from pybroker.json_schema import TEXT, list_of
 from pybroker.names import TopicName
 
 _PROPERTY: Final = NAMESPACE + "/property/{key:segment}"
@@ -37,18 +41,20 @@ class NamespaceRoutes:
         self._permissions = services.permissions
         self._cluster = services.config.cluster_name
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
+        policies = Body(NAMESPACE_POLICIES_TAKEN, required=False, misfit=None)
+        replication, clusters = f"{NAMESPACE}/replication", Body(list_of(TEXT), misfit=412)
         return [
-            route("GET", "/admin/v2/namespaces/{tenant:segment}", self.list_all),
-            route("GET", NAMESPACE, self.policies),
-            route("PUT", NAMESPACE, self.create),
-            route("DELETE", NAMESPACE, self.delete),
-            route("GET", f"{NAMESPACE}/topics", self.topics),
-            route("GET", f"{NAMESPACE}/replication", self.replication),
-            route("POST", f"{NAMESPACE}/replication", self.set_replication),
-            route("GET", _PROPERTY, self.property),
-            route("PUT", f"{_PROPERTY}/{{value:segment}}", self.set_property),
-            route("DELETE", _PROPERTY, self.remove_property),
+            route("GET", "/admin/v2/namespaces/{tenant:segment}", self.list_all, TEXTS),
+            route("GET", NAMESPACE, self.policies, NAMESPACE_POLICIES),
+            route("PUT", NAMESPACE, self.create, body=policies, refuses=(409,)),
+            route("DELETE", NAMESPACE, self.delete, query=flags("force"), refuses=(405, 409)),
+            route("GET", f"{NAMESPACE}/topics", self.topics, TEXTS, query={"mode": TEXT}),
+            route("GET", replication, self.replication, TEXTS),
+            route("POST", replication, self.set_replication, body=clusters),
+            route("GET", _PROPERTY, self.property, WORDS),
+            route("PUT", f"{_PROPERTY}/{{value:segment}}", self.set_property, refuses=(409,)),
+            route("DELETE", _PROPERTY, self.remove_property, WORDS, refuses=(409,)),
         ]
 
     async def list_all(self, request: Request) -> list[str]:
@@ -86,7 +92,7 @@ class NamespaceRoutes:
     async def topics(self, request: Request) -> Sequence[str]:
         """Persistent ones unless ?mode=NON_PERSISTENT or ALL."""
         found = await self._topics.lists.get(namespace_of(request))
-        match request.query_params.get("mode", "").upper():
+        match (asked(request, "mode") or "").upper():
             case "NON_PERSISTENT":
                 return found.nonpersistent.names
             case "ALL":

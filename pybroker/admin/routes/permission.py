@@ -7,13 +7,14 @@ from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import Route
 
 from pybroker.admin.http.permitted import identity_of
+from pybroker.admin.operation import DescribedRoute
 from pybroker.admin.routing import NAMESPACE, TOPIC, namespace_of, read_json, route, topic_of
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes.common import TEXTS
 from pybroker.broker.permissions import merged
-from pybroker.errors import InvalidTopicName
+from pybroker.json_schema import TEXT, choice, list_of, map_of, taken
 from pybroker.names import TopicName
 from pybroker.security.authorization import ACTIONS, Need, Target
 
@@ -29,21 +30,56 @@ class PermissionRoutes:
         self._authorizer = services.authorizer
         self._tenants = services.topics.tenants
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
         granted, role = f"{NAMESPACE}/permissions", "{role:segment}"
         subscription = "{subscription:segment}"
+        by_role = map_of(TEXTS, most=None)
+        actions, roles = list_of(choice(*ACTIONS), _MOST), list_of(TEXT, _MOST)
+        one = taken({"topic": TEXT, "role": TEXT, "actions": actions}, ("topic", "role"))
+        grants = list_of(one, _MOST)
         return [
-            route("POST", f"{_NAMESPACES}/grantPermissionsOnTopics", self.grant_on_topics),
-            route("POST", f"{_NAMESPACES}/revokePermissionsOnTopics", self.revoke_on_topics),
-            route("GET", granted, self.of_namespace),
-            route("GET", f"{granted}/subscription", self.of_subscriptions),
-            route("POST", f"{granted}/subscription/{subscription}", self.set_subscription_roles),
-            route("POST", f"{granted}/{role}", self.grant),
-            route("DELETE", f"{granted}/{role}", self.revoke),
-            route("DELETE", f"{granted}/{subscription}/{role}", self.revoke_on_subscription),
-            route("GET", f"{TOPIC}/permissions", self.of_topic),
-            route("POST", f"{TOPIC}/permissions/{role}", self.grant_on_topic),
-            route("DELETE", f"{TOPIC}/permissions/{role}", self.revoke_on_topic),
+            route(
+                "POST",
+                f"{_NAMESPACES}/grantPermissionsOnTopics",
+                self.grant_on_topics,
+                body=grants,
+                refuses=(404, 412, 501),
+            ),
+            route(
+                "POST",
+                f"{_NAMESPACES}/revokePermissionsOnTopics",
+                self.revoke_on_topics,
+                body=grants,
+                refuses=(404, 412),
+            ),
+            route("GET", granted, self.of_namespace, by_role),
+            route(
+                "GET", f"{granted}/subscription", self.of_subscriptions, map_of(TEXTS, most=None)
+            ),
+            route(
+                "POST",
+                f"{granted}/subscription/{subscription}",
+                self.set_subscription_roles,
+                body=roles,
+                refuses=(409, 501),
+            ),
+            route("POST", f"{granted}/{role}", self.grant, body=actions, refuses=(409, 501)),
+            route("DELETE", f"{granted}/{role}", self.revoke, refuses=(409,)),
+            route(
+                "DELETE",
+                f"{granted}/{subscription}/{role}",
+                self.revoke_on_subscription,
+                refuses=(409,),
+            ),
+            route("GET", f"{TOPIC}/permissions", self.of_topic, by_role),
+            route(
+                "POST",
+                f"{TOPIC}/permissions/{role}",
+                self.grant_on_topic,
+                body=actions,
+                refuses=(409, 501),
+            ),
+            route("DELETE", f"{TOPIC}/permissions/{role}", self.revoke_on_topic, refuses=(409,)),
         ]
 
     # -- namespaces
@@ -53,7 +89,7 @@ class PermissionRoutes:
 
     async def grant(self, request: Request) -> None:
         self._check_enabled()
-        actions = _actions(await read_json(request))
+        actions = _without_repetitions(await read_json(request))
         await self._permissions.grant(namespace_of(request), _role(request), actions)
         await self._applied()
 
@@ -68,7 +104,7 @@ class PermissionRoutes:
 
     async def set_subscription_roles(self, request: Request) -> None:
         self._check_enabled()
-        roles = _texts(await read_json(request), "roles")
+        roles = [_checked_role(role) for role in await read_json(request)]
         subscription = request.path_params["subscription"]
         await self._permissions.set_subscription_roles(namespace_of(request), subscription, roles)
         await self._applied()
@@ -90,7 +126,7 @@ class PermissionRoutes:
 
     async def grant_on_topic(self, request: Request) -> None:
         self._check_enabled()
-        actions = _actions(await read_json(request))
+        actions = _without_repetitions(await read_json(request))
         await self._permissions.grant_on_topic(topic_of(request), _role(request), actions)
         await self._applied()
 
@@ -106,7 +142,7 @@ class PermissionRoutes:
         """The body lists topics with a role and its actions each; all are checked before any."""
         self._check_enabled()
         wanted = [
-            (topic, role, _actions(each.get("actions")))
+            (topic, role, _without_repetitions(each.get("actions") or []))
             for topic, role, each in self._each_of_mine(request, await read_json(request))
         ]
         for topic, role, actions in wanted:
@@ -120,8 +156,6 @@ class PermissionRoutes:
 
     def _each_of_mine(self, request: Request, body: Any) -> list[tuple[TopicName, str, Any]]:
         """Of topics whose tenant's admin asks. Raises AuthorizationError for all of them else."""
-        if not isinstance(body, list) or len(body) > _MOST:
-            raise HTTPException(400, f"The body must be a list of at most {_MOST} objects")
         found = [(*_topic_and_role(each), each) for each in body]
         for topic, _, _ in found:
             if self._authorizer is not None:
@@ -146,30 +180,15 @@ def _role(request: Request) -> str:
     return _checked_role(request.path_params["role"])
 
 
-def _checked_role(role: Any) -> str:
-    if not isinstance(role, str) or not role.strip() or len(role) > _MAX_ROLE:
+def _checked_role(role: str) -> str:
+    if not role.strip() or len(role) > _MAX_ROLE:
         raise HTTPException(412, f"A role has a name of at most {_MAX_ROLE} characters")
     return role
 
 
-def _texts(value: Any, what: str) -> list[str]:
-    if not isinstance(value, list) or len(value) > _MOST:
-        raise HTTPException(400, f"The body must be a list of at most {_MOST} {what}")
-    return [_checked_role(text) for text in value]
+def _without_repetitions(actions: list[str]) -> list[str]:
+    return list(dict.fromkeys(actions))
 
 
-def _actions(value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(action, str) for action in value):
-        raise HTTPException(400, f"Actions are a list of some of: {', '.join(ACTIONS)}")
-    unknown = [action for action in value if action not in ACTIONS]
-    if unknown:
-        raise HTTPException(
-            400, f"{unknown[0][:80]!r} is no action; there are: {', '.join(ACTIONS)}"
-        )
-    return list(dict.fromkeys(value))
-
-
-def _topic_and_role(value: Any) -> tuple[TopicName, str]:
-    if not isinstance(value, dict) or not isinstance(value.get("topic"), str):
-        raise InvalidTopicName("Each part of the body needs a topic, a role and actions")
-    return TopicName.parse(value["topic"]), _checked_role(value.get("role"))
+def _topic_and_role(value: dict[str, Any]) -> tuple[TopicName, str]:
+    return TopicName.parse(value["topic"]), _checked_role(value["role"])

@@ -4,16 +4,17 @@ GET says what was set, and nothing where nothing is; for a topic with ?applied=t
 POST or PUT sets, DELETE takes back. An answer comes when every loaded topic acts on it.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import Route
 
+from pybroker.admin.operation import DescribedRoute, flags
 from pybroker.admin.routing import (
     NAMESPACE,
     TOPIC,
+    asked,
     flag,
     namespace_of,
     read_json,
@@ -22,12 +23,13 @@ from pybroker.admin.routing import (
     topic_of,
 )
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes.policies import answers, body, value_query
 from pybroker.broker.policies.policy import Level, Policy
 from pybroker.broker.policies.table import POLICIES
 from pybroker.broker.topics import Topics
 from pybroker.names import TopicName
 
-Value = Callable[[Request, Level], Awaitable[Any]]
+_REFUSES: Final = (406, 409, 412)
 
 
 class PolicyRoutes:
@@ -35,12 +37,12 @@ class PolicyRoutes:
         self._topics = services.topics
         self._policies = services.topics.policies
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
         return [made for policy in POLICIES for made in self._routes_of(policy)] + [
-            route("DELETE", f"{TOPIC}/policies", self.remove_all)
+            route("DELETE", f"{TOPIC}/policies", self.remove_all, refuses=_REFUSES)
         ]
 
-    def _routes_of(self, policy: Policy[Any]) -> Iterator[Route]:
+    def _routes_of(self, policy: Policy[Any]) -> Iterator[DescribedRoute]:
         of_namespace, of_topic = policy.namespace, policy.topic
         if of_namespace is not None and not of_namespace.by_hand:
             yield from self._family(NAMESPACE, of_namespace, _OfNamespace(self._topics, policy))
@@ -49,12 +51,16 @@ class PolicyRoutes:
 
     def _family(
         self, base: str, level: Level, policy: "_OfNamespace | _OfTopic"
-    ) -> Iterator[Route]:
+    ) -> Iterator[DescribedRoute]:
         path = f"{base}/{level.path}"
-        yield route("GET", path, policy.get)
-        yield route(level.verb, path, policy.set)
+        row, query = policy.policy, flags(*policy.also)
+        applied, value = query | flags("applied"), query | value_query(row, level)
+        yield route("GET", path, policy.get, answers(row, level), query=applied)
+        yield route(
+            level.verb, path, policy.set, query=value, body=body(row, level), refuses=_REFUSES
+        )
         if level.removable:
-            yield route("DELETE", path, policy.remove)
+            yield route("DELETE", path, policy.remove, query=query, refuses=_REFUSES)
 
     async def remove_all(self, request: Request) -> None:
         """What was set for the topic alone."""
@@ -64,18 +70,20 @@ class PolicyRoutes:
 
 
 class _OfNamespace:
+    also: Final[tuple[str, ...]] = ()  # query parameters of all three
+
     def __init__(self, topics: Topics, policy: Policy[Any]) -> None:
         assert policy.namespace is not None
         self._topics = topics
-        self._policy = policy
+        self.policy = policy
         self._level = policy.namespace
 
     async def get(self, request: Request) -> Any:
         namespace = namespace_of(request)
         if flag(request, "applied"):
             self._topics.tenants.check_namespace(namespace)
-            return self._topics.policies.of_namespace(namespace)[self._policy]
-        found = self._topics.policies.set_of_namespace(namespace, self._policy)
+            return self._topics.policies.of_namespace(namespace)[self.policy]
+        found = self._topics.policies.set_of_namespace(namespace, self.policy)
         return self._level.unset if found is None else found
 
     async def set(self, request: Request) -> None:
@@ -86,23 +94,25 @@ class _OfNamespace:
 
     async def _change(self, request: Request, value: Any) -> None:
         namespace = namespace_of(request)
-        await self._topics.policies.set_for_namespace(namespace, self._policy, value)
+        await self._topics.policies.set_for_namespace(namespace, self.policy, value)
         await self._topics.following.told()
 
 
 class _OfTopic:
+    also: Final[tuple[str, ...]] = ("isGlobal",)
+
     def __init__(self, topics: Topics, policy: Policy[Any]) -> None:
         assert policy.topic is not None
         self._topics = topics
-        self._policy = policy
+        self.policy = policy
         self._level = policy.topic
 
     async def get(self, request: Request) -> Any:
         topic = existing_topic(self._topics, request)
         if flag(request, "applied"):
-            return self._topics.policies.of(topic)[self._policy]
+            return self._topics.policies.of(topic)[self.policy]
         everywhere = flag(request, "isGlobal")
-        found = self._topics.policies.set_of_topic(topic, self._policy, everywhere)
+        found = self._topics.policies.set_of_topic(topic, self.policy, everywhere)
         return self._level.unset if found is None else found
 
     async def set(self, request: Request) -> None:
@@ -113,7 +123,7 @@ class _OfTopic:
 
     async def _change(self, request: Request, value: Any) -> None:
         topic, everywhere = existing_topic(self._topics, request), flag(request, "isGlobal")
-        await self._topics.policies.set_for_topic(topic, self._policy, value, everywhere)
+        await self._topics.policies.set_for_topic(topic, self.policy, value, everywhere)
         await self._topics.following.told()
 
 
@@ -130,7 +140,7 @@ async def value_of(request: Request, level: Level) -> Any:
         return await read_text(request)
     if not level.by_query:
         return await read_json(request, level.meant)
-    text = request.query_params.get(level.path)
+    text = asked(request, level.path)
     if text is None:
         return None
     if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdigit():

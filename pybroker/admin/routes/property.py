@@ -5,12 +5,14 @@ from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import Route
 
 from pybroker.admin.finding import existing
-from pybroker.admin.routing import TOPIC, read_json, route, texts, topic_of
+from pybroker.admin.operation import Body, DescribedRoute
+from pybroker.admin.routing import TOPIC, asked, read_json, route, texts, topic_of
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes.common import PROPERTIES
 from pybroker.broker.topics import Topics
+from pybroker.json_schema import TEXT
 from pybroker.names import TopicName
 
 _OURS: Final = "property."  # before the names of a ledger's properties that are a topic's
@@ -21,12 +23,12 @@ class PropertyRoutes:
     def __init__(self, services: AdminServices) -> None:
         self._topics = services.topics
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
         path = f"{TOPIC}/properties"
         return [
-            route("GET", path, self.get),
-            route("PUT", path, self.update),
-            route("DELETE", path, self.remove),
+            route("GET", path, self.get, PROPERTIES),
+            route("PUT", path, self.update, body=Body(PROPERTIES, required=False), refuses=(409,)),
+            route("DELETE", path, self.remove, query={"key": TEXT}, refuses=(409,)),
         ]
 
     async def get(self, request: Request) -> dict[str, str]:
@@ -38,7 +40,7 @@ class PropertyRoutes:
 
     async def remove(self, request: Request) -> None:
         """?key=…; it need not be there."""
-        if not (key := request.query_params.get("key", "")):
+        if not (key := asked(request, "key")):
             raise HTTPException(400, "Which property? Say ?key=…")
         await change_properties(self._topics, topic_of(request), {key: None})
 

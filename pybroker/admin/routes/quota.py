@@ -4,19 +4,20 @@ from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import Route
 
+from pybroker.admin.operation import NOTHING, Answer, Body, DescribedRoute, flags
 from pybroker.admin.routes.policy import existing_topic
-from pybroker.admin.routing import NAMESPACE, TOPIC, flag, namespace_of, read_object, route
+from pybroker.admin.routing import NAMESPACE, TOPIC, asked, flag, namespace_of, read_object, route
 from pybroker.admin.services import AdminServices
 from pybroker.broker.policies.policies import Change
 from pybroker.broker.policies.policy import Record
-from pybroker.broker.policies.shapes import AGE, QUOTA, SIZE
+from pybroker.broker.policies.shapes import AGE, DISPATCH_RATE_SHAPE, QUOTA, SIZE
 from pybroker.broker.policies.table import (
     BACKLOG_QUOTAS,
     SUBSCRIPTION_DISPATCH_RATE,
     SUBSCRIPTION_POLICIES,
 )
+from pybroker.json_schema import choice
 
 _OF_SUBSCRIPTION: Final = TOPIC + "/{subscription:segment}/dispatchRate"
 
@@ -26,17 +27,40 @@ class QuotaRoutes:
         self._topics = services.topics
         self._policies = services.topics.policies
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
+        kind = {"backlogQuotaType": choice(SIZE, AGE)}
+        of_topic, quotas = kind | flags("isGlobal"), BACKLOG_QUOTAS.check.gives
+        quota = Body(QUOTA.takes, required=False, misfit=None)
         return [
-            route("GET", f"{NAMESPACE}/backlogQuotaMap", self.of_namespace),
-            route("POST", f"{NAMESPACE}/backlogQuota", self.set_for_namespace),
-            route("DELETE", f"{NAMESPACE}/backlogQuota", self.set_for_namespace),
-            route("GET", f"{TOPIC}/backlogQuotaMap", self.of_topic),
-            route("POST", f"{TOPIC}/backlogQuota", self.set_for_topic),
-            route("DELETE", f"{TOPIC}/backlogQuota", self.set_for_topic),
-            route("GET", _OF_SUBSCRIPTION, self.dispatch_rate),
-            route("POST", _OF_SUBSCRIPTION, self.set_dispatch_rate),
-            route("DELETE", _OF_SUBSCRIPTION, self.set_dispatch_rate),
+            route("GET", f"{NAMESPACE}/backlogQuotaMap", self.of_namespace, quotas),
+            route(
+                "POST", f"{NAMESPACE}/backlogQuota", self.set_for_namespace, query=kind, body=quota
+            ),
+            route("DELETE", f"{NAMESPACE}/backlogQuota", self.set_for_namespace, query=kind),
+            route(
+                "GET",
+                f"{TOPIC}/backlogQuotaMap",
+                self.of_topic,
+                quotas,
+                query=flags("applied", "isGlobal"),
+            ),
+            route("POST", f"{TOPIC}/backlogQuota", self.set_for_topic, query=of_topic, body=quota),
+            route("DELETE", f"{TOPIC}/backlogQuota", self.set_for_topic, query=of_topic),
+            route(
+                "GET",
+                _OF_SUBSCRIPTION,
+                self.dispatch_rate,
+                (Answer(DISPATCH_RATE_SHAPE.gives), NOTHING),
+                query=flags("applied", "isGlobal"),
+            ),
+            route(
+                "POST",
+                _OF_SUBSCRIPTION,
+                self.set_dispatch_rate,
+                query=flags("isGlobal"),
+                body=Body(DISPATCH_RATE_SHAPE.takes, required=False, misfit=None),
+            ),
+            route("DELETE", _OF_SUBSCRIPTION, self.set_dispatch_rate, query=flags("isGlobal")),
         ]
 
     # -- backlog quotas
@@ -83,7 +107,7 @@ class QuotaRoutes:
 
 
 async def _quota_change(request: Request) -> Change[Record]:
-    kind = request.query_params.get("backlogQuotaType", SIZE)
+    kind = asked(request, "backlogQuotaType") or SIZE
     if kind not in (SIZE, AGE):
         raise HTTPException(400, f"backlogQuotaType must be {SIZE} or {AGE}")
     body = await read_object(request) if request.method == "POST" else {}

@@ -6,13 +6,14 @@ which there is one.
 
 from typing import Any, Final
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import Route
 
+from pybroker.admin.operation import Body, DescribedRoute
 from pybroker.admin.routing import namespace_of, read_object, route
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes.common import TEXTS
 from pybroker.broker.records import Records, check_name
+from pybroker.json_schema import LONG, NUMBER, TRUTH, WHOLE, record, taken, whole
 
 _GROUP: Final = "/admin/v2/resourcegroups/{group:segment}"
 _QUOTA: Final = "/admin/v2/resource-quotas"
@@ -31,6 +32,9 @@ _DEFAULT_QUOTA: Final = {
     "memory": 80.0,
     "dynamic": True,
 }
+_QUOTA_FIELDS: Final = {**dict.fromkeys(_DEFAULT_QUOTA, NUMBER), "dynamic": TRUTH}
+_GROUP_TAKEN: Final = Body(taken(dict.fromkeys(_GROUP_FIELDS, whole(-LONG - 1))), required=False)
+_QUOTA_TAKEN: Final = Body(taken(_QUOTA_FIELDS), required=False)
 _DEFAULT: Final = "default"  # a record's name, as those of namespaces are, which have a slash
 
 
@@ -40,17 +44,19 @@ class ResourceRoutes:
         self._quotas = Records(services.metadata, "/resource-quotas/", "Resource quota")
         self._tenants = services.topics.tenants
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
+        group = record("ResourceGroup", dict.fromkeys(_GROUP_FIELDS, WHOLE), _GROUP_FIELDS)
+        quota = record("ResourceQuota", _QUOTA_FIELDS)
         return [
-            route("GET", "/admin/v2/resourcegroups", self.groups),
-            route("GET", _GROUP, self.group),
-            route("PUT", _GROUP, self.put_group),
-            route("DELETE", _GROUP, self.delete_group),
-            route("GET", _QUOTA, self.quota),
-            route("POST", _QUOTA, self.set_quota),
-            route("GET", _BUNDLE, self.quota),
-            route("POST", _BUNDLE, self.set_quota),
-            route("DELETE", _BUNDLE, self.reset_quota),
+            route("GET", "/admin/v2/resourcegroups", self.groups, TEXTS),
+            route("GET", _GROUP, self.group, group),
+            route("PUT", _GROUP, self.put_group, body=_GROUP_TAKEN, refuses=(409, 412)),
+            route("DELETE", _GROUP, self.delete_group, refuses=(409,)),
+            route("GET", _QUOTA, self.quota, quota),
+            route("POST", _QUOTA, self.set_quota, body=_QUOTA_TAKEN, refuses=(409,)),
+            route("GET", _BUNDLE, self.quota, quota),
+            route("POST", _BUNDLE, self.set_quota, body=_QUOTA_TAKEN, refuses=(409,)),
+            route("DELETE", _BUNDLE, self.reset_quota, refuses=(409,)),
         ]
 
     async def groups(self, _: Request) -> list[str]:
@@ -63,8 +69,6 @@ class ResourceRoutes:
         """What is not said stays as it was."""
         name, body = request.path_params["group"], await read_object(request)
         said = {field: body[field] for field in _GROUP_FIELDS if body.get(field) is not None}
-        if any(type(value) is not int for value in said.values()):
-            raise HTTPException(400, f"{', '.join(_GROUP_FIELDS)} are whole numbers")
         check_name(name, "resource group")
         await self._groups.put(name, (self._groups.find(name) or {}) | said)
 
@@ -78,8 +82,6 @@ class ResourceRoutes:
     async def set_quota(self, request: Request) -> None:
         body = await read_object(request)
         said = {field: body[field] for field in _DEFAULT_QUOTA if body.get(field) is not None}
-        if any(not isinstance(value, int | float) for value in said.values()):
-            raise HTTPException(400, f"{', '.join(_DEFAULT_QUOTA)} are numbers, and dynamic a flag")
         if not request.path_params:
             await self._quotas.put(_DEFAULT, _DEFAULT_QUOTA | said)
             return

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import Route
 
+from pybroker.admin.operation import Body, DescribedRoute, flags
 from pybroker.admin.routing import json_of, read_object, route, topic_of
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes.common import PROPERTIES
 from pybroker.broker.schemas.compatibility import (
     AUTO_CONSUME,
     KEY_VALUE,
@@ -26,27 +27,89 @@ from pybroker.broker.schemas.compatibility import (
 )
 from pybroker.broker.schemas.known_versions import SchemaVersion
 from pybroker.errors import TopicNotFound
+from pybroker.json_schema import (
+    COUNT,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    choice,
+    fields,
+    list_of,
+    record,
+    taken,
+)
 
 _TOPIC: Final = "/admin/v2/schemas/{tenant:segment}/{namespace:segment}/{topic:segment}"
 # Bytes as they are: the protocol has no number of its own for them.
 _NUMBERS: Final = {name: number for number, name in enumerate(TYPE_NAMES)} | {"BYTES": NONE}
 _SEPARATORS: Final = (",", ":")
 
+_NUMBER: Final = record("LongSchemaVersion", {"version": COUNT})
+_SCHEMA: Final = record(
+    "GetSchemaResponse",
+    {
+        **fields(COUNT, "version timestamp"),
+        "type": choice(*TYPE_NAMES),
+        "data": TEXT,
+        "properties": PROPERTIES,
+    },
+)
+_SCHEMAS: Final = record(
+    "GetAllVersionsSchemaResponse", {"getSchemaResponses": list_of(_SCHEMA, most=None)}
+)
+_INFO: Final = record("SchemaInfo", fields(COUNT, "version timestamp"))
+_METADATA: Final = record("SchemaMetadata", {"info": _INFO, "index": list_of(_INFO, most=None)})
+_VERSION: Final = record("PostSchemaResponse", {"version": _NUMBER})
+_DELETED: Final = record("DeleteSchemaResponse", {"version": WHOLE})
+_COMPATIBLE: Final = record(
+    "IsCompatibilityResponse", {"compatibility": TRUTH, "schemaCompatibilityStrategy": TEXT}
+)
+_PAYLOAD: Final = Body(
+    taken(
+        {
+            "type": choice(*(name for name, number in _NUMBERS.items() if number != AUTO_CONSUME)),
+            "schema": TEXT,
+            "properties": PROPERTIES,
+        },
+        required=("type",),
+        title="PostSchemaPayload",
+    ),
+    misfit=422,
+)
+
 
 class SchemaRoutes:
     def __init__(self, services: AdminServices) -> None:
         self._schemas = services.topics.schemas
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
         return [
-            route("GET", f"{_TOPIC}/schema", self.get),
-            route("GET", f"{_TOPIC}/schema/{{version:int}}", self.get),
-            route("GET", f"{_TOPIC}/schemas", self.get_all),
-            route("GET", f"{_TOPIC}/metadata", self.metadata),
-            route("POST", f"{_TOPIC}/schema", self.add),
-            route("DELETE", f"{_TOPIC}/schema", self.delete),
-            route("POST", f"{_TOPIC}/compatibility", self.compatibility),
-            route("POST", f"{_TOPIC}/version", self.version),
+            route("GET", f"{_TOPIC}/schema", self.get, _SCHEMA),
+            route("GET", f"{_TOPIC}/schema/{{version:int}}", self.get, _SCHEMA),
+            route("GET", f"{_TOPIC}/schemas", self.get_all, _SCHEMAS),
+            route("GET", f"{_TOPIC}/metadata", self.metadata, _METADATA),
+            route(
+                "POST", f"{_TOPIC}/schema", self.add, _VERSION, body=_PAYLOAD, refuses=(409, 422)
+            ),
+            route(
+                "DELETE",
+                f"{_TOPIC}/schema",
+                self.delete,
+                _DELETED,
+                query=flags("force"),
+                refuses=(409,),
+            ),
+            route(
+                "POST",
+                f"{_TOPIC}/compatibility",
+                self.compatibility,
+                _COMPATIBLE,
+                body=_PAYLOAD,
+                refuses=(422,),
+            ),
+            route(
+                "POST", f"{_TOPIC}/version", self.version, _NUMBER, body=_PAYLOAD, refuses=(422,)
+            ),
         ]
 
     async def get(self, request: Request) -> dict[str, Any]:
@@ -101,15 +164,9 @@ def _shown(version: SchemaVersion) -> dict[str, Any]:
 async def _schema_of(request: Request) -> StoredSchema:
     """The body: {type, schema, properties}."""
     body = await read_object(request)
-    kind, text, properties = body.get("type"), body.get("schema", ""), body.get("properties") or {}
-    number = _NUMBERS.get(kind) if isinstance(kind, str) else None
-    if number is None or number == AUTO_CONSUME:
-        raise HTTPException(422, f"type must be one of {', '.join(_NUMBERS)}")
-    if not isinstance(text, str) or not isinstance(properties, dict):
-        raise HTTPException(422, "schema must be a string and properties an object")
-    texts = {str(key): str(value) for key, value in properties.items()}
+    number, text = _NUMBERS[body["type"]], body.get("schema") or ""
     data = _joined(text) if number == KEY_VALUE else text.encode()
-    return StoredSchema(topic_of(request).local, number, data, texts)
+    return StoredSchema(topic_of(request).local, number, data, body.get("properties") or {})
 
 
 # -- key-value schemas

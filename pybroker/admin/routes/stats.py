@@ -4,11 +4,13 @@ from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request
-from starlette.routing import Route
 
 from pybroker.admin.finding import each_served, partitioned, served
+from pybroker.admin.operation import DescribedRoute, flags
 from pybroker.admin.routing import TOPIC, flag, partitioned_metadata, route, topic_of
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes import ledgers
+from pybroker.admin.shapes import topic_stats as shapes
 from pybroker.admin.stats.ledger import internal_stats, no_internal_stats
 from pybroker.admin.stats.nonpersistent import nonpersistent_stats
 from pybroker.admin.stats.rates import Rates
@@ -23,6 +25,7 @@ from pybroker.broker.nonpersistent.topic import NonPersistentTopic
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
 from pybroker.errors import PersistenceError, ServiceNotReady
+from pybroker.json_schema import any_of
 from pybroker.names import TopicName
 from pybroker.runtime import Pace
 
@@ -34,12 +37,38 @@ class StatsRoutes:
         self._broker_id = services.broker_id
         self._rates = Rates(services.clock)
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
+        wanted = flags(
+            "getPreciseBacklog",
+            "subscriptionBacklogSize",
+            "getEarliestTimeInBacklog",
+            "excludePublishers",
+            "excludeConsumers",
+        )
+        one = any_of(shapes.TOPIC, shapes.NON_PERSISTENT_TOPIC)
+        all_parts = any_of(shapes.PARTITIONED_TOPIC, shapes.PARTITIONED_NON_PERSISTENT_TOPIC)
         return [
-            route("GET", f"{TOPIC}/stats", self.stats),
-            route("GET", f"{TOPIC}/internalStats", self.internal),
-            route("GET", f"{TOPIC}/partitioned-stats", self.partitioned),
-            route("GET", f"{TOPIC}/partitioned-internalStats", self.partitioned_internal),
+            route("GET", f"{TOPIC}/stats", self.stats, one, query=wanted),
+            route(
+                "GET",
+                f"{TOPIC}/internalStats",
+                self.internal,
+                ledgers.INTERNAL_STATS,
+                query=flags("metadata"),
+            ),
+            route(
+                "GET",
+                f"{TOPIC}/partitioned-stats",
+                self.partitioned,
+                all_parts,
+                query=wanted | flags("perPartition"),
+            ),
+            route(
+                "GET",
+                f"{TOPIC}/partitioned-internalStats",
+                self.partitioned_internal,
+                ledgers.PARTITIONED_INTERNAL_STATS,
+            ),
         ]
 
     async def stats(self, request: Request) -> dict[str, Any]:

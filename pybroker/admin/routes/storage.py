@@ -7,18 +7,21 @@ from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import Route
 
 from managed_ledger.position import Position
 from managed_ledger.trim import Retention
 from pybroker.admin.finding import each_part, single
+from pybroker.admin.operation import Body, DescribedRoute
 from pybroker.admin.routing import TOPIC, message_id, read_json, route, topic_of
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes import ledgers
+from pybroker.admin.shapes.common import A_MESSAGE_ID, process_status
 from pybroker.admin.stats.topic import iso_time, size_of
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.broker.waiting_entries import waiting
 from pybroker.errors import SubscriptionNotFound
+from pybroker.json_schema import COUNT, any_of
 
 _NOTHING_KEPT: Final = Retention()
 _SUBSCRIPTION: Final = TOPIC + "/subscription/{subscription:segment}"
@@ -33,16 +36,32 @@ class StorageRoutes:
         self._clock = services.clock
         self._broker_id = services.broker_id
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
         return [
-            route("PUT", f"{TOPIC}/backlogSize", self.backlog_size),
-            route("GET", f"{TOPIC}/backlog", self.backlog),
-            route("POST", f"{_SUBSCRIPTION}/analyzeBacklog", self.analyze),
-            route("GET", f"{TOPIC}/internal-info", self.internal_info),
-            route("POST", f"{TOPIC}/trim", self.trim),
-            route("DELETE", f"{TOPIC}/truncate", self.truncate),
-            route("GET", f"{TOPIC}/offload", self.offload_status),
-            route("PUT", f"{TOPIC}/offload", self.offload),
+            route("PUT", f"{TOPIC}/backlogSize", self.backlog_size, COUNT, body=A_MESSAGE_ID),
+            route("GET", f"{TOPIC}/backlog", self.backlog, ledgers.BACKLOG),
+            route(
+                "POST",
+                f"{_SUBSCRIPTION}/analyzeBacklog",
+                self.analyze,
+                ledgers.ANALYZED,
+                body=Body(A_MESSAGE_ID, required=False),
+            ),
+            route(
+                "GET",
+                f"{TOPIC}/internal-info",
+                self.internal_info,
+                any_of(ledgers.INFO, ledgers.PARTITIONED_INFO),
+            ),
+            route("POST", f"{TOPIC}/trim", self.trim, refuses=(409,)),
+            route("DELETE", f"{TOPIC}/truncate", self.truncate, refuses=(409,)),
+            route(
+                "GET",
+                f"{TOPIC}/offload",
+                self.offload_status,
+                process_status("OffloadProcessStatus", "firstUnoffloadedMessage"),
+            ),
+            route("PUT", f"{TOPIC}/offload", self.offload, body=Body(A_MESSAGE_ID, required=False)),
         ]
 
     async def backlog_size(self, request: Request) -> int:

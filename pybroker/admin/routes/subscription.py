@@ -5,21 +5,21 @@ from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import Route
 
 from managed_ledger.position import EARLIEST, LATEST, Position
 from pybroker.admin.finding import each_part, each_served, single
+from pybroker.admin.operation import Body, DescribedRoute, flags
 from pybroker.admin.routing import (
     TOPIC,
     flag,
     message_id,
     read_json,
-    read_object,
     route,
     texts,
     topic_of,
 )
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes.common import PROPERTIES, RESET_CURSOR, TEXTS
 from pybroker.broker import subscription_properties
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
 from pybroker.broker.publish_time import first_published_at
@@ -29,6 +29,7 @@ from pybroker.broker.tenants import Conflict
 from pybroker.broker.topic import Topic
 from pybroker.broker.waiting_entries import nth_waiting
 from pybroker.errors import SubscriptionNotFound
+from pybroker.json_schema import TRUTH, any_of, choice, map_of
 
 _SUBSCRIPTION: Final = TOPIC + "/subscription/{subscription:segment}"
 _AGE: Final = "{age_s:int}"
@@ -39,21 +40,45 @@ class SubscriptionRoutes:
         self._topics = services.topics
         self._clock = services.clock
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
+        place = any_of(RESET_CURSOR, choice("earliest", "latest"))
+        at = Body(place, required=False)
         return [
-            route("GET", f"{TOPIC}/subscriptions", self.list_all),
-            route("PUT", _SUBSCRIPTION, self.create),
-            route("DELETE", _SUBSCRIPTION, self.delete),
-            route("GET", f"{_SUBSCRIPTION}/properties", self.properties),
-            route("PUT", f"{_SUBSCRIPTION}/properties", self.set_properties),
-            route("GET", f"{_SUBSCRIPTION}/replicatedSubscriptionStatus", self.replicated),
-            route("POST", f"{_SUBSCRIPTION}/replicatedSubscriptionStatus", self.set_replicated),
+            route("GET", f"{TOPIC}/subscriptions", self.list_all, TEXTS),
+            route(
+                "PUT",
+                _SUBSCRIPTION,
+                self.create,
+                query=flags("replicated"),
+                body=at,
+                refuses=(409,),
+            ),
+            route("DELETE", _SUBSCRIPTION, self.delete, query=flags("force"), refuses=(409,)),
+            route("GET", f"{_SUBSCRIPTION}/properties", self.properties, PROPERTIES),
+            route(
+                "PUT",
+                f"{_SUBSCRIPTION}/properties",
+                self.set_properties,
+                body=Body(PROPERTIES, required=False),
+            ),
+            route(
+                "GET",
+                f"{_SUBSCRIPTION}/replicatedSubscriptionStatus",
+                self.replicated,
+                map_of(TRUTH, most=None),
+            ),
+            route(
+                "POST",
+                f"{_SUBSCRIPTION}/replicatedSubscriptionStatus",
+                self.set_replicated,
+                body=TRUTH,
+            ),
             route("POST", f"{_SUBSCRIPTION}/skip_all", self.skip_all),
             route("POST", f"{_SUBSCRIPTION}/skip/{{count:int}}", self.skip),
-            route("POST", f"{_SUBSCRIPTION}/expireMessages", self.expire_to_position),
+            route("POST", f"{_SUBSCRIPTION}/expireMessages", self.expire_to_position, body=place),
             route("POST", f"{_SUBSCRIPTION}/expireMessages/{_AGE}", self.expire_by_age),
             route("POST", f"{TOPIC}/all_subscription/expireMessages/{_AGE}", self.expire_all),
-            route("POST", f"{_SUBSCRIPTION}/resetcursor", self.reset_to_position),
+            route("POST", f"{_SUBSCRIPTION}/resetcursor", self.reset_to_position, body=place),
             route("POST", f"{_SUBSCRIPTION}/resetcursor/{{timestamp_ms:int}}", self.reset_to_time),
         ]
 
@@ -120,18 +145,16 @@ class SubscriptionRoutes:
     async def set_replicated(self, request: Request) -> None:
         """The body is true or false."""
         replicated = await read_json(request)
-        if not isinstance(replicated, bool):
-            raise HTTPException(400, "The body must be true or false")
         async for _, subscription in self._each(request):
             await subscription_properties.set_replicated(subscription.cursor, replicated)
 
     async def expire_to_position(self, request: Request) -> None:
         """All up to {ledgerId, entryId}; with isExcluded, all before it."""
         await single(self._topics, topic_of(request), "expire the messages of")
-        body = await read_object(request)
-        position = _position(body)
+        body = await read_json(request)
+        position, excluded = _position(body), _is_excluded(body)
         async for _, subscription in self._each(request):
-            await subscription.skip_to(position.before if body.get("isExcluded") else position)
+            await subscription.skip_to(position.before if excluded else position)
 
     async def expire_by_age(self, request: Request) -> None:
         """All that were published that many seconds ago, or before."""
@@ -150,10 +173,10 @@ class SubscriptionRoutes:
 
     async def reset_to_position(self, request: Request) -> None:
         """{ledgerId, entryId[, isExcluded]}: the next message; with isExcluded the one before."""
-        body = await read_object(request)
+        body = await read_json(request)
         position = _position(body)
+        excluded = _is_excluded(body) and position not in (EARLIEST, LATEST)
         async for _, subscription in self._each(request):
-            excluded = body.get("isExcluded") and position not in (EARLIEST, LATEST)
             await subscription.seek(position.after if excluded else position)
 
     async def reset_to_time(self, request: Request) -> None:
@@ -188,6 +211,10 @@ def _position(body: Any) -> Position:
     if body in ("latest", "earliest"):
         return LATEST if body == "latest" else EARLIEST
     return message_id(body)
+
+
+def _is_excluded(body: Any) -> bool:
+    return isinstance(body, dict) and bool(body.get("isExcluded"))
 
 
 def _mark_delete_before(first: Position, topic: ServedTopic) -> Position | None:

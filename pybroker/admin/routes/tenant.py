@@ -1,16 +1,20 @@
 """Tenants: list, get, create, update, delete."""
 
-from typing import Any
+from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import Route
 
+from pybroker.admin.operation import Body, DescribedRoute
 from pybroker.admin.routing import read_object, route, tenant_of
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes.common import TEXTS
 from pybroker.broker.tenants import Conflict
+from pybroker.json_schema import TEXT, fields, list_of, record, taken
 
-_TENANT = "/admin/v2/tenants/{tenant:segment}"
+_TENANT: Final = "/admin/v2/tenants/{tenant:segment}"
+_LISTS: Final = "adminRoles allowedClusters"
+_INFO: Final = taken(fields(list_of(TEXT), _LISTS), title="TenantInfo")
 
 
 class TenantRoutes:
@@ -19,13 +23,14 @@ class TenantRoutes:
         self._permissions_applied = services.permissions_applied
         self._clusters = services.clusters
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
+        info, shown = Body(_INFO, required=False), record("TenantInfo", fields(TEXTS, _LISTS))
         return [
-            route("GET", "/admin/v2/tenants", self.list_all),
-            route("GET", _TENANT, self.get),
-            route("PUT", _TENANT, self.create),
-            route("POST", _TENANT, self.update),
-            route("DELETE", _TENANT, self.delete),
+            route("GET", "/admin/v2/tenants", self.list_all, TEXTS),
+            route("GET", _TENANT, self.get, shown),
+            route("PUT", _TENANT, self.create, body=info, refuses=(409,)),
+            route("POST", _TENANT, self.update, body=info, refuses=(409,)),
+            route("DELETE", _TENANT, self.delete, refuses=(409,)),
         ]
 
     async def list_all(self, _: Request) -> list[str]:
@@ -53,9 +58,6 @@ class TenantRoutes:
         body = await read_object(request)
         known = self._clusters.names()
         clusters = body.get("allowedClusters") or [self._clusters.own]
-        if not isinstance(clusters, list) or not all(name in known for name in clusters):
+        if not all(name in known for name in clusters):
             raise HTTPException(412, f"allowedClusters must be of {', '.join(known)}")
-        roles = body.get("adminRoles") or []
-        if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles):
-            raise HTTPException(400, "adminRoles must be a list of role names")
-        return {"adminRoles": roles, "allowedClusters": clusters}
+        return {"adminRoles": body.get("adminRoles") or [], "allowedClusters": clusters}

@@ -4,10 +4,10 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import Route
 
 from managed_ledger.position import Position
 from pybroker.admin.finding import each_part, existing, names_of_parts, partitioned, single
+from pybroker.admin.operation import Body, DescribedRoute, flags
 from pybroker.admin.routes.property import change_properties
 from pybroker.admin.routing import (
     TOPIC,
@@ -21,7 +21,9 @@ from pybroker.admin.routing import (
     topic_of,
 )
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes.common import MESSAGE_ID, PARTITION_COUNT, PARTITIONED, PROPERTIES, TEXTS
 from pybroker.broker.topic import Topic
+from pybroker.json_schema import map_of
 
 
 class TopicRoutes:
@@ -30,21 +32,32 @@ class TopicRoutes:
         self._permissions = services.permissions
         self._tenants = services.topics.tenants
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
+        partitions, ids = f"{TOPIC}/partitions", map_of(MESSAGE_ID, most=None)
+        properties = Body(PROPERTIES, required=False)
+        count = Body(PARTITION_COUNT, misfit=None)
         return [
-            route("GET", TOPICS, self.list_all),
-            route("GET", f"{TOPICS}/partitioned", self.list_partitioned),
-            route("PUT", TOPIC, self.create),
-            route("DELETE", TOPIC, self.delete),
-            route("GET", f"{TOPIC}/partitions", self.partitions),
-            route("PUT", f"{TOPIC}/partitions", self.create_partitioned),
-            route("POST", f"{TOPIC}/partitions", self.update_partitions),
-            route("DELETE", f"{TOPIC}/partitions", self.delete_partitioned),
+            route("GET", TOPICS, self.list_all, TEXTS),
+            route("GET", f"{TOPICS}/partitioned", self.list_partitioned, TEXTS),
+            route("PUT", TOPIC, self.create, body=properties, refuses=(409,)),
+            route("DELETE", TOPIC, self.delete, query=flags("force"), refuses=(409,)),
+            route(
+                "GET",
+                partitions,
+                self.partitions,
+                PARTITIONED,
+                query=flags("checkAllowAutoCreation"),
+            ),
+            route("PUT", partitions, self.create_partitioned, body=count, refuses=(406, 409)),
+            route("POST", partitions, self.update_partitions, body=count, refuses=(406, 409)),
+            route(
+                "DELETE", partitions, self.delete_partitioned, query=flags("force"), refuses=(409,)
+            ),
             route("PUT", f"{TOPIC}/unload", self.unload),
-            route("POST", f"{TOPIC}/terminate", self.terminate),
-            route("POST", f"{TOPIC}/terminate/partitions", self.terminate_partitions),
+            route("POST", f"{TOPIC}/terminate", self.terminate, MESSAGE_ID),
+            route("POST", f"{TOPIC}/terminate/partitions", self.terminate_partitions, ids),
             route("POST", f"{TOPIC}/createMissedPartitions", self.create_missed_partitions),
-            route("GET", f"{TOPIC}/lastMessageId", self.last_message_id),
+            route("GET", f"{TOPIC}/lastMessageId", self.last_message_id, MESSAGE_ID),
         ]
 
     async def list_all(self, request: Request) -> list[str]:

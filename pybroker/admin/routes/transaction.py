@@ -4,16 +4,18 @@ from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import Route
 
 from managed_ledger.position import Position
 from pybroker.admin.finding import existing
-from pybroker.admin.routing import number, read_json, route, topic_of
+from pybroker.admin.operation import Body, DescribedRoute, flags
+from pybroker.admin.routing import asked, flag, number, read_json, route, topic_of
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes import transactions as shapes
 from pybroker.admin.stats.ledger import log_stats
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.errors import ServiceNotReady, SubscriptionNotFound, TransactionNotFound
+from pybroker.json_schema import COUNT, WHOLE, any_of, whole
 from pybroker.names import COORDINATOR_ASSIGN, TxnId, pending_ack_log
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.transaction.metadata_store import TransactionMetadata
@@ -34,31 +36,90 @@ class TransactionRoutes:
         self._topics = services.topics
         self._coordinators = services.coordinators
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[DescribedRoute]:
         subscription = _TOPIC + "/{subscription:segment}"
+        of_coordinator = {"coordinatorId": COUNT}
+        stats = any_of(shapes.COORDINATOR, shapes.COORDINATORS_STATS)
         return [
-            route("GET", f"{_BASE}/coordinators", self.coordinators),
-            route("POST", f"{_BASE}/transactionCoordinator/replicas", self.raise_count),
-            route("GET", f"{_BASE}/coordinatorStats", self.coordinator_stats),
-            route("GET", f"{_BASE}/coordinatorInternalStats/{{most:int}}", self.coordinator_log),
-            route("GET", f"{_BASE}/slowTransactions/{{timeout_ms:int}}", self.slow),
-            route("GET", f"{_BASE}/transactionMetadata/{_TXN}", self.metadata),
-            route("GET", f"{_BASE}/transactionBufferStats/{_TOPIC}", self.buffer_stats),
-            route("GET", f"{_BASE}/transactionBufferInternalStats/{_TOPIC}", self.buffer_internal),
-            route("GET", f"{_BASE}/transactionInBufferStats/{_TOPIC}/{_TXN}", self.in_buffer),
-            route("GET", f"{_BASE}/pendingAckStats/{subscription}", self.pending_ack_stats),
-            route("GET", f"{_BASE}/pendingAckInternalStats/{subscription}", self.pending_ack_log),
+            route("GET", f"{_BASE}/coordinators", self.coordinators, shapes.COORDINATORS),
+            route(
+                "POST",
+                f"{_BASE}/transactionCoordinator/replicas",
+                self.raise_count,
+                body=Body(WHOLE, misfit=406),
+                refuses=(406,),
+            ),
+            route(
+                "GET",
+                f"{_BASE}/coordinatorStats",
+                self.coordinator_stats,
+                stats,
+                query=of_coordinator,
+                refuses=(404,),
+            ),
+            route(
+                "GET",
+                f"{_BASE}/coordinatorInternalStats/{{most:int}}",
+                self.coordinator_log,
+                shapes.COORDINATOR_INTERNAL,
+                query=flags("metadata"),
+            ),
+            route(
+                "GET",
+                f"{_BASE}/slowTransactions/{{timeout_ms:int}}",
+                self.slow,
+                shapes.SLOW,
+                query=of_coordinator,
+            ),
+            route("GET", f"{_BASE}/transactionMetadata/{_TXN}", self.metadata, shapes.METADATA),
+            route(
+                "GET",
+                f"{_BASE}/transactionBufferStats/{_TOPIC}",
+                self.buffer_stats,
+                shapes.BUFFER,
+                query=flags("lowWaterMarks", "segmentStats"),
+            ),
+            route(
+                "GET",
+                f"{_BASE}/transactionBufferInternalStats/{_TOPIC}",
+                self.buffer_internal,
+                shapes.BUFFER_INTERNAL,
+                query=flags("metadata"),
+            ),
+            route(
+                "GET",
+                f"{_BASE}/transactionInBufferStats/{_TOPIC}/{_TXN}",
+                self.in_buffer,
+                shapes.IN_BUFFER,
+            ),
+            route(
+                "GET",
+                f"{_BASE}/pendingAckStats/{subscription}",
+                self.pending_ack_stats,
+                shapes.PENDING_ACK,
+                query=flags("lowWaterMarks"),
+            ),
+            route(
+                "GET",
+                f"{_BASE}/pendingAckInternalStats/{subscription}",
+                self.pending_ack_log,
+                shapes.PENDING_ACK_INTERNAL,
+                query=flags("metadata"),
+            ),
             route(
                 "GET",
                 f"{_BASE}/positionStatsInPendingAck/{subscription}/{{ledger:int}}/{{entry:int}}",
                 self.position_in_pending_ack,
+                shapes.IN_PENDING_ACK_STATE,
+                query={"batchIndex": whole(-1, 2**31 - 1)},
             ),
             route(
                 "GET",
                 f"{_BASE}/transactionInPendingAckStats/{subscription}/{_TXN}",
                 self.in_pending_ack,
+                shapes.IN_PENDING_ACK,
             ),
-            route("POST", f"{_BASE}/abortTransaction/{_TXN}", self.abort),
+            route("POST", f"{_BASE}/abortTransaction/{_TXN}", self.abort, refuses=(409,)),
         ]
 
     # -- coordinators
@@ -71,7 +132,7 @@ class TransactionRoutes:
     async def raise_count(self, request: Request) -> None:
         """The body is the new number of coordinators. It lasts, and clients see it at once."""
         count = await read_json(request)
-        if type(count) is not int or count < self._coordinators.count:
+        if count < self._coordinators.count:
             raise HTTPException(
                 406, f"The body must be a number; {self._coordinators.count} can only become more"
             )
@@ -82,10 +143,10 @@ class TransactionRoutes:
         """One coordinator's with ?coordinatorId=N, else those of all that are in use, by id."""
         chosen = await self._chosen(request)
         stats = {str(c.coordinator_id): _coordinator_stats(c) for c in chosen}
-        return next(iter(stats.values())) if "coordinatorId" in request.query_params else stats
+        return next(iter(stats.values())) if asked(request, "coordinatorId") is not None else stats
 
     async def coordinator_log(self, request: Request) -> Stats:
-        coordinator = await self._coordinators.get(request.path_params["most"])
+        coordinator = await self._coordinator(request.path_params["most"])
         return {"transactionLogStats": self._log(log_name(coordinator.coordinator_id))}
 
     def _log(self, name: str) -> Stats:
@@ -106,7 +167,7 @@ class TransactionRoutes:
 
     async def metadata(self, request: Request) -> Stats:
         txn_id = _txn_id(request)
-        coordinator = await self._coordinators.get(txn_id.most)
+        coordinator = await self._coordinator(txn_id.most)
         transaction = coordinator.metadata(txn_id)
         if transaction is not None:
             return await self._described(transaction)
@@ -117,16 +178,18 @@ class TransactionRoutes:
 
     async def abort(self, request: Request) -> None:
         txn_id = _txn_id(request)
-        coordinator = await self._coordinators.get(txn_id.most)
+        coordinator = await self._coordinator(txn_id.most)
         await coordinator.end(txn_id, TxnAction.ABORT, None)
 
     async def _chosen(self, request: Request) -> list[TransactionCoordinator]:
-        wanted = request.query_params.get("coordinatorId")
-        if wanted is None:
+        if asked(request, "coordinatorId") is None:
             return self._coordinators.served()
-        if not wanted.isdecimal():
-            raise HTTPException(400, "coordinatorId must be a number")
-        return [await self._coordinators.get(int(wanted))]
+        return [await self._coordinator(number(request, "coordinatorId", default=0))]
+
+    async def _coordinator(self, number: int) -> TransactionCoordinator:
+        if not 0 <= number < self._coordinators.count:
+            raise HTTPException(404, f"There is no transaction coordinator {number}")
+        return await self._coordinators.get(number)
 
     async def _described(self, transaction: TransactionMetadata) -> Stats:
         acked: dict[str, Stats] = {}
@@ -153,11 +216,25 @@ class TransactionRoutes:
 
     async def buffer_stats(self, request: Request) -> Stats:
         topic = await self._topic(request)
+        times = topic.buffer.times
         return {
             "state": "Ready",
             "maxReadPosition": str(topic.max_read_position),
             "ongoingTxnSize": topic.buffer.open_count,
+            "totalAbortedTransactions": topic.aborted,
+            "snapshotType": "Single",
+            "lastSnapshotTimestamps": times.snapshot,
+            "recoverStartTime": times.recovery_began,
+            "recoverEndTime": times.recovered,
+            "lowWaterMarks": self._low_water_marks(request),
+            "segmentsStats": None,
         }
+
+    def _low_water_marks(self, request: Request) -> dict[str, int] | None:
+        """By coordinator, if they are asked for."""
+        if not flag(request, "lowWaterMarks"):
+            return None
+        return {str(c.coordinator_id): c.stats().low_watermark for c in self._coordinators.served()}
 
     async def buffer_internal(self, request: Request) -> Stats:
         """Snapshots are records of the metadata store here, not a topic of the namespace's."""
@@ -175,8 +252,18 @@ class TransactionRoutes:
     async def pending_ack_stats(self, request: Request) -> Stats:
         pending = (await self._subscription(request)).pending_acks
         if pending is None:
-            return {"state": "None", "ongoingTxnSize": 0}
-        return {"state": "Ready", "ongoingTxnSize": len(pending.stats())}
+            return self._pending_acks(request, "None", 0)
+        return self._pending_acks(request, "Ready", len(pending.stats()))
+
+    def _pending_acks(self, request: Request, state: str, open_count: int) -> Stats:
+        """When they were read again is not kept."""
+        return {
+            "state": state,
+            "ongoingTxnSize": open_count,
+            "lowWaterMarks": self._low_water_marks(request),
+            "recoverStartTime": 0,
+            "recoverEndTime": 0,
+        }
 
     async def pending_ack_log(self, request: Request) -> Stats:
         subscription = await self._subscription(request)
@@ -241,6 +328,8 @@ def _coordinator_stats(coordinator: TransactionCoordinator) -> Stats:
         "lowWaterMark": stats.low_watermark,
         "leastSigBits": stats.highest_id,
         "ongoingTxnSize": stats.active,
+        "recoverStartTime": coordinator.recovered_ms[0],
+        "recoverEndTime": coordinator.recovered_ms[1],
         "createdCount": stats.opened,
         "committedCount": stats.committed,
         "abortedCount": stats.aborted,

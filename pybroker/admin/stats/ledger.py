@@ -10,12 +10,14 @@ from pybroker.broker.topic import Topic
 
 Stats = dict[str, Any]
 
-_NO_LEDGER: Final = {
+_NO_LEDGER: Final[Stats] = {
     "ledgerId": -1,
     "entries": -1,
     "size": -1,
     "offloaded": False,
     "underReplicated": False,
+    "metadata": None,
+    "properties": {},
 }
 # What has no meaning where nothing is read ahead for a cursor, and cursors are not ledgers.
 _CURSOR_WITHOUT: Final[Stats] = {
@@ -57,13 +59,20 @@ def _compacted_ledger(topic: Topic) -> Stats:
 def no_internal_stats() -> Stats:
     """Of a topic that has no log."""
     return {
+        "entriesAddedCounter": 0,
         "numberOfEntries": 0,
         "totalSize": 0,
         "currentLedgerEntries": 0,
         "currentLedgerSize": 0,
+        "lastLedgerCreatedTimestamp": None,
+        "lastLedgerCreationFailureTimestamp": None,
+        "waitingCursorsCount": 0,
+        "pendingAddEntriesCount": 0,
         "lastConfirmedEntry": None,
+        "state": None,
         "ledgers": [],
         "cursors": {},
+        "properties": {},
         **_TOPIC_WITHOUT,
     }
 
@@ -96,11 +105,10 @@ def log_stats(ledger: ManagedLedger) -> Stats:
 
 def _ledger(ledger: ManagedLedger, info: LedgerInfo) -> Stats:
     return {
+        **_NO_LEDGER,
         "ledgerId": info.ledger_id,
         "entries": info.entries,
         "size": info.size_bytes,
-        "offloaded": False,
-        "underReplicated": False,
         **_damage(ledger, info.ledger_id),
     }
 

@@ -7,6 +7,7 @@ from pybroker.admin.stats.rates import Rates
 from pybroker.admin.stats.topic import (
     OUT_FIELDS,
     SUBSCRIPTION_WITHOUT,
+    TOPIC_OUT_FIELDS,
     TOPIC_WITHOUT,
     TYPE_NAMES,
     Stats,
@@ -38,7 +39,7 @@ async def nonpersistent_stats(
     return {
         **TOPIC_WITHOUT,
         **traffic_in((str(topic.name),), topic, rates),
-        **{field: total(subscriptions.values(), field) for field in OUT_FIELDS},
+        **{field: total(subscriptions.values(), field) for field in TOPIC_OUT_FIELDS},
         "msgDropRate": total(subscriptions.values(), "msgDropRate"),
         "storageSize": 0,
         "backlogSize": 0,

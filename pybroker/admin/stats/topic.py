@@ -33,15 +33,24 @@ TYPE_NAMES: Final = {
     SubscriptionType.FAILOVER: "Failover",
     SubscriptionType.KEY_SHARED: "Key_Shared",
 }
-# What a subscription has of its consumers, and a topic of its subscriptions.
+# What a topic has of its subscriptions, and a subscription of its consumers.
+TOPIC_OUT_FIELDS: Final = ("msgRateOut", "msgThroughputOut", "msgOutCounter", "bytesOutCounter")
 OUT_FIELDS: Final = (
-    "msgRateOut",
-    "msgThroughputOut",
-    "msgOutCounter",
-    "bytesOutCounter",
+    *TOPIC_OUT_FIELDS,
     "msgRateRedeliver",
+    "messageAckRate",
+    "chunkedMessageRate",
 )
-_DRAINING: Final = ("drainingHashesCount", "drainingHashesUnackedMessages")
+_RANGES: Final = (
+    "nonContiguousDeletedMessagesRanges",
+    "nonContiguousDeletedMessagesRangesSerializedSize",
+)
+_DRAINING: Final = (
+    "drainingHashesCount",
+    "drainingHashesClearedTotal",
+    "drainingHashesUnackedMessages",
+)
+NOTHING_DRAINS: Final = dict.fromkeys(_DRAINING, 0)
 # What this broker has none of, or only some topics have.
 TOPIC_WITHOUT: Final = {
     "systemTopicBytesInCounter": 0,
@@ -49,6 +58,9 @@ TOPIC_WITHOUT: Final = {
     "backlogQuotaLimitSize": -1,
     "backlogQuotaLimitTime": -1,
     "publishRateLimitedTimes": 0,
+    "oldestBacklogMessageAgeSeconds": -1,
+    "oldestBacklogMessageSubscriptionName": None,
+    "nonContiguousDeletedMessagesRangesSerializedSize": 0,
     "offloadedStorageSize": 0,
     "lastOffloadLedgerId": 0,
     "lastOffloadSuccessTimeStamp": 0,
@@ -62,9 +74,9 @@ TOPIC_WITHOUT: Final = {
     },
     "replication": {},
 }
-_LIMITS: Final = ("BySubscriptionLimit", "ByTopicLimit", "ByBrokerLimit")
 SUBSCRIPTION_WITHOUT: Final = {
     "msgDelayed": 0,
+    "msgInReplay": 0,
     "msgRateExpired": 0.0,
     "msgExpired": 0,
     "totalMsgExpired": 0,
@@ -73,7 +85,17 @@ SUBSCRIPTION_WITHOUT: Final = {
     # Apache Pulsar 4 fills it for the old Key_Shared dispatcher only; slots drain here as there.
     "consumersAfterMarkDeletePosition": {},
     **{f"filter{how}MsgCount": 0 for how in ("Processed", "Accepted", "Rejected", "Rescheduled")},
-    **{f"dispatchThrottled{what}Events{by}": 0 for what in ("Msg", "Bytes") for by in _LIMITS},
+    **{f"dispatchThrottled{what}EventsByBrokerLimit": 0 for what in ("Msg", "Bytes")},
+    **{
+        f"dispatchThrottled{what}EventsBy{limit}Limit": 0
+        for what in ("Msg", "Bytes")
+        for limit in ("Subscription", "Topic")
+    },
+    "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+    "allowOutOfOrderDelivery": False,
+    **NOTHING_DRAINS,
+    "isReplicated": False,
+    "replicated": False,
 }
 # Where the stats of partitions are not simply added.
 _MERGED_BY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
@@ -115,24 +137,23 @@ async def topic_stats(
         publishers.append(producer_stats(producer, topic.name, rates))
         await pace.step()
     await pace.step()
-    times = [s["earliestMsgPublishTimeInBacklog"] for s in subscriptions.values()]
+    earliest, whose = _oldest(subscriptions)
     return {
         **TOPIC_WITHOUT,
         **traffic_in((str(topic.name),), topic, rates),
-        **{field: total(subscriptions.values(), field) for field in OUT_FIELDS},
+        **{field: total(subscriptions.values(), field) for field in TOPIC_OUT_FIELDS},
         **_limits(topic),
         "storageSize": topic.ledger.total_size_bytes,
         "backlogSize": max((s["backlogSize"] for s in subscriptions.values()), default=0),
-        "earliestMsgPublishTimeInBacklogs": (earliest := reduce(_earlier, times, 0)),
+        "earliestMsgPublishTimeInBacklogs": earliest,
+        "oldestBacklogMessageSubscriptionName": whose,
         "oldestBacklogMessageAgeSeconds": max(0, now_ms - earliest) // 1000 if earliest > 0 else -1,
         "compaction": _compaction(topic),
         "msgChunkPublished": topic.chunked,
         "committedTxnCount": topic.committed,
         "abortedTxnCount": topic.aborted,
         "waitingPublishers": topic.producers.waiting,
-        "nonContiguousDeletedMessagesRanges": total(
-            subscriptions.values(), "nonContiguousDeletedMessagesRanges"
-        ),
+        **{field: total(subscriptions.values(), field) for field in _RANGES},
         "topicCreationTimeStamp": topic.ledger.created_at_ms,
         "lastPublishTimeStamp": topic.published_at_ms,
         "topicEpoch": topic.producers.epoch,
@@ -175,7 +196,10 @@ async def subscription_stats(
         "consumers": consumers if wanted.consumers else [],
         "isDurable": cursor.durable,
         "durable": cursor.durable,
+        "msgExpired": times.expired,
         "totalMsgExpired": times.expired,
+        "msgRateExpired": rates.of((*names, "expired"), times.expired),
+        "msgInReplay": subscription.in_replay,
         "lastExpireTimestamp": times.expired_ms,
         "lastConsumedFlowTimestamp": times.flow_ms,
         "lastConsumedTimestamp": times.sent_ms,
@@ -183,6 +207,8 @@ async def subscription_stats(
         "lastMarkDeleteAdvancedTimestamp": times.mark_delete_moved_ms,
         **_key_shared(subscription, consumers),
         "nonContiguousDeletedMessagesRanges": cursor.unacked_ranges_count,
+        "nonContiguousDeletedMessagesRangesSerializedSize": cursor.unacked_ranges_size,
+        **_held_back(subscription),
         "subscriptionProperties": subscription_properties.shown(cursor),
         "isReplicated": subscription_properties.is_replicated(cursor),
         "replicated": subscription_properties.is_replicated(cursor),
@@ -201,12 +227,12 @@ def _limits(topic: Topic) -> Stats:
 def _key_shared(subscription: Subscription, consumers: list[Stats]) -> Stats:
     dispatcher = subscription.key_shared
     if dispatcher is None:
-        return {"allowOutOfOrderDelivery": False, **dict.fromkeys(_DRAINING, 0)}
+        return {}
     policy = dispatcher.policy
     return {
         "allowOutOfOrderDelivery": policy.allow_out_of_order,
         "keySharedMode": policy.mode.name,
-        **{field: sum(c.get(field, 0) for c in consumers) for field in _DRAINING},
+        **{field: total(consumers, field) for field in _DRAINING},
     }
 
 
@@ -245,6 +271,19 @@ def hash_ranges(owned: Iterable[tuple[int, int, Consumer]]) -> dict[Consumer, St
     return found
 
 
+def _held_back(subscription: Subscription) -> Stats:
+    """Of the subscription's own rate, and of what the topic's subscriptions share."""
+    if subscription.pace is None:
+        return {}
+    held_back = subscription.pace.held_back
+    return {
+        "dispatchThrottledMsgEventsBySubscriptionLimit": held_back.messages_by_own,
+        "dispatchThrottledBytesEventsBySubscriptionLimit": held_back.bytes_by_own,
+        "dispatchThrottledMsgEventsByTopicLimit": held_back.messages_by_topic,
+        "dispatchThrottledBytesEventsByTopicLimit": held_back.bytes_by_topic,
+    }
+
+
 async def _earliest_publish_time(subscription: Subscription) -> int:
     """-1 if nothing waits."""
     first = await subscription.peek(1)
@@ -252,6 +291,13 @@ async def _earliest_publish_time(subscription: Subscription) -> int:
         return -1 if first is None else parse_metadata(first[1]).publish_time
     except BadEntry:
         return -1
+
+
+def _oldest(subscriptions: Mapping[str, Stats]) -> tuple[int, str | None]:
+    """When the oldest message was published that waits, and for whom. 0: not looked for."""
+    times = {name: s["earliestMsgPublishTimeInBacklog"] for name, s in subscriptions.items()}
+    earliest = reduce(_earlier, times.values(), 0)
+    return earliest, next((n for n, at in times.items() if at == earliest > 0), None)
 
 
 def _earlier(left: int, right: int) -> int:
@@ -263,7 +309,15 @@ def consumer_stats(consumer: Consumer, subscription: tuple[str, str], rates: Rat
     # Names, not the consumer: rates must keep nobody alive.
     counter = (*subscription, consumer.name, consumer.address, str(consumer.consumer_id))
     times = consumer.times
+    entry = consumer.messages_out / max(consumer.entries_out, 1)
+    acknowledged = rates.of((*counter, "acknowledged"), consumer.entries_acknowledged)
     return {
+        **NOTHING_DRAINS,
+        "drainingHashesClearedTotal": consumer.slots_drained,
+        "messageAckRate": acknowledged * entry,
+        "chunkedMessageRate": 0.0,  # what goes out is not looked into
+        "appId": consumer.app_id,
+        "readPositionWhenJoining": None,  # nobody is held back by where it joined
         "msgRateOut": rates.of((*counter, "messages out"), consumer.messages_out),
         "msgThroughputOut": rates.of((*counter, "bytes out"), consumer.bytes_out),
         "msgOutCounter": consumer.messages_out,
@@ -272,7 +326,7 @@ def consumer_stats(consumer: Consumer, subscription: tuple[str, str], rates: Rat
         "consumerName": consumer.name,
         "availablePermits": consumer.permits,
         "unackedMessages": consumer.unacked.messages,
-        "avgMessagesPerEntry": round(consumer.messages_out / max(consumer.entries_out, 1)),
+        "avgMessagesPerEntry": round(entry),
         "blockedConsumerOnUnackedMsgs": consumer.blocked,
         "address": consumer.address,
         "connectedSince": iso_time(consumer.connected_since_ms),
@@ -294,6 +348,8 @@ def producer_stats(producer: Producer, topic: TopicName, rates: Rates) -> Stats:
         "msgRateIn": traffic["msgRateIn"],
         "msgThroughputIn": traffic["msgThroughputIn"],
         "averageMsgSize": traffic["averageMsgSize"],
+        "chunkedMessageRate": rates.of((str(topic), producer.name, "chunks"), producer.chunks_in),
+        "supportsPartialProducer": producer.supports_partial,
         "accessMode": producer.access_mode.name.title().replace("_", ""),
         "producerId": producer.producer_id,
         "producerName": producer.name,

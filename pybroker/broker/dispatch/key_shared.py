@@ -68,6 +68,7 @@ class KeySharedDispatcher(SharedDispatcher):
         self._waiting: defaultdict[Consumer | None, WaitingEntries] = defaultdict(WaitingEntries)
         self._draining: defaultdict[int, list[Position]] = defaultdict(list)
         self._parked = 0  # in all that waits and all that drains
+        self._moved: dict[int, Consumer] = {}  # slots that drain, and who holds them still
 
     # -- what the admin API tells
 
@@ -77,6 +78,11 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def hash_ranges(self) -> Iterable[tuple[int, int, Consumer]]:
         return self._ring.ranges()
+
+    @property
+    def in_replay(self) -> int:
+        """With what was read and waits for its consumer."""
+        return super().in_replay + self._parked
 
     def draining(self) -> dict[Consumer, list[DrainingSlot]]:
         """Slots that have another owner by now, by the consumer that still holds entries."""
@@ -108,6 +114,8 @@ class KeySharedDispatcher(SharedDispatcher):
         self._waiting.clear()
         self._draining.clear()
         self._parked = 0
+        owner = self._ring.owner
+        self._moved = {s: held for s, held, _ in self._in_flight.held() if owner(s) is not held}
         for position, slot in sorted(waiting + draining):
             self._wait(position, slot, self._ring.owner(slot))
 
@@ -259,6 +267,8 @@ class KeySharedDispatcher(SharedDispatcher):
     def _route_drained(self, slots: Iterable[int]) -> None:
         """What waited for a slot that nobody holds any more goes to its present owner."""
         for slot in slots:
+            if self._moved and (holder := self._moved.pop(slot, None)) is not None:
+                holder.slots_drained += 1
             drained = self._draining.pop(slot, ())
             self._parked -= len(drained)
             for position in drained:
@@ -269,6 +279,7 @@ class KeySharedDispatcher(SharedDispatcher):
     def rewind(self) -> None:
         super().rewind()
         self._in_flight.clear()
+        self._moved.clear()
         self._waiting.clear()
         self._draining.clear()
         self._parked = 0

@@ -157,6 +157,11 @@ class SharedDispatcher:
             self._returned.add(by_ledger(due))
 
     @property
+    def in_replay(self) -> int:
+        """How many entries wait to be delivered again."""
+        return len(self._returned)
+
+    @property
     def delayed(self) -> int:
         """How many entries wait for their time."""
         return self._unread.delayed

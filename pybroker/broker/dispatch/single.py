@@ -100,6 +100,10 @@ class SingleActiveDispatcher:
         self._aborted.clear()
         self._reader.rewind()
 
+    @property
+    def in_replay(self) -> int:
+        return len(self._aborted)
+
     # -- acknowledgements: the cursor alone knows what is unacknowledged
 
     unacked_messages: Final = 0

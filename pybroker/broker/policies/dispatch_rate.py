@@ -7,6 +7,7 @@ round, but paid for like everything else.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from pybroker.broker.consumer import Consumer
@@ -24,15 +25,41 @@ from pybroker.broker.policies.throttle import Throttle, throttle
 _LONGEST_WAIT_S: Final = 10.0
 
 
+@dataclass(slots=True)
+class HeldBack:
+    """How often a round of dispatch had to wait, by what was used up."""
+
+    messages_by_own: int = 0
+    bytes_by_own: int = 0
+    messages_by_topic: int = 0
+    bytes_by_topic: int = 0
+
+    def note(self, own: Throttle | None, of_topic: Throttle | None) -> None:
+        if own is not None and own.messages_left() <= 0:
+            short = own.bytes_left() <= 0
+            self.bytes_by_own += short
+            self.messages_by_own += not short
+        if of_topic is not None and of_topic.messages_left() <= 0:
+            short = of_topic.bytes_left() <= 0
+            self.bytes_by_topic += short
+            self.messages_by_topic += not short
+
+
 class DispatchPace:
     """Of one subscription."""
 
-    __slots__ = ("_subscription", "_throttles", "_timer", "own")
+    __slots__ = ("_subscription", "_throttles", "_timer", "held_back", "of_topic", "own")
 
     def __init__(
-        self, own: Throttle | None, of_topic: Throttle | None, subscription: "Paced"
+        self,
+        own: Throttle | None,
+        of_topic: Throttle | None,
+        subscription: "Paced",
+        held_back: "HeldBack",
     ) -> None:
         self.own = own
+        self.of_topic = of_topic
+        self.held_back = held_back
         self._throttles = [each for each in (own, of_topic) if each is not None]
         self._subscription = subscription
         self._timer: asyncio.TimerHandle | None = None
@@ -51,6 +78,7 @@ class DispatchPace:
             for each in throttles:
                 each.spend(now - messages, bytes_now - size_bytes)
         if any(each.messages_left() <= 0 for each in throttles):
+            self.held_back.note(self.own, self.of_topic)
             self._wait(max(each.wait_s() for each in throttles))
             return False
         return again
@@ -108,7 +136,8 @@ def pace_of(
     subscription.reader.most_messages = None
     if own is None and topic.dispatch_throttle is None:
         return None
-    return DispatchPace(own, topic.dispatch_throttle, subscription)
+    held_back = HeldBack() if now is None else now.held_back
+    return DispatchPace(own, topic.dispatch_throttle, subscription, held_back)
 
 
 def _throttle(now: Throttle | None, topic: Dispatched, rate: Record) -> Throttle | None:

@@ -5,17 +5,36 @@ Whatever a check accepts can be stored, shown and acted upon without another loo
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
+from pybroker import json_schema
 from pybroker.errors import PulsarError
-
-# From a JSON value to the same one with all its parts. Raises BadPolicy.
-Check = Callable[[Any], Any]
+from pybroker.json_schema import LONG as LONG
+from pybroker.json_schema import Schema
 
 INT: Final = 2**31 - 1  # Java's
-LONG: Final = 2**63 - 1
 _MOST_ITEMS: Final = 1000
 _MOST_CHARS: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """From a JSON value to the same one with all its parts. Raises BadPolicy.
+
+    Of JSON as it is described to others: `takes` is what it looks at, `gives` what it answers.
+    """
+
+    of: Callable[[Any], Any]
+    takes: Schema
+    gives: Schema
+
+    def __call__(self, value: Any) -> Any:
+        return self.of(value)
+
+
+def _plain(schema: Schema, of: Callable[[Any], Any]) -> Check:
+    return Check(of, schema, schema)
 
 
 class BadPolicy(PulsarError):
@@ -40,27 +59,32 @@ def whole(least: int = 0, most: int = INT) -> Check:
             raise RefusedPolicy(f"{str(value)[:80]} must be {limit}")
         return value
 
-    return check
+    return _plain(json_schema.whole(least, most), check)
 
 
-def number(value: Any) -> float:
+def _number(value: Any) -> float:
     if type(value) not in (int, float) or not math.isfinite(value) or abs(value) > 1e15:
         raise BadPolicy(f"{str(value)[:80]!r} is not a number of sensible size")
     return float(value)
 
 
-def truth(value: Any) -> bool:
+def _truth(value: Any) -> bool:
     if not isinstance(value, bool):
         raise BadPolicy(f"{str(value)[:80]!r} is neither true nor false")
     return value
 
 
-def text(value: Any) -> str:
+def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise BadPolicy("it must be text")
     if len(value) > _MOST_CHARS:
         raise RefusedPolicy(f"{len(value)} characters are more than {_MOST_CHARS}")
     return value
+
+
+number: Final = _plain(json_schema.NUMBER, _number)
+truth: Final = _plain(json_schema.TRUTH, _truth)
+text: Final = _plain(json_schema.TEXT, _text)
 
 
 def choice(*choices: str) -> Check:
@@ -69,7 +93,7 @@ def choice(*choices: str) -> Check:
             raise BadPolicy(f"{str(value)[:80]!r} must be one of: {', '.join(choices)}")
         return str(value)
 
-    return check
+    return _plain(json_schema.choice(*choices), check)
 
 
 def names(*choices: str) -> Check:
@@ -81,10 +105,10 @@ def names(*choices: str) -> Check:
             raise BadPolicy(f"it must be a list of at most {_MOST_ITEMS} names")
         return list(dict.fromkeys(map(check_item, value)))
 
-    return check
+    return _plain(json_schema.list_of(check_item.takes, _MOST_ITEMS), check)
 
 
-def properties(value: Any) -> dict[str, str]:
+def _properties(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
         raise BadPolicy("properties must be an object whose values are strings")
     if sum(len(key) + len(item) for key, item in value.items()) > _MOST_CHARS:
@@ -92,7 +116,10 @@ def properties(value: Any) -> dict[str, str]:
     return value
 
 
-def record(*, together: Check | None = None, **fields: tuple[Check, Any]) -> Check:
+properties: Final = _plain(json_schema.map_of(json_schema.TEXT, None), _properties)
+
+
+def record(*, together: Callable[[Any], Any] | None = None, **fields: tuple[Check, Any]) -> Check:
     """An object with these fields, each with what holds where it is left out or null; None: none.
 
     `together` looks at all of them; what others the object has is dropped, as Apache Pulsar does.
@@ -105,7 +132,12 @@ def record(*, together: Check | None = None, **fields: tuple[Check, Any]) -> Che
         found = {name: part for name, part in every if part is not None}
         return found if together is None else dict(together(found))
 
-    return check
+    shown = {name: of.gives for name, (of, _) in fields.items()}
+    return Check(
+        check,
+        json_schema.taken({name: of.takes for name, (of, _) in fields.items()}),
+        json_schema.record("", shown, [n for n, (_, default) in fields.items() if default is None]),
+    )
 
 
 def _field(value: Mapping[str, Any], name: str, check: Check, default: Any) -> Any:
@@ -128,13 +160,20 @@ def by_name(check: Check, *choices: str) -> Check:
                 raise BadPolicy(f"{name[:80]!r} must be one of: {', '.join(choices)}")
         return {text(name): check(item) for name, item in value.items() if item is not None}
 
-    return checked
+    return Check(
+        checked,
+        json_schema.map_of(json_schema.or_null(check.takes), _MOST_ITEMS),
+        json_schema.map_of(check.gives, _MOST_ITEMS),
+    )
 
 
-def anything(value: Any) -> Any:
+def _anything(value: Any) -> Any:
     """Kept and shown; nobody acts on it."""
     if not isinstance(value, dict | list | str | int | float | bool):
         raise BadPolicy("it must be a value")
     if len(str(value)) > _MOST_CHARS:
         raise RefusedPolicy(f"it is longer than {_MOST_CHARS} characters")
     return value
+
+
+anything: Final = _plain({"type": ["object", "array", "string", "number", "boolean"]}, _anything)

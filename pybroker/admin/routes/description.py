@@ -1,0 +1,33 @@
+"""The description of all routes, for tools that read OpenAPI."""
+
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pybroker.admin.operation import JSON, DescribedRoute
+from pybroker.admin.routing import route
+from pybroker.admin.services import AdminServices
+from pybroker.json_schema import OBJECT, record
+
+_DOCUMENT: Final = record(
+    "", {"openapi": {"type": "string"}, "info": OBJECT, "paths": OBJECT, "components": OBJECT}
+)
+
+
+class DescriptionRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._document: bytes | None = None
+
+    def routes(self) -> list[DescribedRoute]:
+        return [route("GET", "/admin/openapi.json", self.description, _DOCUMENT)]
+
+    async def description(self, request: Request) -> Response:
+        """This description."""
+        if self._document is None:
+            # Imported here: a broker that nobody asks for it starts without it.
+            from pybroker.admin.description import described
+
+            served: Any = request.app.routes
+            self._document = await described(served)
+        return Response(self._document, media_type=JSON)

@@ -1,0 +1,64 @@
+"""What many routes take or answer."""
+
+from typing import Final
+
+from pybroker.json_schema import (
+    COUNT,
+    LONG,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    Schema,
+    any_of,
+    fields,
+    list_of,
+    map_of,
+    or_null,
+    record,
+    taken,
+    whole,
+)
+
+# Without a bound: what the broker answers, and what has a bound of its own.
+TEXTS: Final = list_of(TEXT, most=None)
+PROPERTIES: Final = map_of(TEXT, most=None)
+TIME: Final = or_null(TEXT)  # as in ISO 8601
+REFUSAL: Final = record("Refusal", {"reason": TEXT})
+_ID: Final = whole(-LONG - 1)
+
+MESSAGE_ID: Final = record(
+    "MessageId",
+    {**fields(WHOLE, "ledgerId entryId partitionIndex"), "batchIndex": COUNT},
+    optional=("partitionIndex", "batchIndex"),
+)
+A_MESSAGE_ID: Final = taken({"ledgerId": _ID, "entryId": _ID}, ("ledgerId", "entryId"))
+RESET_CURSOR: Final = taken(
+    {
+        **fields(_ID, "ledgerId entryId partitionIndex batchIndex"),
+        "isExcluded": TRUTH,
+        "properties": PROPERTIES,
+    },
+    required=("ledgerId", "entryId"),
+    title="ResetCursorData",
+)
+
+PARTITIONED: Final = record(
+    "PartitionedTopicMetadata",
+    {"partitions": COUNT, "deleted": TRUTH, "properties": PROPERTIES},
+    optional=("properties",),
+)
+PARTITION_COUNT: Final = any_of(
+    whole(-(2**31), 2**31 - 1),
+    taken({"partitions": whole(-(2**31), 2**31 - 1), "properties": PROPERTIES}, ("partitions",)),
+)
+
+
+def process_status(title: str, *more: str) -> Schema:
+    return record(
+        title,
+        {
+            "status": {"type": "string", "enum": ["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"]},
+            "lastError": TEXT,
+            **fields(or_null(TEXT), " ".join(more)),
+        },
+    )

@@ -1,0 +1,104 @@
+"""The description of the admin API is made from its routes, and knows what Apache Pulsar's has."""
+
+import ast
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from described import route_of, routes
+
+import pybroker.admin.routes
+from pybroker.admin.description import described
+from pybroker.admin.http.permitted import plain_path
+from pybroker.admin.operation import DescribedRoute
+
+DOCUMENT = json.loads(asyncio.run(described(routes())))
+SCHEMAS = DOCUMENT["components"]["schemas"]
+ROUTES = [f"{route.method} {plain_path(route.path)}" for route in routes()]
+TYPES = {
+    line.split("\t")[0]: line.split("\t")[1].split()
+    for line in (Path(__file__).parent / "apache_types.tsv").read_text().splitlines()[1:]
+}
+# Of systems that are not here, or of this broker more than Apache Pulsar tells.
+NOT_HERE = {
+    "InternalConfigurationData": {
+        "zookeeperServers",
+        "configurationStoreServers",
+        "bookkeeperMetadataServiceUri",
+        "stateStorageServiceUrl",
+    },
+    "Policies": {"clusterDispatchRate", "latency_stats_sample_rate"},
+}
+OURS = {
+    "TopicStats": {"lastStablePosition", "oldestOpenTransaction"},
+    "PartitionedTopicStats": {"lastStablePosition", "oldestOpenTransaction"},
+    "LedgerInfo": {"damaged"},
+    "TransactionCoordinatorStats": {
+        "createdCount",
+        "committedCount",
+        "abortedCount",
+        "timeoutCount",
+        "retries",
+        "givenUp",
+    },
+    "Policies": {"antiAffinityGroup", "bookieAffinityGroup"},
+}
+
+
+def test_the_broker_serves_its_description(admin: httpx.Client) -> None:
+    served = admin.get("/admin/openapi.json").json()
+    assert served == DOCUMENT
+    assert served["openapi"].startswith("3.1")
+
+
+@pytest.mark.parametrize("route", routes(), ids=ROUTES)
+def test_every_route_is_described(route: DescribedRoute) -> None:
+    operations = [item[route.method.lower()] for path, item in _fitting(route)]
+    (operation,) = operations
+    names = [each["name"] for each in operation["parameters"] if each["in"] == "path"]
+    (path,) = [path for path, _ in _fitting(route)]
+    assert sorted(names) == sorted(re.findall(r"{(\w+)}", path))
+    assert {"401", "403", "500"} < set(operation["responses"])
+
+
+def _fitting(route: DescribedRoute) -> list[tuple[str, Any]]:
+    bare = re.sub(r"{\w+}", "{}", plain_path(route.path))
+    return [(p, item) for p, item in DOCUMENT["paths"].items() if re.sub(r"{\w+}", "{}", p) == bare]
+
+
+def test_operations_have_names_of_their_own() -> None:
+    names = [op["operationId"] for item in DOCUMENT["paths"].values() for op in item.values()]
+    assert len(set(names)) == len(names) == len(routes())
+
+
+def test_every_reference_leads_somewhere() -> None:
+    for kind, name in re.findall(r'"#/components/(\w+)/(\w+)"', json.dumps(DOCUMENT)):
+        assert DOCUMENT["components"][kind][name]
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_type_has_the_fields_that_apache_pulsars_has(name: str) -> None:
+    ours, missing = OURS.get(name, set()), NOT_HERE.get(name, set())
+    assert set(SCHEMAS[name]["properties"]) == set(TYPES[name]) - missing | ours
+
+
+def test_a_path_belongs_to_the_route_that_the_broker_finds() -> None:
+    found = route_of("GET", "/admin/v2/persistent/public/default/a%2Fb/stats")
+    assert found is not None
+    assert found.path.endswith("/{topic:segment}/stats")
+
+
+def test_handlers_read_queries_and_bodies_as_they_are_declared() -> None:
+    """By the functions of routing.py, which look at the declaration."""
+    for path in Path(pybroker.admin.routes.__file__).parent.glob("*.py"):
+        tree = ast.parse(path.read_text())
+        read = {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "request"
+        }
+        assert not read & {"query_params", "body", "stream", "form"}, path.name
