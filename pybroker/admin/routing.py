@@ -116,15 +116,16 @@ def _check(value: Any, body: Body) -> None:
 
 
 async def read_json(request: Request, default: Any = None) -> Any:
-    """The body; `default` if there is none."""
+    """The body; `default` if there is none, or null."""
     assert operation_of(request).body is not None, "the route declares no body"
     body = await request.body()
     if not body.strip():
         return default
     try:
-        return json_of(body)
+        value = json_of(body)
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"The body is not JSON: {error}") from None
+    return default if value is None else value
 
 
 def json_of(text: str | bytes) -> Any:

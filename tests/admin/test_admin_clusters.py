@@ -225,3 +225,9 @@ def test_the_broker_tells_of_its_load(
     assert admin.get("/admin/v2/broker-stats/allocator-stats/default").json() == {}
     available = f"/admin/v2/broker-stats/broker-resource-availability/{namespace}"
     assert len(admin.get(available).json()) == 1
+
+
+def test_null_is_no_body(admin: httpx.Client) -> None:
+    path = "/admin/v2/clusters/standalone/peers"
+    assert admin.post(path, content=b"null").status_code == 204
+    assert admin.get(path).json() == []
