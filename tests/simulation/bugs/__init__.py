@@ -6,8 +6,26 @@ A module per area; each has a table `BUGS` from a bug's name to what switches it
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from bugs import believing, compacting, deduplicating, delivering, dropping, storing, transactions
+from bugs import (
+    believing,
+    committing,
+    compacting,
+    deduplicating,
+    delivering,
+    dropping,
+    storing,
+    transactions,
+)
 
 Bug = Callable[[], AbstractContextManager[None]]
-AREAS = (believing, compacting, deduplicating, delivering, dropping, storing, transactions)
+AREAS = (
+    believing,
+    committing,
+    compacting,
+    deduplicating,
+    delivering,
+    dropping,
+    storing,
+    transactions,
+)
 BUGS: dict[str, Bug] = {name: bug for area in AREAS for name, bug in area.BUGS.items()}

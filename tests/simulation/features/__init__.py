@@ -6,6 +6,7 @@ import random
 from typing import Final
 
 from features import (
+    committing,
     compacting,
     copying,
     delays,
@@ -22,6 +23,7 @@ from features.feature import Feature
 ALL: Final[dict[str, type[Feature]]] = {
     feature.name: feature
     for module in (
+        committing,
         compacting,
         copying,
         delays,
