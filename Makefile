@@ -10,7 +10,7 @@ GO := $(firstword $(shell command -v go) $(wildcard /usr/local/go/bin/go))
 LEFT_OUT := $(UNIT)$(if $(GO),, or go)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench simulate kill-rounds spark-kills extremes mutate proto clean
+.PHONY: help demo test check bench simulate kill-rounds spark-kills spark-backlog extremes mutate proto clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ mutate: $(VENV)/test  ## change one operator or statement at a time: a test or t
 
 spark-kills: $(VENV)/test  ## 30 rounds of kill -9 on a Spark cluster that writes (ARGS="--help" for options)
 	$(PY) tests/spark/spark_kill_rounds.py $(ARGS)
+
+spark-backlog: $(VENV)/test  ## ten million rows through a Spark with a driver of 512 MB (ARGS="--help" for options)
+	$(PY) tests/spark/spark_backlog.py $(ARGS)
 
 extremes: $(VENV)/test  ## extreme values in every command and route; on a quiet machine nobody waits 50 ms
 	PYTHONPATH=tests/support $(PY) tests/faults/extreme_run.py $(ARGS)

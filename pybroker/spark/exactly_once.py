@@ -84,6 +84,12 @@ _MAY_HEAL: Final = (
 # After these the broker may be away: whoever comes next ends the transaction.
 _UNANSWERED: Final = (AlreadyClosed, ConnectError, Timeout, TransactionOutcomeUnknown)
 _JOB_FAILED: Final = (PySparkException, Py4JError)
+# What a task leaves to the driver, in bytes; a task with more publishes itself. None: everything.
+_DRIVER_BYTES: Final[Mapping[str, int | None]] = {
+    "auto": 1024 * 1024,
+    "driver": None,
+    "executor": DRIVER_BYTES_OF_A_TASK,
+}
 _EXECUTOR_ATTEMPTS: Final = 3
 _PAUSE_S: Final = 0.5
 
@@ -107,7 +113,7 @@ class Options:
     service_url: str
     checkpoint: str
     control_topic: str
-    mode: str = "driver"
+    mode: str = "auto"
     transaction_timeout_ms: int = 600_000
     patience_s: float = 660.0
     on_step: Callable[[Step, Work], None] = lambda step, work: None
@@ -122,7 +128,7 @@ def exactly_once(
     service_url: str,
     checkpoint: str,
     control_topic: str,
-    mode: str = "driver",
+    mode: str = "auto",
     transaction_timeout_ms: int = 600_000,
     patience_s: float | None = None,
     on_step: Callable[[Step, Work], None] = lambda step, work: None,
@@ -134,13 +140,18 @@ def exactly_once(
     is the query's checkpointLocation. Queries may share a control topic: each keeps a subscription
     `query-<its id>` there, to be deleted when the query is given up.
 
+    Tasks with more than 1 MiB publish it themselves; the rest goes through the driver, so that a
+    batch of any size fits. That keeps the order within each partition of a DataFrame. With the mode
+    "driver" all goes through it, in the order of the whole DataFrame, and must fit its memory; with
+    "executor" as little as can be. Apache Pulsar has everything go through the driver.
+
     The transaction's timeout must be far above what a batch takes. For `patience_s` (by default a
     little more than that timeout) a batch tries again while the broker is away or another
     transaction holds the cursor; then the query fails. Raises in the query: Fenced, BatchRefused
     (see pybroker.spark.decision), InputLost, MetadataError, NotAllowed, what the broker refused.
     """
-    if mode not in ("driver", "executor"):
-        raise ValueError(f"mode is {mode!r}; it may be 'driver' or 'executor'")
+    if mode not in _DRIVER_BYTES:
+        raise ValueError(f"mode is {mode!r}; it may be {', '.join(map(repr, _DRIVER_BYTES))}")
     patient_s = transaction_timeout_ms / 1000 + 60 if patience_s is None else patience_s
     options = Options(
         service_url,
@@ -215,7 +226,7 @@ class ExactlyOnce:
         if isinstance(error, TransactionAborted):
             return self._worth_another_try(error.__cause__, failed_jobs)
         if isinstance(error, _JOB_FAILED):
-            return self.options.mode == "executor" and failed_jobs < _EXECUTOR_ATTEMPTS
+            return self._by_tasks and failed_jobs < _EXECUTOR_ATTEMPTS
         return isinstance(error, _MAY_HEAL)
 
     def _attempt(self, batch: DataFrame, work: Work, checkpoint: Checkpoint) -> None:
@@ -265,7 +276,8 @@ class ExactlyOnce:
         link = chain.publish(session, marker, txn)
         self._tell(Step.MARKED, work)
         txn.commit(together_with=attempts)
-        self._sweep(session, work)
+        if attempts:  # Where no task published, its other attempts had no reason to, either.
+            self._sweep(session, work)
         chain.committed(link)
         self._tell(Step.COMMITTED, work)
 
@@ -283,18 +295,23 @@ class ExactlyOnce:
 
     def _sweep(self, session: Session, work: Work) -> None:
         """What tasks left open that nobody accepted; else it times out."""
-        if self.options.mode == "executor":
+        if self._by_tasks:
             with contextlib.suppress(PulsarError):
                 self._chain_of(work).sweep(session, work.batch_id)
 
+    @property
+    def _by_tasks(self) -> bool:
+        """Whether they may publish themselves."""
+        return _DRIVER_BYTES[self.options.mode] is not None
+
     def _job(self, session: Session, work: Work, txn: Transaction) -> Job:
-        by_executors = self.options.mode == "executor" and session.client.commits_together()
+        by_tasks = self._by_tasks and session.client.commits_together()
         return Job(
             partial(self.options.connect, self.options.service_url),
             txn.txn_id,
             self._chain_of(work).notes(session, work.batch_id),
             self.options.transaction_timeout_ms,
-            DRIVER_BYTES_OF_A_TASK if by_executors else None,
+            _DRIVER_BYTES[self.options.mode] if by_tasks else None,
         )
 
     def _settle(self, session: Session, checkpoint: Checkpoint) -> None:

@@ -4,9 +4,9 @@ An output is a DataFrame with a column `value` (string or binary) and, if wanted
 `event_time` (timestamp) and `properties` (map of strings). All outputs of a batch become one Spark
 job: their union, encoded into batched entries where the rows are (pybroker.spark.writing).
 
-In driver mode all entries come to the driver, which sends them in the DataFrame's order, so a
-sorted one arrives sorted on a topic without partitions. In executor mode a task that has many
-publishes them itself; order is kept within each of the DataFrame's partitions, not between them.
+A task that has many entries publishes them itself; order is kept within each of the DataFrame's
+partitions, not between them. In driver mode all entries come to the driver, which sends them in the
+DataFrame's order, so a sorted one arrives sorted on a topic without partitions.
 """
 
 import pickle

@@ -23,6 +23,11 @@ class Cluster:
         self._workers = workers
         self._processes: list[subprocess.Popen[bytes]] = []
 
+    @property
+    def pids(self) -> list[int]:
+        """Of the master and the workers, whose children the executors are."""
+        return [process.pid for process in self._processes]
+
     def __enter__(self) -> Self:
         master = self._start("master", "master.Master", "--host", "127.0.0.1", "--port", "0")
         self.url = self._await(master, re.compile(r"Starting Spark master at (spark://\S+)"))

@@ -1,3 +1,5 @@
+import sys
+from dataclasses import replace
 from unittest.mock import MagicMock
 
 import pytest
@@ -341,3 +343,25 @@ def test_a_batch_that_write_ignores_is_evaluated_all_the_same(monkeypatch):
     driver.batch.sparkSession._jsparkSession = None
     driver.process()
     driver.batch.write.format.assert_called_once_with("noop")
+
+
+@pytest.mark.parametrize(
+    ("mode", "most_bytes"), [("auto", 1024 * 1024), ("driver", None), ("executor", 64 * 1024)]
+)
+def test_what_a_task_leaves_to_the_driver(monkeypatch, mode, most_bytes):
+    jobs = []
+
+    def publish(outputs, partitions, job, turn):
+        jobs.append(job)
+        return []
+
+    monkeypatch.setattr(sys.modules["pybroker.spark.exactly_once"], "publish_outputs", publish)
+    driver = Driver()
+    driver.sink.options = replace(driver.sink.options, mode=mode)
+    driver.sink.write = lambda batch, batch_id: {TOPIC: MagicMock()}
+    driver.process()
+    assert [job.max_driver_bytes for job in jobs] == [most_bytes]
+
+
+def test_by_default_a_batch_of_any_size_fits_the_driver():
+    assert Driver().sink.options.mode == "auto"

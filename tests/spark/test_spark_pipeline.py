@@ -49,7 +49,7 @@ class Pipeline:
     def run(
         self,
         write=None,
-        mode="driver",
+        mode="auto",
         on_step=lambda step, work: None,
         checkpoint_location=None,
         shape=lambda rows: rows,
@@ -91,7 +91,7 @@ def pipeline(spark, broker, request, tmp_path) -> Pipeline:
     return Pipeline(spark, broker, request.node.originalname.replace("_", "-")[:40], tmp_path)
 
 
-@pytest.mark.parametrize("mode", ["driver", "executor"])
+@pytest.mark.parametrize("mode", ["auto", "driver", "executor"])
 def test_each_message_once_though_the_broker_dies_before_a_commit(spark, broker, tmp_path, mode):
     pipeline = Pipeline(spark, broker, f"killed-{mode}", tmp_path)
     deaths = []

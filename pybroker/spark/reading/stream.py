@@ -33,10 +33,11 @@ from pybroker.spark.compat import (
     SupportsTriggerAvailableNow,
 )
 from pybroker.spark.endpoint import Endpoint
-from pybroker.spark.offsets import UNTOLD, CursorName, Position, SourceOffset, Span
+from pybroker.spark.offsets import EARLIEST, UNTOLD, CursorName, Position, SourceOffset, Span
 from pybroker.spark.options import Chosen
 from pybroker.spark.reading.acknowledged import acknowledged_behind
-from pybroker.spark.reading.limits import Limits
+from pybroker.spark.reading.backlog import Backlog
+from pybroker.spark.reading.limits import Limits, Sample
 from pybroker.spark.reading.places import FROM_EARLIEST, Start
 from pybroker.spark.reading.spans import Reading, Work, read_span
 from pybroker.spark.reading.topics import Topics
@@ -71,6 +72,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets: dict[str, Position] | None = None
         # The newest offset that is known; all that there is to go by before PySpark 4.2.
         self._known: dict[str, Any] | None = None
+        # What the entries of each partition were like when somebody last looked.
+        self._samples: dict[str, Sample] = {}
 
     # --- in the planner ---------------------------------------------------------------------
 
@@ -101,9 +104,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._known
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For the query's progress: where each partition ends now."""
-        ends = self._asking(self._ends)
-        return {topic: str(position) for topic, position in ends.items()}
+        """For the query's progress: where each partition ends now, and what is before the query."""
+        backlogs = self._asking(self._backlogs)
+        return {topic: backlog.to_json() for topic, backlog in backlogs.items()}
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._targets = self._asking(self._ends)
@@ -169,6 +172,22 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self, session: Session) -> dict[str, Position]:
         return {topic: session.last_position(topic) for topic in self._topics.partitions(session)}
 
+    def _backlogs(self, session: Session) -> dict[str, Backlog]:
+        spans = {} if self._known is None else SourceOffset.from_json(self._known).spans
+        return {
+            topic: self._backlog(session, topic, spans[topic].to if topic in spans else EARLIEST)
+            for topic in self._topics.partitions(session)
+        }
+
+    def _backlog(self, session: Session, topic: str, reached: Position) -> Backlog:
+        last = session.last_position(topic)
+        if last.entry_id < 0 or last <= reached:
+            return Backlog.of(last, 0, self._samples.get(topic))
+        if topic not in self._samples and (sample := session.sample(topic, reached)) is not None:
+            self._samples[topic] = sample
+        entries = session.entries_behind(topic, reached)
+        return Backlog.of(last, entries, self._samples.get(topic))
+
     def _following(
         self, session: Session, before: SourceOffset, limits: Limits | None
     ) -> SourceOffset:
@@ -211,6 +230,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if limits is None:
             return whole
         sample = session.sample(topic, whole.after) if limits.needs_sample else None
+        if sample is not None:
+            self._samples[topic] = sample
         return Span(whole.after, _bounded(session, topic, whole, limits.in_entries(sample)))
 
     def _asking(self, question: Callable[[Session], Result]) -> Result:

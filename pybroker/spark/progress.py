@@ -1,0 +1,230 @@
+"""What a data engineer watches of a query: rows, bytes, rates, backlog, the batch's transaction.
+
+    progress.show(spark, service_url="pulsar://localhost:6650")
+
+says a line for each batch of each query of the session:
+
+    ledger batch 12: 1,000,000 rows, ~100.0 MB, in 8.1 s: 123,457 rows/s; behind: ~9,000,000
+    messages, ~900.0 MB in 4 partitions; transaction (3,17)
+
+It is made of Spark's StreamingQueryProgress, where a source of this format reports by its
+`latestOffset` where each partition ends and what is before the query: see
+pybroker.spark.reading.backlog. Spark has no place for a sink to report in; so a transaction's id is
+read from the marker that the batch left on the query's control topic.
+"""
+
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from pybroker.errors import PulsarError
+from pybroker.names import TopicName, TxnId
+from pybroker.spark.marker import Marker
+from pybroker.spark.offsets import EARLIEST, Position
+from pybroker.spark.reading.backlog import Backlog
+from pybroker.spark.session import Connect, Session, connect
+
+log = logging.getLogger("pybroker.spark")
+
+# Progress is told of a little later than a batch is committed.
+_MOST_FOUND: Final = 10_000
+_UNITS: Final = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    query_id: str
+    name: str  # the query's, or the beginning of its id
+    batch_id: int
+    rows: int
+    seconds: float
+    input_rows_per_second: float  # as they came in
+    processed_rows_per_second: float
+    # Of each partition of our sources; empty where PySpark (4.0, 4.1) has nobody report it.
+    backlog: Mapping[str, Backlog] = field(default_factory=dict)
+    transaction: TxnId | None = None
+
+    @classmethod
+    def of(cls, progress: Mapping[str, Any], transaction: TxnId | None = None) -> Self:
+        """`progress` is Spark's, as JSON."""
+        sources = progress["sources"]
+        return cls(
+            progress["id"],
+            progress["name"] or progress["id"][:8],
+            progress["batchId"],
+            sum(source["numInputRows"] for source in sources),
+            progress["durationMs"].get("triggerExecution", 0) / 1000,
+            _total(sources, "inputRowsPerSecond"),
+            _total(sources, "processedRowsPerSecond"),
+            {topic: each for source in sources for topic, each in _reported(source).items()},
+            transaction,
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the batch, as far as the entries that were looked at tell."""
+        looked_at = [each.message_bytes for each in self.backlog.values() if each.message_bytes]
+        return round(self.rows * sum(looked_at) / len(looked_at)) if looked_at else 0
+
+    @property
+    def messages_behind(self) -> int:
+        return sum(each.messages for each in self.backlog.values())
+
+    @property
+    def bytes_behind(self) -> int:
+        return sum(each.size_bytes for each in self.backlog.values())
+
+    def line(self) -> str:
+        parts = [f"{self.name} batch {self.batch_id}: {self.rows:,} rows"]
+        if self.size_bytes:
+            parts.append(f", ~{_size(self.size_bytes)},")
+        parts.append(f" in {self.seconds:.1f} s: {self.processed_rows_per_second:,.0f} rows/s")
+        if self.backlog:
+            behind = f"~{self.messages_behind:,} messages, ~{_size(self.bytes_behind)}"
+            waiting = sum(each.entries > 0 for each in self.backlog.values())
+            parts.append(
+                f"; behind: {behind} in {waiting} partitions" if waiting else "; at the end"
+            )
+        if self.transaction is not None:
+            parts.append(f"; transaction {self.transaction}")
+        return "".join(parts)
+
+
+def _total(sources: Sequence[Mapping[str, Any]], rate: str) -> float:
+    """Spark leaves a rate out, or writes NaN, where no time has passed."""
+    rates = [float(source.get(rate) or 0.0) for source in sources]
+    return sum(each for each in rates if each == each and each != float("inf"))
+
+
+def _reported(source: Mapping[str, Any]) -> dict[str, Backlog]:
+    """What a source of ours reported; nothing for others, and for what it does not know."""
+    try:
+        latest = source["latestOffset"]
+        parsed = json.loads(latest) if isinstance(latest, str) else latest
+        return {topic: Backlog.from_json(each) for topic, each in parsed.items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def _size(size_bytes: int) -> str:
+    for unit, name in _UNITS:
+        if size_bytes >= unit:
+            return f"{size_bytes / unit:,.1f} {name}"
+    return f"{size_bytes} bytes"
+
+
+class Transactions:
+    """Which transaction made a batch visible, by the markers on a query's control topic."""
+
+    def __init__(
+        self, service_url: str, control_topic: str | None = None, connect: Connect = connect
+    ) -> None:
+        """Without `control_topic`: that which the sink chooses, in the namespace public/default."""
+        self._service_url = service_url
+        self._control_topic = control_topic
+        self._connect = connect
+        self._session: Session | None = None
+        self._read_up_to: dict[str, Position] = {}
+        self._found: OrderedDict[tuple[str, int], TxnId] = OrderedDict()
+
+    def of(self, query_id: str, batch_id: int) -> TxnId | None:
+        """None where there is no marker of that batch, or nobody answers."""
+        if (query_id, batch_id) not in self._found:
+            try:
+                self._read(query_id)
+            except PulsarError as error:
+                log.info("Which transaction committed batch %d is not known: %s", batch_id, error)
+                self.close()
+        return self._found.get((query_id, batch_id))
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _read(self, query_id: str) -> None:
+        if self._session is None:
+            self._session = Session(self._connect(self._service_url))
+        topic = self._topic(self._session, query_id)
+        if topic is None:
+            return
+        after = self._read_up_to.get(topic, EARLIEST)
+        for position, data in self._session.read_to_end(topic, after):
+            self._read_up_to[topic] = position
+            for marker in _markers(data):
+                self._found[marker.query_id, marker.batch_id] = marker.txn_id
+                if len(self._found) > _MOST_FOUND:
+                    self._found.popitem(last=False)
+
+    def _topic(self, session: Session, query_id: str) -> str | None:
+        """None if there is none: to read it would make it."""
+        chosen = self._control_topic or f"persistent://public/default/spark-query-{query_id}"
+        first = session.partitions(chosen)[0]
+        namespace = TopicName.parse(first).namespace_name
+        there = session.client.get_topics_of_namespace(namespace)
+        return first if first in there else None
+
+
+def _markers(data: bytes) -> Iterator[Marker]:
+    """Notes of attempts stand between them."""
+    try:
+        marker = Marker.from_bytes(data)
+    except ValueError:
+        return
+    if not marker.is_opening:
+        yield marker
+
+
+class ProgressListener(StreamingQueryListener):
+    """Hands each batch that had rows to `say`."""
+
+    def __init__(
+        self, say: Callable[[BatchProgress], None], transactions: Transactions | None = None
+    ) -> None:
+        self._say = say
+        self._transactions = transactions
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        batch = BatchProgress.of(json.loads(event.progress.json))
+        if not batch.rows:
+            return
+        if self._transactions is not None:
+            found = self._transactions.of(batch.query_id, batch.batch_id)
+            batch = BatchProgress.of(json.loads(event.progress.json), found)
+        self._say(batch)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        if self._transactions is not None:
+            self._transactions.close()
+
+
+def show(
+    spark: SparkSession,
+    service_url: str | None = None,
+    control_topic: str | None = None,
+    say: Callable[[str], None] = print,
+) -> ProgressListener:
+    """Says a line for each batch of each query of `spark`, started already or to be.
+
+    With `service_url` the line has the batch's transaction, read from `control_topic`, or from
+    where writeStream keeps its markers without one. `spark.streams.removeListener(…)` of what this
+    returns ends it.
+    """
+    transactions = None if service_url is None else Transactions(service_url, control_topic)
+    listener = ProgressListener(lambda batch: say(batch.line()), transactions)
+    spark.streams.addListener(listener)
+    return listener
