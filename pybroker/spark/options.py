@@ -180,6 +180,7 @@ OPTIONS: Final = (
     ),
     # Spark's own, which it hands to the sink with the others.
     Option("checkpointLocation", Mode.WRITE_STREAM, text),
+    Option("queryName", Mode.WRITE_STREAM, text),
     # How to tune the official Java client: there is none here.
     Option("pulsar.client.*", Mode.ALL, anything),
     Option("pulsar.admin.*", Mode.ALL, anything),

@@ -175,6 +175,8 @@ class Session:
 
     def entries_behind(self, topic: str, position: Position) -> int:
         """How many there are, markers and aborted messages among them."""
+        if position.entry_id >= 0:  # A broker counts from the entry on that a reader begins at.
+            position = position._replace(entry_id=position.entry_id + 1)
         reader = self.reader(topic, position)
         try:
             return reader.get_backlog()
