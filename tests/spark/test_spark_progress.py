@@ -6,7 +6,7 @@ import json
 import pytest
 from pyspark.sql import functions as F
 
-from pybroker.client import Client, InitialPosition, encode_batch
+from pybroker.client import Client, InitialPosition, MessageId, encode_batch
 from pybroker.demo.topics import create_partitioned
 from pybroker.spark import Marker, exactly_once, progress, register
 from pybroker.spark.compat import LIMITS_TRIGGERS
@@ -104,7 +104,7 @@ def test_a_batch_of_exactly_once_is_a_line_with_its_transaction(
     writer = frame.writeStream.foreachBatch(publish).option("checkpointLocation", checkpoint)
     run(spark, writer)
     with Client(broker.service_url) as client:
-        reader = client.create_reader(control, "earliest")
+        reader = client.create_reader(control, MessageId.earliest)
         markers = [Marker.from_bytes(reader.read_next(5000).data()) for _ in range(2)]
     [marker] = [each for each in markers if not each.is_opening]
     assert [line.endswith(f"; transaction {marker.txn_id}") for line in lines] == [True]
