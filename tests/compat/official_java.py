@@ -1,6 +1,6 @@
 """The official Java client, driven from Python: a JVM with its jars and Py4J, without Spark."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,22 +29,42 @@ def java_gateway(jars: Iterable[Path] | None = None) -> Iterator[Any]:
 
 
 class OfficialClient:
-    """`org.apache.pulsar.client.api.PulsarClient` with transactions; short names for tests."""
+    """`org.apache.pulsar.client.api.PulsarClient` with transactions; short names for tests.
 
-    def __init__(self, gateway: Any, service_url: str) -> None:
+    `settings` are methods of the builder in question, with their argument or a tuple of them.
+    """
+
+    def __init__(self, gateway: Any, service_url: str, **settings: Any) -> None:
         self._gateway = gateway
         self._jvm = gateway.jvm
-        self._api = gateway.jvm.org.apache.pulsar.client.api
+        self.api = gateway.jvm.org.apache.pulsar.client.api
         self._units = gateway.jvm.java.util.concurrent.TimeUnit
-        builder = self._api.PulsarClient.builder().serviceUrl(service_url)
-        self.client = builder.enableTransaction(True).build()
+        builder = self.api.PulsarClient.builder().serviceUrl(service_url)
+        self.client = _with({"enableTransaction": True} | settings, builder).build()
 
-    def producer(self, topic: str) -> Any:
-        return self.client.newProducer().topic(topic).create()
+    def producer(self, topic: str, schema: Any = None, **settings: Any) -> Any:
+        builder = self.client.newProducer(schema or self.schemas.BYTES).topic(topic)
+        return _with(settings, builder).create()
+
+    def reader(self, topic: str, start: Any = None, **settings: Any) -> Any:
+        """From the first message on, or behind another."""
+        builder = self.client.newReader().topic(topic)
+        builder = builder.startMessageId(start or self.api.MessageId.earliest)
+        return _with(settings, builder).create()
+
+    def ms(self, duration: int) -> tuple[int, Any]:
+        """As Java's methods take one."""
+        return duration, self._units.MILLISECONDS
+
+    def strings(self, texts: Sequence[str]) -> Any:
+        array = self._gateway.new_array(self._jvm.java.lang.String, len(texts))
+        for place, text in enumerate(texts):
+            array[place] = text
+        return array
 
     @property
     def schemas(self) -> Any:
-        return self._api.Schema
+        return self.api.Schema
 
     def key_value_schema(self, encoding: str) -> Any:
         encodings = self._jvm.org.apache.pulsar.common.schema.KeyValueEncodingType
@@ -56,21 +76,29 @@ class OfficialClient:
         return self._jvm.org.apache.pulsar.common.schema.KeyValue(key, value)
 
     def consumer(
-        self, topic: str, subscription: str, kind: str = "Exclusive", schema: Any = None
+        self,
+        topic: str | Sequence[str],
+        subscription: str,
+        kind: str = "Exclusive",
+        schema: Any = None,
+        **settings: Any,
     ) -> Any:
-        topics = self._gateway.new_array(self._jvm.java.lang.String, 1)
-        topics[0] = topic
+        topics = self.strings([topic] if isinstance(topic, str) else topic)
         builder = self.client.newConsumer(schema or self.schemas.BYTES).topic(topics)
-        builder = builder.subscriptionName(subscription)
-        builder = builder.subscriptionType(getattr(self._api.SubscriptionType, kind))
-        earliest = self._api.SubscriptionInitialPosition.Earliest
-        return builder.subscriptionInitialPosition(earliest).subscribe()
+        return self._subscribe(builder, subscription, kind, settings)
 
-    def pattern_consumer(self, pattern: str, subscription: str) -> Any:
+    def pattern_consumer(self, pattern: str, subscription: str, **settings: Any) -> Any:
         compiled = self._jvm.java.util.regex.Pattern.compile(pattern)
-        builder = self.client.newConsumer().topicsPattern(compiled).subscriptionName(subscription)
-        earliest = self._api.SubscriptionInitialPosition.Earliest
-        return builder.subscriptionInitialPosition(earliest).subscribe()
+        builder = self.client.newConsumer().topicsPattern(compiled)
+        return self._subscribe(builder, subscription, "Exclusive", settings)
+
+    def _subscribe(
+        self, builder: Any, subscription: str, kind: str, settings: Mapping[str, Any]
+    ) -> Any:
+        builder = builder.subscriptionName(subscription)
+        builder = builder.subscriptionType(getattr(self.api.SubscriptionType, kind))
+        earliest = self.api.SubscriptionInitialPosition.Earliest
+        return _with(settings, builder.subscriptionInitialPosition(earliest)).subscribe()
 
     def transaction(self, timeout_s: int = 60) -> Any:
         builder = self.client.newTransaction()
@@ -83,3 +111,9 @@ class OfficialClient:
     def shutdown(self) -> None:
         """At once, without a word to the broker."""
         self.client.shutdown()
+
+
+def _with(settings: Mapping[str, Any], builder: Any) -> Any:
+    for method, value in settings.items():
+        builder = getattr(builder, method)(*(value if isinstance(value, tuple) else (value,)))
+    return builder
