@@ -66,6 +66,28 @@ class OfficialClient:
     def schemas(self) -> Any:
         return self.api.Schema
 
+    def record_schema(self, kind: str, **fields: str) -> Any:
+        """A generic schema, JSON or AVRO; a type with a question mark has the default null."""
+        types = self._jvm.org.apache.pulsar.common.schema.SchemaType
+        builder = self.schemas_of_records.record("Record")
+        for name, kind_of_field in fields.items():
+            field = builder.field(name).type(getattr(types, kind_of_field.rstrip("?")))
+            if kind_of_field.endswith("?"):
+                field.optional().defaultValue(None)
+            else:
+                field.required()
+        return self.schemas.generic(builder.build(getattr(types, kind)))
+
+    @property
+    def schemas_of_records(self) -> Any:
+        return self.api.schema.SchemaBuilder
+
+    def sticky(self, first: int, last: int) -> Any:
+        """Key_Shared's policy: these hashes, both ends included."""
+        ranges = self._gateway.new_array(self.api.Range, 1)
+        ranges[0] = self.api.Range.of(first, last)
+        return self.api.KeySharedPolicy.stickyHashRange().ranges(ranges)
+
     def key_value_schema(self, encoding: str) -> Any:
         encodings = self._jvm.org.apache.pulsar.common.schema.KeyValueEncodingType
         return self.schemas.KeyValue(
