@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from pybroker.commands.messages import COMMANDS as MESSAGE_COMMANDS
 from pybroker.config import BrokerConfig
 from pybroker.paced_loop import paced_loop
+from pybroker.security.certificate_tool import add_certificates
 from pybroker.security.token_tool import add_tokens
 from pybroker.version import version
 
@@ -65,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_standalone(commands.add_parser("standalone", help="run a broker with its own storage"))
     tokens = commands.add_parser("tokens", help="make and check tokens, and keys that sign them")
     add_tokens(tokens)
+    certificates = commands.add_parser("certificates", help="make an authority and certificates")
+    add_certificates(certificates)
     commands.add_parser("admin", help="pulsar-admin's commands, for any broker: admin --help")
     for name, summary in MESSAGE_COMMANDS.items():
         commands.add_parser(name, help=summary)

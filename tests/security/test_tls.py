@@ -348,10 +348,12 @@ def drain(peer: socket.socket) -> None:
 
 
 def test_slow_handshakes_end(authority: Authority) -> None:
-    with pybroker.testing.broker(**settings(authority, handshake_timeout_ms=100)) as running:
-        with socket.create_connection(address(running.service_url_tls), timeout=10) as peer:
-            peer.sendall(b"\x16\x03\x01\x02\x00")  # that a hello will come
-            drain(peer)
+    slow = settings(authority, handshake_timeout_ms=100)
+    with pybroker.testing.broker(http=True, **slow) as running:
+        for url in (running.service_url_tls, running.admin_url_tls):
+            with socket.create_connection(address(url), timeout=10) as peer:
+                peer.sendall(b"\x16\x03\x01\x02\x00")  # that a hello will come
+                drain(peer)
         with client(running, authority) as tls:
             tls.create_producer(TOPIC)
 

@@ -1,0 +1,214 @@
+"""`pybroker certificates`: an authority of one's own, a broker's certificate, and those of roles.
+
+For a network without an authority. What is there already stays, so the same command may run at
+each start: only what is missing is made, by the authority that is there.
+"""
+
+import argparse
+import ipaddress
+import os
+import re
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from pybroker.security.keys import KeyFailure, missing
+
+_AUTHORITY_DAYS: Final = 3650
+_MAX_DAYS: Final = 36_500
+_ROLE: Final = re.compile(r"[\w.@-]{1,64}")
+_BROKER: Final = "broker"
+_AUTHORITY: Final = "ca"
+
+
+def add_certificates(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("-o", "--output", type=Path, default=Path(), metavar="FOLDER",
+        help="where ca.crt, broker.crt, broker.key and the rest go (default: here)")  # fmt: skip
+    add("--host", action="append", default=[], metavar="NAME",
+        help="a name or an address of the broker, and again (default: localhost)")  # fmt: skip
+    add("--role", action="append", default=[], metavar="NAME",
+        help="a client's certificate for this role too: NAME.crt, NAME.key; and again")  # fmt: skip
+    add("--days", type=int, default=365, help="how long they are valid (default 365)")
+    add("--renew", action="store_true", help="make them anew, by the authority that is there")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    try:
+        _check(options)
+        options.output.mkdir(parents=True, exist_ok=True)
+        _make(options)
+    except (KeyFailure, OSError) as error:
+        print(f"pybroker: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raises KeyFailure."""
+    if not 0 < options.days <= _MAX_DAYS:
+        raise KeyFailure(f"--days {options.days} is not between 1 and {_MAX_DAYS}")
+    for role in options.role:
+        if not _ROLE.fullmatch(role) or role.startswith(".") or role in (_BROKER, _AUTHORITY):
+            raise KeyFailure(
+                f"--role {role[:80]!r} cannot name a file: letters, digits and .@-_, up to 64, and "
+                f"neither {_BROKER} nor {_AUTHORITY}"
+            )
+
+
+def _make(options: argparse.Namespace) -> None:
+    """Raises KeyFailure, OSError."""
+    authority = _Authority.at(options.output)
+    names = {_BROKER: options.host or ["localhost"]} | {role: [] for role in options.role}
+    for name, hosts in names.items():
+        certificate, key = _files(options.output, name)
+        if options.renew or not certificate.exists() or not key.exists():
+            authority.issue(name, hosts, options.days, certificate, key)
+            print(certificate)
+
+
+def _files(folder: Path, name: str) -> tuple[Path, Path]:
+    return folder / f"{name}.crt", folder / f"{name}.key"
+
+
+class _Authority:
+    def __init__(self, key: Any, certificate: Any) -> None:
+        self._key = key
+        self._certificate = certificate
+
+    @classmethod
+    def at(cls, folder: Path) -> "_Authority":
+        """The one that is there, or a new one. Raises KeyFailure, OSError."""
+        try:
+            from cryptography import x509
+            from cryptography.hazmat.primitives.serialization import load_pem_private_key
+        except ImportError:
+            raise missing("cryptography", "making certificates") from None
+        certificate, key = _files(folder, _AUTHORITY)
+        if certificate.exists() != key.exists():
+            there, gone = (certificate, key) if certificate.exists() else (key, certificate)
+            raise KeyFailure(f"{there} is there, but {gone} is not: an authority needs both")
+        if not key.exists():
+            return cls._new(certificate, key)
+        try:
+            found = load_pem_private_key(key.read_bytes(), None)
+            return cls(found, x509.load_pem_x509_certificate(certificate.read_bytes()))
+        except (ValueError, TypeError) as error:
+            raise KeyFailure(f"the authority in {folder} cannot be read: {error}") from None
+
+    @classmethod
+    def _new(cls, certificate: Path, key: Path) -> "_Authority":
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes
+
+        own = _new_key()
+        builder = _builder("pybroker authority", own, _AUTHORITY_DAYS)
+        subject = _name("pybroker authority")
+        signed = (
+            builder.issuer_name(subject)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+            .sign(own, hashes.SHA256())
+        )
+        _write(certificate, key, signed, own)
+        print(certificate)
+        return cls(own, signed)
+
+    def issue(self, name: str, hosts: list[str], days: int, certificate: Path, key: Path) -> None:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.x509.oid import ExtendedKeyUsageOID
+
+        own = _new_key()
+        purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = (
+            _builder(hosts[0][:64] if hosts else name, own, days)
+            .issuer_name(self._certificate.subject)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(digital_signature=True), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(issuer, critical=False)
+        )
+        if hosts:
+            names = x509.SubjectAlternativeName([_alternative(host) for host in hosts])
+            builder = builder.add_extension(names, critical=False)
+        _write(certificate, key, builder.sign(self._key, hashes.SHA256()), own)
+
+
+def _new_key() -> Any:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def _name(common_name: str) -> Any:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _builder(common_name: str, key: Any, days: int) -> Any:
+    from cryptography import x509
+
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_name(common_name))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))  # clocks differ
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _usage(**wanted: bool) -> Any:
+    from cryptography import x509
+
+    every = (
+        "digital_signature",
+        "content_commitment",
+        "key_encipherment",
+        "data_encipherment",
+        "key_agreement",
+        "key_cert_sign",
+        "crl_sign",
+        "encipher_only",
+        "decipher_only",
+    )
+    return x509.KeyUsage(**{use: wanted.get(use, False) for use in every})
+
+
+def _alternative(host: str) -> Any:
+    """Raises KeyFailure."""
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host)
+    except ValueError:
+        raise KeyFailure(f"--host {host[:80]!r} is neither a name nor an address") from None
+
+
+def _write(certificate: Path, key: Path, signed: Any, own: Any) -> None:
+    """The key for its owner alone, and neither of them half."""
+    from cryptography.hazmat.primitives import serialization
+
+    pem = serialization.Encoding.PEM
+    private = own.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    for path, data, mode in ((key, private, 0o600), (certificate, signed.public_bytes(pem), 0o644)):
+        made = path.with_name(f"{path.name}.new")
+        made.unlink(missing_ok=True)
+        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        made.replace(path)

@@ -1,0 +1,100 @@
+"""`pybroker certificates`: what it makes, the broker and its clients take."""
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import pybroker.testing
+from pybroker.cli import main
+from pybroker.client import AuthenticationTLS, Client, PulsarException
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    def ran(*words: str, code: int = 0) -> str:
+        assert main(["certificates", "--output", str(tmp_path), *words]) == code
+        said = capsys.readouterr()
+        return said.err if code else said.out
+
+    return ran
+
+
+def test_a_broker_and_a_role_have_what_they_need(run: Any, tmp_path: Path) -> None:
+    made = run("--host", "localhost", "--host", "127.0.0.1", "--role", "alice")
+    assert [Path(line).name for line in made.splitlines()] == ["ca.crt", "broker.crt", "alice.crt"]
+    trust = str(tmp_path / "ca.crt")
+    settings: dict[str, Any] = {
+        "authentication_enabled": True,
+        "authentication_providers": ("tls",),
+        "broker_service_port_tls": 0,
+        "web_service_port_tls": 0,
+        "tls_certificate_file_path": str(tmp_path / "broker.crt"),
+        "tls_key_file_path": str(tmp_path / "broker.key"),
+        "tls_trust_certs_file_path": trust,
+    }
+    mine = (str(tmp_path / "alice.crt"), str(tmp_path / "alice.key"))
+    with pybroker.testing.broker(http=True, **settings) as broker:
+        with Client(
+            broker.service_url_tls,
+            AuthenticationTLS(),
+            tls_trust_certs_file_path=trust,
+            tls_certificate_file_path=mine[0],
+            tls_private_key_file_path=mine[1],
+        ) as client:
+            client.create_producer("t").send(b"x")
+        by_address = broker.service_url_tls.replace("localhost", "127.0.0.1")
+        stranger = Client(by_address, tls_trust_certs_file_path=trust, operation_timeout_seconds=3)
+        with stranger, pytest.raises(PulsarException):
+            stranger.create_producer("t")
+        assert httpx.get(broker.admin_url + "/metrics").status_code == 200
+
+
+def test_keys_are_their_owners(run: Any, tmp_path: Path) -> None:
+    run("--role", "alice")
+    for name in ("ca.key", "broker.key", "alice.key"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
+def test_what_is_there_stays_unless_it_is_renewed(run: Any, tmp_path: Path) -> None:
+    run()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert run() == ""
+    assert run("--role", "bob").split() == [str(tmp_path / "bob.crt")]
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+    run("--renew")
+    after = {name: (tmp_path / name).read_bytes() for name in before}
+    changed = {name for name in before if after[name] != before[name]}
+    assert changed == {"broker.crt", "broker.key"}
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "ca.key"])
+def test_half_an_authority_is_none(run: Any, tmp_path: Path, name: str) -> None:
+    run()
+    (tmp_path / name).unlink()
+    assert "an authority needs both" in run(code=1)
+
+
+def test_an_authority_that_is_none_is_told(run: Any, tmp_path: Path) -> None:
+    run()
+    (tmp_path / "ca.key").write_text("nothing")
+    assert "cannot be read" in run("--renew", code=1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--role", "../x"],
+        ["--role", ".x"],
+        ["--role", "ca"],
+        ["--role", "broker"],
+        ["--role", "a" * 65],
+        ["--days", "0"],
+        ["--days", "99999"],
+        ["--host", "höst"],
+    ],
+)
+def test_what_cannot_be_made_is_told(run: Any, words: list[str]) -> None:
+    assert "--" in run(*words, code=1)
