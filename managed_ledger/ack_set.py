@@ -128,10 +128,10 @@ class AckSet:
 
     @property
     def encoded_size(self) -> int:
-        """Nearly: of keys that lie near one another."""
+        """Of what `encode` makes; nearly, if its keys lie far from one another."""
         chunks = self._chunks.values()
-        sizes = (2 + (chunk.bit_length() + 7) // 8 for chunk in chunks if chunk != FULL)
-        return len(self._chunks) + sum(sizes)
+        sizes = (1 + (chunk.bit_length() + 7) // 8 for chunk in chunks if chunk != FULL)
+        return 1 + len(self._chunks) + sum(sizes)
 
     @classmethod
     def decode(cls, value: bytes) -> "AckSet":

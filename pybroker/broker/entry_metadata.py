@@ -8,6 +8,7 @@ write. What failed to be written leaves a gap.
 Source: PIP-70; AppendIndexMetadataInterceptor, AppendBrokerTimestampMetadataInterceptor.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Final
@@ -87,6 +88,29 @@ async def stamping(ledger: ManagedLedger, config: BrokerConfig, clock: Clock) ->
 def is_stamped(ledger: ManagedLedger) -> bool:
     """Whether there may be entries with broker entry metadata."""
     return _STAMPED in ledger.properties
+
+
+async def entry_with_index(ledger: ManagedLedger, index: int) -> Position | None:
+    """The first entry whose last message has this number or a later one; None: it is to come.
+
+    Numbers grow from entry to entry; entries from before there were numbers have none.
+    """
+    infos = ledger.ledgers()
+    stops = list(accumulate(info.entries for info in infos))
+
+    def position_of(at: int) -> Position:
+        which = bisect_right(stops, at)
+        return Position(infos[which].ledger_id, at - stops[which] + infos[which].entries)
+
+    low, high = 0, stops[-1]
+    while low < high:
+        middle = (low + high) // 2
+        found = await _index_at(ledger, position_of(middle))
+        if found is None or found < index:
+            low = middle + 1
+        else:
+            high = middle
+    return None if low == stops[-1] else position_of(low)
 
 
 async def _last_index(ledger: ManagedLedger) -> int:

@@ -139,6 +139,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("GET", _BROKERS + "/health", Need.LOGIN),
         ("*", _BROKERS + "*", Need.SUPER_USER),
         ("*", "/admin/v2/broker-stats*", Need.SUPER_USER),
+        ("*", "/admin/v2/metadata/*", Need.SUPER_USER),
         ("*", "/admin/v2/resource-quotas*", Need.SUPER_USER),
         ("*", "/admin/v2/resourcegroups*", Need.SUPER_USER),
         # tenants and namespaces; policies are their admins'
@@ -170,6 +171,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("GET", _TOPIC + "/subscriptions", Need.CONSUME),
         ("GET", _TOPIC + "/lastMessageId", Need.CONSUME),
         ("GET", _TOPIC + "/messageid/*", Need.CONSUME),
+        ("GET", _TOPIC + "/getMessageIdByIndex", Need.CONSUME),
         ("GET", _TOPIC + "/examinemessage", Need.CONSUME),
         ("GET", _TOPIC + "/ledger/*", Need.CONSUME),
         ("GET", _TOPIC + "/backlog", Need.CONSUME),

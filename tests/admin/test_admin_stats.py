@@ -136,6 +136,30 @@ def test_stats_of_key_shared_consumers_cover_the_ring(
     assert first["keyHashRanges"][0] == "[{}, {}]".format(*first["keyHashRangeArrays"][0])
 
 
+def test_what_is_to_be_delivered_again_and_what_was_acknowledged_is_counted(
+    admin: httpx.Client, admin_broker: RunningBroker, topic: str
+) -> None:
+    shared = {"subType": pb.CommandSubscribe.Shared}
+    with RawClient(admin_broker.service_url) as raw:
+        raw.create_producer(f"persistent://{topic}")
+        for number in range(5):
+            raw.publish(b"x", number)
+        raw.subscribe(f"persistent://{topic}", subscription="audit", **shared)
+        raw.flow(3)
+        ids = [message.message_id for message in raw.messages(3)]
+        again = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1, message_ids=ids[:2])
+        raw.send(
+            pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+            "redeliverUnacknowledgedMessages",
+            again,
+        )
+        done = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=ids[2:])
+        raw.request(pb.BaseCommand.ACK, "ack", done)
+        audit = admin.get(f"{P}/{topic}/stats").json()["subscriptions"]["audit"]
+    assert (audit["msgInReplay"], audit["unackedMessages"]) == (2, 0)
+    assert audit["consumers"][0]["appId"] is None
+
+
 def test_slots_that_drain_count_for_who_still_holds_their_messages(
     admin: httpx.Client, admin_broker: RunningBroker, topic: str
 ) -> None:
@@ -342,3 +366,9 @@ def test_metrics_are_under_pulsars_names(admin: httpx.Client, client: Client, to
     assert f'pulsar_subscription_back_log{{{labels},subscription="audit"}} 2' in lines
     names = {line.partition("{")[0] for line in lines}
     assert {"pulsar_broker_topics_count", "pulsar_active_connections"} <= names
+
+
+def test_coordinators_become_no_more_than_a_topic_may_have_partitions(admin: httpx.Client) -> None:
+    path = f"{T}/transactionCoordinator/replicas"
+    assert admin.post(path, json=2**31).status_code == 406
+    assert admin.post(path, json=0).status_code == 406

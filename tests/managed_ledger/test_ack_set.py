@@ -98,3 +98,9 @@ def test_every_answer_is_right_around_the_borders_of_chunks(extra):
         left = {entry for entry in model if entry > border}
         assert again.runs(0, 5000) == ranges_of(left)
         assert bool(again) == bool(left)
+
+
+@given(steps)
+def test_how_much_it_takes_is_known_without_writing_it(ranges: list[tuple[int, int]]) -> None:
+    acks, _ = filled(ranges)
+    assert acks.encoded_size == len(acks.encode())

@@ -8,16 +8,24 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from pybroker.admin.operation import WORDS, DescribedRoute
-from pybroker.admin.routing import route
+from pybroker.admin.routing import asked, route
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import PROPERTIES, TEXTS
 from pybroker.config import BrokerConfig
 from pybroker.config_file import camel_case
-from pybroker.json_schema import TEXT, TRUTH, choice, fields, map_of, record
+from pybroker.json_schema import TEXT, TRUTH, choice, fields, map_of, or_null, record
 from pybroker.version import version
 
 _SECRETS = {field.name for field in dataclasses.fields(BrokerConfig) if not field.repr}
 _HIDDEN = "*****"
+_MIGRATION = "/admin/v2/metadata/migration"
+_MIGRATION_STATE = record(
+    "MigrationState",
+    {
+        "phase": choice("NOT_STARTED", "PREPARATION", "COPYING", "COMPLETED", "FAILED"),
+        "targetUrl": or_null(TEXT),
+    },
+)
 _STORES = "metadataStoreUrl configurationMetadataStoreUrl ledgersRootPath"
 _OWNED = record(
     "NamespaceOwnershipStatus",
@@ -62,6 +70,14 @@ class BrokerRoutes:
                 f"{brokers}/internal-configuration",
                 self.internal_configuration,
                 record("InternalConfigurationData", fields(TEXT, _STORES)),
+            ),
+            route("GET", f"{_MIGRATION}/status", self.metadata_migration, _MIGRATION_STATE),
+            route(
+                "POST",
+                f"{_MIGRATION}/start",
+                self.migrate_metadata,
+                query={"target": TEXT},
+                refuses=(409,),
             ),
             route("GET", f"{brokers}/backlog-quota-check", self.check_quotas),
             route("POST", f"{brokers}/shutdown", self.shut_down, refuses=(412,)),
@@ -113,6 +129,17 @@ class BrokerRoutes:
     async def internal_configuration(self, _: Request) -> dict[str, str]:
         """Where other systems would find the metadata: here it is within the broker."""
         return dict.fromkeys(_STORES.split(), "")
+
+    async def metadata_migration(self, _: Request) -> dict[str, str | None]:
+        return {"phase": "NOT_STARTED", "targetUrl": None}
+
+    async def migrate_metadata(self, request: Request) -> NoReturn:
+        """From one metadata store to another: this broker has one, which is its own."""
+        if not asked(request, "target"):
+            raise HTTPException(400, "Where to? Say ?target=…")
+        raise HTTPException(
+            400, "This broker keeps its metadata in its data directory: copy that to move it"
+        )
 
     async def check_quotas(self, _: Request) -> None:
         """They are looked at all the time, without being asked."""

@@ -24,10 +24,11 @@ from pybroker.admin.routing import TOPIC, asked, number, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import MESSAGE_ID
 from pybroker.admin.stats.topic import iso_time
+from pybroker.broker.entry_metadata import INDEX, entry_with_index
 from pybroker.broker.publish_time import first_published_at
 from pybroker.broker.topic import Topic
 from pybroker.errors import SubscriptionNotFound
-from pybroker.json_schema import BYTES, WHOLE, choice
+from pybroker.json_schema import BYTES, WHOLE, choice, whole
 from pybroker.wire.decompression import CannotDecompress, decompressed
 from pybroker.wire.message_metadata import BadEntry, parse_metadata, payload_of
 
@@ -89,6 +90,13 @@ class MessageRoutes:
                 "GET", f"{TOPIC}/examinemessage", self.examine, entry, query=query, refuses=(501,)
             ),
             route("GET", f"{TOPIC}/messageid/{{timestamp_ms:int}}", self.id_by_time, MESSAGE_ID),
+            route(
+                "GET",
+                f"{TOPIC}/getMessageIdByIndex",
+                self.id_by_index,
+                MESSAGE_ID,
+                query={"index": whole(0)},
+            ),
         ]
 
     async def peek(self, request: Request) -> Response:
@@ -129,11 +137,20 @@ class MessageRoutes:
         """Of the first message that was published then or later; else of the next one."""
         topic = await self._topic(request)
         found = await first_published_at(topic.ledger, request.path_params["timestamp_ms"])
-        return {
-            "ledgerId": found.ledger_id,
-            "entryId": found.entry_id,
-            "partitionIndex": topic.name.partition,
-        }
+        return _message_id(topic, found)
+
+    async def id_by_index(self, request: Request) -> dict[str, int]:
+        """Of the entry that holds the message of this number, where the broker numbers them."""
+        topic = await self._topic(request)
+        if INDEX not in topic.config.broker_entry_metadata_interceptors:
+            raise HTTPException(
+                412, f"Messages have numbers with brokerEntryMetadataInterceptors={INDEX}"
+            )
+        index = number(request, "index", default=0)
+        found = await entry_with_index(topic.ledger, index) if index >= 0 else None
+        if found is None:
+            raise HTTPException(404, f"Message not found: {topic.name} has none of number {index}")
+        return _message_id(topic, found)
 
     async def _stored(self, topic: Topic, position: Position) -> Response:
         run = None
@@ -145,6 +162,14 @@ class MessageRoutes:
 
     async def _topic(self, request: Request) -> Topic:
         return await single(self._topics, topic_of(request), "look at")
+
+
+def _message_id(topic: Topic, position: Position) -> dict[str, int]:
+    return {
+        "ledgerId": position.ledger_id,
+        "entryId": position.entry_id,
+        "partitionIndex": topic.name.partition,
+    }
 
 
 def _nth(ledgers: Sequence[LedgerInfo], index: int) -> Position:

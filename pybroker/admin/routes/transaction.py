@@ -131,11 +131,10 @@ class TransactionRoutes:
 
     async def raise_count(self, request: Request) -> None:
         """The body is the new number of coordinators. It lasts, and clients see it at once."""
-        count = await read_json(request)
-        if count < self._coordinators.count:
-            raise HTTPException(
-                406, f"The body must be a number; {self._coordinators.count} can only become more"
-            )
+        count, now = await read_json(request), self._coordinators.count
+        most = self._services.config.max_num_partitions_per_partitioned_topic
+        if not now <= count <= most:
+            raise HTTPException(406, f"{now} coordinators can only become more, up to {most}")
         await self._topics.tenants.set_partitions(COORDINATOR_ASSIGN, count)
         self._coordinators.count = count
 

@@ -260,6 +260,9 @@ def test_what_a_consumer_holds_of_keys_that_are_another_s_by_now_is_told() -> No
         assert [(slot.held, slot.waiting) for slot in drains[1]] == [(2, 0), (1, 0)]
         subscription.acknowledge(a, positions[2:])
         assert [slot.held for slot in dispatcher.draining()[a]] == [1]
+        assert a.slots_drained == 1
+        subscription.acknowledge(a, positions[:2])
+        assert (a.slots_drained, dispatcher.draining()) == (2, {})
 
     with_topic(scenario)
 

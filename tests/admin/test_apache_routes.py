@@ -1,0 +1,54 @@
+"""Which of Apache Pulsar's routes there are, and why the others are not."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from described import routes
+
+from pybroker.admin.http.permitted import plain_path
+
+LISTED: Final = [
+    tuple(line.split("\t")[:2])
+    for line in (Path(__file__).parent / "apache_routes.tsv").read_text().splitlines()[1:]
+]
+# By how their paths begin, and why.
+NOT_SERVED: Final = {
+    "/admin/v2/bookies/": "there are no bookies: ledgers are files of this broker",
+    "/admin/v2/namespaces/{}/{}/scanOffloadedLedgers": "nothing is offloaded",
+    "/topics/": "messages are published over the binary protocol, which has the rules for it "
+    "(deduplication, rates, quotas, transactions)",
+}
+OURS: Final = {
+    ("GET", "/admin/openapi.json"),
+    ("GET", "/metrics"),
+    ("GET", "/metrics/"),
+    # Where Apache Pulsar's own Java client asks for these.
+    ("GET", "/admin/namespaces/{}/antiAffinity/{}"),
+    ("GET", "/admin/namespaces/{}/{}"),
+    ("DELETE", "/admin/v2/namespaces/{}/{}/deduplicationSnapshotInterval"),
+}
+
+
+def bare(path: str) -> str:
+    return re.sub(r"{[^}]*}", "{}", path)
+
+
+SERVED: Final = {(route.method, bare(plain_path(route.path))) for route in routes()}
+WANTED: Final = {(method, bare(path)) for method, path in LISTED}
+
+
+def test_every_route_of_apache_pulsar_is_there_or_left_out_for_a_reason() -> None:
+    missing = [path for _, path in WANTED - SERVED]
+    assert [path for path in missing if not path.startswith(tuple(NOT_SERVED))] == []
+
+
+def test_nothing_is_left_out_that_is_there() -> None:
+    left_out = {path for _, path in WANTED - SERVED}
+    for beginning in NOT_SERVED:
+        assert any(path.startswith(beginning) for path in left_out)
+        assert not any(path.startswith(beginning) for _, path in SERVED)
+
+
+def test_routes_of_our_own_are_few() -> None:
+    assert SERVED - WANTED == OURS
