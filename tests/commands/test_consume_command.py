@@ -215,6 +215,15 @@ def test_consumed_in_one_transaction_all_is_acknowledged_or_nothing(
     assert contents(run("consume", topic, "-s", "s")[1]) == ["c"]
 
 
+def test_a_large_transaction_acknowledges_as_it_goes(
+    run: Run, broker: RunningBroker, topic: str
+) -> None:
+    run("produce", topic, "-m", "a", "-n", "2500")
+    words = ["-s", "s", "-t", "Shared", "-p", "Earliest", "-n", "2500", "--txn", "--hide-content"]
+    assert run("consume", topic, *words)[0] == 0
+    assert broker.backlog(topic, "s") == 0
+
+
 def test_a_transaction_for_ever_is_refused(run: Run, topic: str) -> None:
     code, _, err = run("consume", topic, "-s", "s", "-n", "0", "--txn")
     assert (code, "never commit" in err) == (1, True)

@@ -37,6 +37,13 @@ def test_the_separator_is_a_text(
     assert stored(client, topic) == expected
 
 
+def test_bytes_that_are_no_text_travel_as_they_were_typed(
+    run: Run, client: Client, topic: str
+) -> None:
+    assert run("produce", topic, "-m", os.fsdecode(b"\xff,\xfe"))[0] == 0
+    assert stored(client, topic) == [b"\xff", b"\xfe"]
+
+
 def test_a_file_is_a_message(run: Run, client: Client, topic: str, tmp_path: Path) -> None:
     paths = [tmp_path / name for name in "ab"]
     for path in paths:

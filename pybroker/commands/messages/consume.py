@@ -16,6 +16,7 @@ from pybroker.client import (
     MessageId,
     SubscriptionMode,
     Timeout,
+    Transaction,
 )
 from pybroker.commands.messages.receiving import (
     Screen,
@@ -72,18 +73,22 @@ def run(options: Namespace) -> None:
 def _consume(transactions: Transactions, source: "_Source", screen: Screen) -> None:
     for group in transactions.groups(source.messages()):
         with transactions.begin() as txn:
-            taken: list[tuple[Consumer, MessageId]] = []
-            for consumer, message in group:
+            taken: dict[Consumer, list[MessageId]] = {}
+            for number, (consumer, message) in enumerate(group, start=1):
                 screen.show(Shown.of(message))
                 if txn is None:
                     consumer.acknowledge(message)
-                else:
-                    taken.append((consumer, message.message_id()))
-            for start in range(0, len(taken), _ACKNOWLEDGED_TOGETHER):
-                part = taken[start : start + _ACKNOWLEDGED_TOGETHER]
-                for consumer in dict.fromkeys(consumer for consumer, _ in part):
-                    ids = [message_id for owner, message_id in part if owner is consumer]
-                    consumer.acknowledge(ids, txn=txn)
+                    continue
+                taken.setdefault(consumer, []).append(message.message_id())
+                if number % _ACKNOWLEDGED_TOGETHER == 0:
+                    _acknowledge(taken, txn)
+            _acknowledge(taken, txn)
+
+
+def _acknowledge(taken: dict[Consumer, list[MessageId]], txn: Transaction | None) -> None:
+    for consumer, ids in taken.items():
+        consumer.acknowledge(ids, txn=txn)
+    taken.clear()
 
 
 class _Source:

@@ -1,6 +1,7 @@
 """`pybroker produce`: what is typed, what stands in files, or lines as they come."""
 
 import argparse
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
@@ -133,7 +134,9 @@ def _messages(options: Namespace) -> Iterator[Message]:
         if options.messages or options.files or options.num_produce != 1:
             raise ValueError("--stdin is for itself: without --messages, --files, --num-produce")
         return (made(line.removesuffix(b"\n")) for line in sys.stdin.buffer)
-    typed = [part.encode() for text in options.messages for part in _split(text, options.separator)]
+    typed = [
+        os.fsencode(part) for text in options.messages for part in _split(text, options.separator)
+    ]
     paths = [path for text in options.files for path in text.split(",") if path]
     bodies = typed + [Path(path).read_bytes() for path in paths]
     if not bodies:
@@ -176,7 +179,7 @@ def _key(options: Namespace) -> bytes:
     key: str | None = options.key_value_key or options.key
     if key is None:
         raise ValueError("a key-value schema needs a key: --key-value-key, or …-file")
-    return key.encode()
+    return os.fsencode(key)
 
 
 def _schema(options: Namespace) -> Component | KeyValue:
