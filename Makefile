@@ -10,7 +10,7 @@ GO := $(firstword $(shell command -v go) $(wildcard /usr/local/go/bin/go))
 LEFT_OUT := $(UNIT)$(if $(GO),, or go)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench simulate kill-rounds spark-kills spark-backlog extremes mutate proto clean
+.PHONY: help demo test check bench simulate kill-rounds spark-kills spark-backlog extremes mutate proto clients clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,9 @@ extremes: $(VENV)/test  ## extreme values in every command and route; on a quiet
 
 proto: $(VENV)/test  ## write pybroker/wire/pulsar_api_pb2.py again from PulsarApi.proto
 	$(PY) tests/tidy/generate_proto.py
+
+clients: $(VENV)/test  ## write docs/clients.md from what the compatibility tests say of themselves
+	$(PY) tests/tidy/generate_clients_document.py
 
 clean:  ## remove what make made
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

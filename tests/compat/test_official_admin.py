@@ -12,7 +12,7 @@ from watched_http import watched_answers
 
 import pybroker.testing
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.feature("admin client")]
 
 SETTINGS: Final = TOKEN_SETTINGS | {
     "authorization_enabled": True,

@@ -1,5 +1,6 @@
 """What the official Go client does with the broker; the tests themselves are in Go, in `go/`."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -37,6 +38,13 @@ def surroundings() -> Iterator[dict[str, str]]:
 @pytest.mark.parametrize("test", list(everywhere()), ids=lambda test: test.name)
 def test_in_go(surroundings: dict[str, str], test: GoTest) -> None:
     run_go_test(test.name, surroundings)
+
+
+@pytest.mark.parametrize(
+    "test", list(go_tests(SOURCES / "restarts_test.go")), ids=lambda test: test.name
+)
+def test_restart_in_go(test: GoTest) -> None:
+    run_go_test(test.name, {"PYTHON": sys.executable})
 
 
 def test_its_sources_are_formatted_and_vetted() -> None:

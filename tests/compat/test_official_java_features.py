@@ -42,6 +42,7 @@ def contents(official: OfficialClient, consumer: Any, count: int) -> list[bytes]
     return [bytes(message.getData()) for message in messages]
 
 
+@pytest.mark.feature("non-persistent topics")
 @pytest.mark.parametrize("kind", KINDS)
 def test_topics_that_keep_nothing(official: OfficialClient, name: str, kind: str) -> None:
     topic = f"non-persistent://{name}"
@@ -52,6 +53,7 @@ def test_topics_that_keep_nothing(official: OfficialClient, name: str, kind: str
     assert contents(official, consumer, 5) == [b"%d" % number for number in range(5)]
 
 
+@pytest.mark.feature("pattern subscription")
 def test_a_pattern_hears_of_a_new_topic_without_asking(official: OfficialClient, name: str) -> None:
     """By itself it would look again after a minute."""
     consumer = official.pattern_consumer(f"persistent://{name}-.*", "s")
@@ -61,6 +63,7 @@ def test_a_pattern_hears_of_a_new_topic_without_asking(official: OfficialClient,
 
 
 class TestSchemas:
+    @pytest.mark.feature("any schema, by the topic")
     def test_what_takes_any_schema_reads_what_was_written_with_one(
         self, official: OfficialClient, name: str
     ) -> None:
@@ -71,6 +74,7 @@ class TestSchemas:
         message = official.receive(consumer)
         assert message.getValue().getNativeObject() == "hello"
 
+    @pytest.mark.feature("any schema, by the topic")
     def test_what_produces_any_schema_takes_the_topics(
         self, official: OfficialClient, name: str
     ) -> None:
@@ -81,6 +85,7 @@ class TestSchemas:
         anything.send(b"bytes")
         assert official.receive(consumer).getValue() == "bytes"
 
+    @pytest.mark.feature("key and value")
     @pytest.mark.parametrize("encoding", ["INLINE", "SEPARATED"])
     def test_key_and_value(self, official: OfficialClient, name: str, encoding: str) -> None:
         schema = official.key_value_schema(encoding)
@@ -90,6 +95,7 @@ class TestSchemas:
         value = official.receive(consumer).getValue()
         assert (value.getKey(), value.getValue()) == ("k", "v")
 
+    @pytest.mark.feature("schema evolution")
     def test_another_type_is_refused(self, official: OfficialClient, name: str) -> None:
         schemas = official.schemas
         official.client.newProducer(schemas.STRING).topic(name).create()

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 
 from pybroker.testing.broker_process import BrokerProcess
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.feature("transactions")]
 
 INPUTS = ("java-in-1", "java-in-2")
 OUTPUTS = ("java-out-1", "java-out-2", "java-out-3")
@@ -101,6 +101,7 @@ def test_a_transaction_that_times_out_is_aborted_and_cannot_commit(pipeline):
     assert pipeline.nothing_visible()
 
 
+@pytest.mark.feature("restarts of the broker")
 def test_an_open_transaction_goes_on_after_the_broker_was_killed(pipeline, broker):
     txn = pipeline.official.transaction()
     pipeline.work_in(txn, slice(0, 2))

@@ -100,6 +100,7 @@ def assert_nothing_more(*consumers: Any) -> None:
 
 @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.feature("exclusive", "failover", "shared", "key_shared", "batches")
 class TestSubscriptionTypes:
     def test_each_message_arrives_once(
         self, client: pulsar.Client, topic: str, kind: Any, batched: bool
@@ -199,6 +200,7 @@ class TestSeveralConsumers:
 
 
 class TestPositions:
+    @pytest.mark.feature("cumulative acknowledgement")
     def test_a_cumulative_acknowledgement_covers_all_before(
         self, client: pulsar.Client, topic: str
     ):
@@ -209,6 +211,7 @@ class TestPositions:
         consumer.close()
         assert contents_of(receive_all(earliest(client, topic), COUNT - 30)) == sent[30:]
 
+    @pytest.mark.feature("negative acknowledgement")
     def test_a_negative_acknowledgement_brings_a_message_again(
         self, client: pulsar.Client, topic: str
     ):
@@ -228,6 +231,7 @@ class TestPositions:
         consumer.acknowledge(again)
         assert_nothing_more(consumer)
 
+    @pytest.mark.feature("readers")
     @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
     def test_a_reader_reads_to_the_end_and_goes_on(
         self, client: pulsar.Client, topic: str, batched: bool
@@ -245,6 +249,7 @@ class TestPositions:
         )
         assert inclusive.read_next(SOON_MS).data() == sent[30]
 
+    @pytest.mark.feature("seek to a message", "seek to a time")
     def test_seeking_goes_back_to_a_message_and_to_a_time(self, client: pulsar.Client, topic: str):
         consumer = earliest(client, topic)
         sent = publish(client, topic, batched=False)
@@ -254,6 +259,7 @@ class TestPositions:
         consumer.seek(messages[0].publish_timestamp())
         assert consumer.receive(SOON_MS).data() == sent[0]
 
+    @pytest.mark.feature("unsubscribing")
     def test_unsubscribing_forgets_the_position(self, client: pulsar.Client, topic: str):
         consumer = earliest(client, topic)
         sent = publish(client, topic, batched=False)
@@ -261,6 +267,7 @@ class TestPositions:
         consumer.unsubscribe()
         assert contents_of(receive_all(earliest(client, topic))) == sent
 
+    @pytest.mark.feature("last message id")
     def test_the_last_message_id_is_the_last_messages(self, client: pulsar.Client, topic: str):
         producer, consumer = client.create_producer(topic), earliest(client, topic)
         for _ in range(3):
@@ -268,6 +275,7 @@ class TestPositions:
         assert consumer.get_last_message_id() == last
 
 
+@pytest.mark.feature("partitioned topics")
 class TestPartitions:
     def test_every_partition_is_used_and_consumed(self, client: pulsar.Client, partitioned: str):
         consumer = earliest(client, partitioned)
@@ -286,6 +294,7 @@ class TestPartitions:
             assert all(len(partitions) == 1 for partitions in chosen.values())
 
 
+@pytest.mark.feature("keys and properties")
 class TestWithOurClient:
     @pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
     @pytest.mark.parametrize("compression", ["NONE", "ZLib"])
@@ -368,6 +377,7 @@ class TestWithOurClient:
         assert_nothing_more(consumer)
 
 
+@pytest.mark.feature("restarts of the broker")
 class TestRestart:
     """The same producer and consumer, from before the restart to after it."""
 
@@ -408,6 +418,7 @@ class TestRestart:
             client.close()
 
 
+@pytest.mark.feature("non-persistent topics")
 class TestTopicsThatKeepNothing:
     @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
     def test_who_is_there_gets_what_is_published(

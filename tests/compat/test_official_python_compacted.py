@@ -40,6 +40,7 @@ def topic() -> str:
     return f"persistent://public/default/compacted-{next(_numbers)}"
 
 
+@pytest.mark.feature("delayed delivery")
 @pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared])
 def test_delayed_messages_come_in_the_order_of_their_times(
     client: pulsar.Client, topic: str, kind: Any
@@ -63,6 +64,7 @@ def test_exclusive_consumers_get_delayed_messages_at_once(
     assert consumer.receive(SOON_MS).data() == b"delayed"
 
 
+@pytest.mark.feature("compaction", "table view")
 class TestCompaction:
     def compact(self, broker: Any, topic: str) -> None:
         async def work(running: Any) -> None:

@@ -1,0 +1,30 @@
+"""docs/clients.md says what the tests in tests/compat show, no more and no less."""
+
+from generate_clients_document import (
+    ABSENT,
+    CLIENTS,
+    DOCUMENT,
+    FEATURES,
+    document,
+    go_declarations,
+    shown,
+)
+
+NAMED = {feature for features in FEATURES.values() for feature in features}
+
+
+def test_the_page_is_what_the_tests_say_of_themselves() -> None:
+    assert DOCUMENT.read_text() == document(), "run `make clients`"
+
+
+def test_every_feature_has_a_test_or_a_reason_for_each_client() -> None:
+    every = {(feature, client) for feature in NAMED for client in CLIENTS}
+    assert every - set(shown()) == set(ABSENT)
+
+
+def test_tests_name_features_that_the_page_knows() -> None:
+    assert {feature for feature, _ in shown()} <= NAMED
+
+
+def test_every_test_in_go_says_what_it_shows() -> None:
+    assert [test.name for test in go_declarations() if not test.features] == []
