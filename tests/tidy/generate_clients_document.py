@@ -146,7 +146,7 @@ def document() -> str:
         "# Official clients, feature by feature",
         "",
         "A ✓ is a test of `make test`, in [tests/compat](../tests/compat): the official client",
-        "as it is, against this broker. A – is what that client has not, or what is not shown here.",
+        "as it is, against this broker. A – is what that client has not, or is not shown here.",
         "`make clients` writes this page from what the tests say of themselves.",
         "",
     ]
