@@ -480,6 +480,11 @@ class Subscription:
         return 0 if self._dispatcher is None else self._dispatcher.in_replay
 
     @property
+    def delayed_bytes(self) -> int:
+        dispatcher = self._dispatcher
+        return dispatcher.delayed_bytes if isinstance(dispatcher, SharedDispatcher) else 0
+
+    @property
     def backlog(self) -> int:
         """Entries not acknowledged yet; aborted messages and markers do not count."""
         return self._backlog(self._topic.ledger.last_confirmed)

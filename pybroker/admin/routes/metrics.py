@@ -1,5 +1,6 @@
 """/metrics under Apache Pulsar's own names, so that its dashboards work, and a few of our own."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from operator import itemgetter
 from typing import Final
@@ -10,39 +11,23 @@ from starlette.responses import Response, StreamingResponse
 from pybroker.admin.operation import Answer, DescribedRoute
 from pybroker.admin.routing import route
 from pybroker.admin.services import AdminServices
+from pybroker.admin.stats.metric_names import (
+    COMPACTION_METRICS,
+    SUBSCRIPTION_METRICS,
+    TOPIC_METRICS,
+    dropped,
+)
 from pybroker.admin.stats.nonpersistent import nonpersistent_stats
 from pybroker.admin.stats.rates import Rates
 from pybroker.admin.stats.topic import PARTS_A_TURN, Stats, Wanted, topic_stats
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
 from pybroker.json_schema import TEXT
-from pybroker.metrics import CONTENT_TYPE, Exposition, Kind
+from pybroker.metrics import CONTENT_TYPE, Exposition
 from pybroker.runtime import Pace
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.version import version
 
-# Metric, its kind, and the field of the topic's stats that it shows.
-_TOPIC_METRICS: Final[tuple[tuple[str, Kind, str], ...]] = (
-    ("pulsar_rate_in", "gauge", "msgRateIn"),
-    ("pulsar_rate_out", "gauge", "msgRateOut"),
-    ("pulsar_throughput_in", "gauge", "msgThroughputIn"),
-    ("pulsar_throughput_out", "gauge", "msgThroughputOut"),
-    ("pulsar_in_messages_total", "counter", "msgInCounter"),
-    ("pulsar_in_bytes_total", "counter", "bytesInCounter"),
-    ("pulsar_out_messages_total", "counter", "msgOutCounter"),
-    ("pulsar_out_bytes_total", "counter", "bytesOutCounter"),
-    ("pulsar_storage_size", "gauge", "storageSize"),
-    ("pulsar_storage_backlog_size", "gauge", "backlogSize"),
-)
-_SUBSCRIPTION_METRICS: Final = (
-    ("pulsar_subscription_back_log", "msgBacklog"),
-    ("pulsar_subscription_back_log_no_delayed", "msgBacklogNoDelayed"),
-    ("pulsar_subscription_delayed", "msgDelayed"),
-    ("pulsar_subscription_msg_rate_out", "msgRateOut"),
-    ("pulsar_subscription_msg_throughput_out", "msgThroughputOut"),
-    ("pulsar_subscription_unacked_messages", "unackedMessages"),
-    ("pulsar_subscription_blocked_on_unacked_messages", "blockedSubscriptionOnUnackedMsgs"),
-)
 _WANTED: Final = Wanted(hashes=False)
 _BROKER_SUMS: Final[Mapping[str, Callable[[Stats], float]]] = {
     "pulsar_broker_topics_count": lambda topic: 1,
@@ -53,7 +38,10 @@ _BROKER_SUMS: Final[Mapping[str, Callable[[Stats], float]]] = {
     "pulsar_broker_rate_out": itemgetter("msgRateOut"),
     "pulsar_broker_throughput_in": itemgetter("msgThroughputIn"),
     "pulsar_broker_throughput_out": itemgetter("msgThroughputOut"),
+    "pulsar_broker_in_bytes_total": itemgetter("bytesInCounter"),
+    "pulsar_broker_out_bytes_total": itemgetter("bytesOutCounter"),
     "pulsar_broker_storage_size": itemgetter("storageSize"),
+    "pulsar_broker_storage_logical_size": itemgetter("storageSize"),
     "pulsar_broker_msg_backlog": lambda topic: backlog(topic),
 }
 
@@ -77,6 +65,11 @@ class MetricsRoutes:
         now_ms = services.clock.now_ms()
         pace = Pace(PARTS_A_TURN)
         sums: dict[str, float] = dict.fromkeys(_BROKER_SUMS, 0)
+        topics_of = Counter(name.namespace_name for name in services.topics.loaded_names())
+        for namespace, count in topics_of.items():
+            exposition.add(
+                "pulsar_topics_count", "gauge", count, exposition.labels(namespace=namespace)
+            )
         for topic in services.topics.loaded():
             stats = await topic_stats(topic, self._rates, now_ms, pace, _WANTED)
             add_topic(exposition, topic, stats)
@@ -109,12 +102,15 @@ def add_topic(exposition: Exposition, topic: Topic, stats: Stats) -> None:
     add_served(exposition, topic, stats)
     blocked = topic.ledger.count_between(topic.max_read_position, topic.ledger.last_confirmed)
     exposition.add("pybroker_txn_blocked_entries", "gauge", blocked, labels)
+    if (compaction := topic.compacted) is not None:
+        for name, value_of in COMPACTION_METRICS.items():
+            exposition.add(name, "gauge", value_of(compaction), labels)
 
 
 def add_served(exposition: Exposition, topic: ServedTopic, stats: Stats) -> None:
     namespace, name_of_topic = topic.name.namespace_name, str(topic.name)
     labels = exposition.labels(namespace=namespace, topic=name_of_topic)
-    for name, kind, field in _TOPIC_METRICS:
+    for name, kind, field in TOPIC_METRICS:
         exposition.add(name, kind, stats[field], labels)
     subscriptions = stats["subscriptions"]
     exposition.add("pulsar_subscriptions_count", "gauge", len(subscriptions), labels)
@@ -125,8 +121,12 @@ def add_served(exposition: Exposition, topic: ServedTopic, stats: Stats) -> None
         labels = exposition.labels(
             namespace=namespace, topic=name_of_topic, subscription=subscription
         )
-        for name, field in _SUBSCRIPTION_METRICS:
+        for name, field in SUBSCRIPTION_METRICS:
             exposition.add(name, "gauge", +fields[field], labels)
+        consumers = len(fields["consumers"])
+        exposition.add("pulsar_subscription_consumers_count", "gauge", consumers, labels)
+        if (drop_rate := dropped(fields)) is not None:
+            exposition.add("pulsar_subscription_msg_drop_rate", "gauge", drop_rate, labels)
 
 
 def consumer_count(topic: Stats) -> int:

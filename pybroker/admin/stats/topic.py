@@ -143,6 +143,9 @@ async def topic_stats(
         **traffic_in((str(topic.name),), topic, rates),
         **{field: total(subscriptions.values(), field) for field in TOPIC_OUT_FIELDS},
         **_limits(topic),
+        "delayedMessageIndexSizeInBytes": total(
+            subscriptions.values(), "delayedMessageIndexSizeInBytes"
+        ),
         "storageSize": topic.ledger.total_size_bytes,
         "backlogSize": max((s["backlogSize"] for s in subscriptions.values()), default=0),
         "earliestMsgPublishTimeInBacklogs": earliest,
@@ -182,6 +185,7 @@ async def subscription_stats(
         **{field: total(consumers, field) for field in OUT_FIELDS},
         "msgBacklog": backlog,
         "msgDelayed": subscription.delayed_messages,
+        "delayedMessageIndexSizeInBytes": subscription.delayed_bytes,
         "msgBacklogNoDelayed": max(0, backlog - subscription.delayed_messages),
         "backlogSize": size_of(backlog, topic) if wanted.backlog_size else -1,
         "earliestMsgPublishTimeInBacklog": (

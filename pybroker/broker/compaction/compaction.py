@@ -68,6 +68,10 @@ class Results:
     """Of the compactions since the topic was loaded."""
 
     left_out: int = 0  # messages, by the last one
+    left_out_in_all: int = 0
+    read_bytes: int = 0  # by the last one
+    succeeded: int = 0
+    failed: int = 0
     succeeded_ms: int = 0
     failed_ms: int = 0
     duration_ms: int = 0
@@ -127,6 +131,11 @@ class Compaction:
         if record is None or (position.entry_id >= 0 and position > record.horizon):
             return position, index
         return (EARLIEST, -1) if record.last is None else (record.last, record.last_index)
+
+    @property
+    def kept_size(self) -> tuple[int, int]:
+        """How many entries, and how many bytes."""
+        return (0, 0) if self._record is None else (self._record.entries, self._record.size_bytes)
 
     def ledger_info(self) -> tuple[int, int, int] | None:
         """The id of the first ledger of what was kept, its entries, their bytes; None: nothing."""
@@ -204,19 +213,25 @@ class Compaction:
         began_ms = self._topic.clock.now_ms()
         try:
             async with self._topic.compaction_turn:
+                read_bytes = self.kept_size[1] + self._bytes_behind()
                 outcome = await self._compact()
         except Exception as error:
             self.status, self.last_error = Status.ERROR, str(error)
-            self.results = replace(self.results, failed_ms=self._topic.clock.now_ms())
+            failed, now_ms = self.results.failed + 1, self._topic.clock.now_ms()
+            self.results = replace(self.results, failed=failed, failed_ms=now_ms)
             log.error("%s failed: %s", self, error)
             return
         finally:
             self._keep_all_from = None
         self.status, self.last_error = Status.SUCCESS, ""
         ended_ms = self._topic.clock.now_ms()
+        left_out = outcome.left_out if outcome is not None else 0
         self.results = replace(
             self.results,
-            left_out=outcome.left_out if outcome is not None else 0,
+            left_out=left_out,
+            left_out_in_all=self.results.left_out_in_all + left_out,
+            read_bytes=read_bytes,
+            succeeded=self.results.succeeded + 1,
             succeeded_ms=ended_ms,
             duration_ms=max(0, ended_ms - began_ms),
         )

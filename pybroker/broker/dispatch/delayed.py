@@ -88,6 +88,11 @@ class UndelayedReader:
         """How many entries wait for their time."""
         return len(self._index) - len(self._twice)
 
+    @property
+    def size_bytes(self) -> int:
+        """What is remembered of them takes about so much."""
+        return self._counted_bytes
+
     # -- reading on
 
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:

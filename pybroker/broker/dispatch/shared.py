@@ -166,6 +166,10 @@ class SharedDispatcher:
         """How many entries wait for their time."""
         return self._unread.delayed
 
+    @property
+    def delayed_bytes(self) -> int:
+        return self._unread.size_bytes
+
     def _hand_out(self, ready: list[Ready], source: Source, delivery: Delivery) -> int:
         share = -(-len(delivery.entries) // len(ready))
         start = sent = 0
