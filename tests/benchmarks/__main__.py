@@ -17,6 +17,7 @@ import compaction
 import delayed
 import idle_topics
 import latency
+import many_policies
 import official
 import scaling
 import spark_reading
@@ -25,6 +26,7 @@ import throughput
 import tls
 import transactions
 import trickles
+import watchers
 from calibration import fdatasync_ms, quantile
 from figures import HEADER, Figure, RowResult, as_json, table_lines
 from workload import Bench
@@ -48,6 +50,8 @@ ROWS: Mapping[str, Row] = {
     "idle-topics": idle_topics.idle_topics,
     "delayed": delayed.delayed,
     "compaction": compaction.compaction,
+    "policies": many_policies.many_policies,
+    "watchers": watchers.watched_topics,
     "catch-up": startup.catch_up_1kb,
     "transactions": transactions.transactions,
     "txn-small": transactions.small_transactions,
