@@ -471,18 +471,15 @@ class Subscription:
     @property
     def delayed_messages(self) -> int:
         """Entries that wait for their time, as far as the log has been read."""
-        dispatcher = self._dispatcher
-        return dispatcher.delayed if isinstance(dispatcher, SharedDispatcher) else 0
+        return 0 if self._dispatcher is None else self._dispatcher.delayed
 
     @property
     def in_replay(self) -> int:
-        """Entries that wait to be delivered again."""
         return 0 if self._dispatcher is None else self._dispatcher.in_replay
 
     @property
     def delayed_bytes(self) -> int:
-        dispatcher = self._dispatcher
-        return dispatcher.delayed_bytes if isinstance(dispatcher, SharedDispatcher) else 0
+        return 0 if self._dispatcher is None else self._dispatcher.delayed_bytes
 
     @property
     def backlog(self) -> int:

@@ -39,6 +39,7 @@ SUBSCRIPTION_METRICS: Final[tuple[tuple[str, str], ...]] = (
     ("pulsar_subscription_back_log_no_delayed", "msgBacklogNoDelayed"),
     ("pulsar_subscription_delayed", "msgDelayed"),
     ("pulsar_subscription_delayed_message_index_size_bytes", "delayedMessageIndexSizeInBytes"),
+    ("pulsar_subscription_in_replay", "msgInReplay"),
     ("pulsar_subscription_msg_rate_out", "msgRateOut"),
     ("pulsar_subscription_msg_rate_redeliver", "msgRateRedeliver"),
     ("pulsar_subscription_msg_rate_expired", "msgRateExpired"),

@@ -104,6 +104,9 @@ class SingleActiveDispatcher:
     def in_replay(self) -> int:
         return len(self._aborted)
 
+    delayed: Final = 0  # a delayed message comes at once
+    delayed_bytes: Final = 0
+
     # -- acknowledgements: the cursor alone knows what is unacknowledged
 
     unacked_messages: Final = 0
