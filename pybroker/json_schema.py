@@ -139,11 +139,12 @@ def _misfit_object(value: dict[str, Any], schema: Schema, what: str) -> str | No
     if missing:
         return f"{what} must have {', '.join(missing)}"
     known, others = schema.get("properties", {}), schema.get("additionalProperties", ANYTHING)
-    for name, part in value.items():
+    # What others there are is of no interest where they may be anything, and they may be many.
+    for name in value if others != ANYTHING else [name for name in known if name in value]:
         inner = known.get(name, others)
         if inner is False:
             return f"{what} must not have {name[:80]}"
-        if inner and (why := misfit(part, inner, f"{what}: {name[:80]}")) is not None:
+        if inner and (why := misfit(value[name], inner, f"{what}: {name[:80]}")) is not None:
             return why
     return None
 

@@ -35,6 +35,7 @@ Handler = Callable[[Request], Awaitable[Any]]
 
 NAMESPACE: Final = "/admin/v2/namespaces/{tenant:segment}/{namespace:segment}"
 TOPICS: Final = "/admin/v2/{domain:domain}/{tenant:segment}/{namespace:segment}"
+_PARSED: Final = "pybroker.parsed"  # in the scope of a request
 TOPIC: Final = TOPICS + "/{topic:segment}"
 
 
@@ -116,16 +117,22 @@ def _check(value: Any, body: Body) -> None:
 
 
 async def read_json(request: Request, default: Any = None) -> Any:
-    """The body; `default` if there is none, or null."""
+    """The body, which is parsed once; `default` if there is none, or null."""
     assert operation_of(request).body is not None, "the route declares no body"
+    if _PARSED not in request.scope:
+        request.scope[_PARSED] = await _parsed_body(request)
+    value = request.scope[_PARSED]
+    return default if value is None else value
+
+
+async def _parsed_body(request: Request) -> Any:
     body = await request.body()
     if not body.strip():
-        return default
+        return None
     try:
-        value = json_of(body)
+        return json_of(body)
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"The body is not JSON: {error}") from None
-    return default if value is None else value
 
 
 def json_of(text: str | bytes) -> Any:

@@ -276,3 +276,14 @@ def test_a_key_value_schema_of_another_form_is_refused(
 
 def test_an_unknown_schema_type_is_refused(admin: httpx.Client, topic: str) -> None:
     assert admin.post(f"{S}/{topic}/schema", json={"type": "XML"}).status_code == 422
+
+
+def test_very_many_properties_are_refused_without_a_look_at_each(
+    admin: httpx.Client, namespace: str
+) -> None:
+    many = {f"{number:x}": "" for number in range(6000)}
+    refusal = admin.put(f"/admin/v2/persistent/{namespace}/orders", json=many)
+    assert (refusal.status_code, refusal.json()["reason"]) == (
+        400,
+        "The body must have at most 5000 parts",
+    )

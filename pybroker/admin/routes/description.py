@@ -1,15 +1,17 @@
 """The description of all routes, for tools that read OpenAPI."""
 
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from pybroker.admin.operation import JSON, DescribedRoute
 from pybroker.admin.routing import route
 from pybroker.admin.services import AdminServices
 from pybroker.json_schema import OBJECT, record
 
+_PIECE_BYTES: Final = 32 * 1024
 _DOCUMENT: Final = record(
     "", {"openapi": {"type": "string"}, "info": OBJECT, "paths": OBJECT, "components": OBJECT}
 )
@@ -30,4 +32,10 @@ class DescriptionRoutes:
 
             served: Any = request.app.routes
             self._document = await described(served)
-        return Response(self._document, media_type=JSON)
+        return StreamingResponse(_in_pieces(self._document), media_type=JSON)
+
+
+async def _in_pieces(document: bytes) -> AsyncIterator[bytes]:
+    """As they are taken: it is long, and who asks may be slow."""
+    for start in range(0, len(document), _PIECE_BYTES):
+        yield document[start : start + _PIECE_BYTES]

@@ -10,7 +10,7 @@ from pybroker.admin.finding import existing
 from pybroker.admin.operation import Body, DescribedRoute
 from pybroker.admin.routing import TOPIC, asked, read_json, route, texts, topic_of
 from pybroker.admin.services import AdminServices
-from pybroker.admin.shapes.common import PROPERTIES
+from pybroker.admin.shapes.common import PROPERTIES, PROPERTIES_TAKEN
 from pybroker.broker.topics import Topics
 from pybroker.json_schema import TEXT
 from pybroker.names import TopicName
@@ -27,7 +27,13 @@ class PropertyRoutes:
         path = f"{TOPIC}/properties"
         return [
             route("GET", path, self.get, PROPERTIES),
-            route("PUT", path, self.update, body=Body(PROPERTIES, required=False), refuses=(409,)),
+            route(
+                "PUT",
+                path,
+                self.update,
+                body=Body(PROPERTIES_TAKEN, required=False),
+                refuses=(409,),
+            ),
             route("DELETE", path, self.remove, query={"key": TEXT}, refuses=(409,)),
         ]
 

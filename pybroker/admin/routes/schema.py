@@ -13,7 +13,7 @@ from starlette.requests import Request
 from pybroker.admin.operation import Body, DescribedRoute, flags
 from pybroker.admin.routing import json_of, read_object, route, topic_of
 from pybroker.admin.services import AdminServices
-from pybroker.admin.shapes.common import PROPERTIES
+from pybroker.admin.shapes.common import PROPERTIES, PROPERTIES_TAKEN
 from pybroker.broker.schemas.compatibility import (
     AUTO_CONSUME,
     KEY_VALUE,
@@ -69,7 +69,7 @@ _PAYLOAD: Final = Body(
         {
             "type": choice(*(name for name, number in _NUMBERS.items() if number != AUTO_CONSUME)),
             "schema": TEXT,
-            "properties": PROPERTIES,
+            "properties": PROPERTIES_TAKEN,
         },
         required=("type",),
         title="PostSchemaPayload",

@@ -19,7 +19,7 @@ from pybroker.admin.routing import (
     topic_of,
 )
 from pybroker.admin.services import AdminServices
-from pybroker.admin.shapes.common import PROPERTIES, RESET_CURSOR, TEXTS
+from pybroker.admin.shapes.common import PROPERTIES, PROPERTIES_TAKEN, RESET_CURSOR, TEXTS
 from pybroker.broker import subscription_properties
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
 from pybroker.broker.publish_time import first_published_at
@@ -59,7 +59,7 @@ class SubscriptionRoutes:
                 "PUT",
                 f"{_SUBSCRIPTION}/properties",
                 self.set_properties,
-                body=Body(PROPERTIES, required=False),
+                body=Body(PROPERTIES_TAKEN, required=False),
             ),
             route(
                 "GET",

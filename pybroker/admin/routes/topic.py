@@ -21,7 +21,13 @@ from pybroker.admin.routing import (
     topic_of,
 )
 from pybroker.admin.services import AdminServices
-from pybroker.admin.shapes.common import MESSAGE_ID, PARTITION_COUNT, PARTITIONED, PROPERTIES, TEXTS
+from pybroker.admin.shapes.common import (
+    MESSAGE_ID,
+    PARTITION_COUNT,
+    PARTITIONED,
+    PROPERTIES_TAKEN,
+    TEXTS,
+)
 from pybroker.broker.topic import Topic
 from pybroker.json_schema import map_of
 
@@ -34,7 +40,7 @@ class TopicRoutes:
 
     def routes(self) -> list[DescribedRoute]:
         partitions, ids = f"{TOPIC}/partitions", map_of(MESSAGE_ID, most=None)
-        properties = Body(PROPERTIES, required=False)
+        properties = Body(PROPERTIES_TAKEN, required=False)
         count = Body(PARTITION_COUNT, misfit=None)
         return [
             route("GET", TOPICS, self.list_all, TEXTS),

@@ -22,6 +22,7 @@ from pybroker.json_schema import (
 # Without a bound: what the broker answers, and what has a bound of its own.
 TEXTS: Final = list_of(TEXT, most=None)
 PROPERTIES: Final = map_of(TEXT, most=None)
+PROPERTIES_TAKEN: Final = map_of(TEXT, most=5000)
 TIME: Final = or_null(TEXT)  # as in ISO 8601
 REFUSAL: Final = record("Refusal", {"reason": TEXT})
 _ID: Final = whole(-LONG - 1)
@@ -36,7 +37,7 @@ RESET_CURSOR: Final = taken(
     {
         **fields(_ID, "ledgerId entryId partitionIndex batchIndex"),
         "isExcluded": TRUTH,
-        "properties": PROPERTIES,
+        "properties": PROPERTIES_TAKEN,
     },
     required=("ledgerId", "entryId"),
     title="ResetCursorData",
@@ -49,7 +50,9 @@ PARTITIONED: Final = record(
 )
 PARTITION_COUNT: Final = any_of(
     whole(-(2**31), 2**31 - 1),
-    taken({"partitions": whole(-(2**31), 2**31 - 1), "properties": PROPERTIES}, ("partitions",)),
+    taken(
+        {"partitions": whole(-(2**31), 2**31 - 1), "properties": PROPERTIES_TAKEN}, ("partitions",)
+    ),
 )
 
 
