@@ -108,7 +108,9 @@ class World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     schema = tmp_path_factory.mktemp("schemas") / "schema.json"
     schema.write_text(json.dumps({"type": "BYTES", "schema": "", "properties": {}}))
-    with pybroker.testing.broker(http=True) as broker:
+    # However slow the machine is, no topic goes because nobody has used it for a minute.
+    kept = {"broker_delete_inactive_topics_enabled": False}
+    with pybroker.testing.broker(http=True, **kept) as broker:
         yield World(broker, str(schema))
 
 

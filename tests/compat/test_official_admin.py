@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.feature("admin cli
 SETTINGS: Final = TOKEN_SETTINGS | {
     "authorization_enabled": True,
     "super_user_roles": (SUPER_USER,),
+    # However slow the machine is, no topic goes because nobody has used it for a minute.
+    "broker_delete_inactive_topics_enabled": False,
 }
 # What is refused, and why.
 REFUSED: Final = {
