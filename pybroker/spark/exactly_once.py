@@ -297,7 +297,9 @@ class ExactlyOnce:
         """What tasks left open that nobody accepted; else it times out."""
         if self._by_tasks:
             with contextlib.suppress(PulsarError):
-                self._chain_of(work).sweep(session, work.batch_id)
+                chain = self._chain_of(work)
+                chain.newest(session)
+                chain.sweep(session, work.batch_id)
 
     @property
     def _by_tasks(self) -> bool:
@@ -328,17 +330,18 @@ class ExactlyOnce:
         self._predecessor_settled = True
 
     def _start_over(self, work: Work, error: Exception) -> None:
-        """Leaves the session, and the transaction too if the broker can be told."""
+        """Leaves the session, and the transactions too if the broker can be told: that of the job
+        first, so that a task which goes on finds it over."""
         log.warning("Batch %d of query %s: %s", work.batch_id, work.query_id, error)
         session, self._session = self._session, None
+        if session is not None:
+            if self._open_transaction is not None and not isinstance(error, _UNANSWERED):
+                with contextlib.suppress(PulsarError):
+                    end(session, self._open_transaction)
+                    self._sweep(session, work)
+            session.close()
         if self._chain is not None:
             self._chain.forget()
-        if session is None:
-            return
-        if self._open_transaction is not None and not isinstance(error, _UNANSWERED):
-            with contextlib.suppress(PulsarError):
-                end(session, self._open_transaction)
-        session.close()
 
     def _tell(self, step: Step, work: Work) -> None:
         self.options.on_step(step, work)

@@ -3,6 +3,7 @@ from dataclasses import replace
 from unittest.mock import MagicMock
 
 import pytest
+from pyspark.errors import PySparkException
 from spark_fakes import FakeBroker, FakeCheckpoint, FakeClient, FakeEntry, Fault
 
 from pybroker.client.errors import ConnectError, TransactionOutcomeUnknown
@@ -13,6 +14,7 @@ from pybroker.spark.exactly_once import ExactlyOnce, Fenced, Options, Step
 from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import CursorName, Position, Span
 from pybroker.spark.replay import InputLost
+from pybroker.spark.session import Session
 from pybroker.spark.work import Work
 
 TOPIC = "persistent://public/default/transfers"
@@ -365,3 +367,32 @@ def test_what_a_task_leaves_to_the_driver(monkeypatch, mode, most_bytes):
 
 def test_by_default_a_batch_of_any_size_fits_the_driver():
     assert Driver().sink.options.mode == "auto"
+
+
+def test_what_killed_tasks_left_open_is_aborted_when_their_job_has_failed(monkeypatch):
+    """Nobody may come afterwards who would do it, and it hides from readers what is behind it."""
+    left = []
+
+    def publish(outputs, partitions, job, turn):
+        session = Session(job.connect())
+        txn = session.client.new_transaction(1000, beside=job.txn_id)
+        job.notes.note(session, txn.txn_id, job.txn_id)
+        session.publish(TOPIC, b"row", txn)
+        left.append(txn)
+        raise PySparkException("a task was killed")
+
+    monkeypatch.setattr(sys.modules["pybroker.spark.exactly_once"], "publish_outputs", publish)
+    driver = Driver()
+    driver.sink.write = lambda batch, batch_id: {TOPIC: MagicMock()}
+    with pytest.raises(PySparkException):
+        driver.process()
+    assert [txn.state for txn in left] == ["aborted"] * 3
+
+
+def test_a_driver_that_cannot_ask_for_an_outcome_at_once_asks_again():
+    """The outcome was not answered, and then nobody could be asked for it."""
+    driver = Driver()
+    driver.broker.faults["commit"] = Fault(TransactionOutcomeUnknown(TxnId(0, 0)))
+    driver.broker.faults["abort"] = Fault(ServiceNotReady("not yet"))
+    driver.process()
+    assert len(driver.markers) == 1
