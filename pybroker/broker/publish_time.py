@@ -5,22 +5,32 @@ this one is only as exact as they are.
 """
 
 from bisect import bisect_right
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Final
 
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
+from managed_ledger.storage.backend import EntryRun
 from pybroker.runtime import Pace
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
 _READS_A_TURN: Final = 200
 
 
+def _told(run: EntryRun) -> int | None:
+    """None where nobody knows: a marker has the broker's time, which tells nothing of messages."""
+    return published_at(run.entries[0]) if run.message_counts[0] else None
+
+
 async def first_published_at(
-    ledger: ManagedLedger, timestamp_ms: int, after: Position = EARLIEST
+    ledger: ManagedLedger,
+    timestamp_ms: int,
+    after: Position = EARLIEST,
+    told: Callable[[EntryRun], int | None] = _told,
 ) -> Position:
     """The first entry behind `after` that was published at `timestamp_ms` or later; if there is
-    none, the next one.
+    none, the next one. `told`: what the first entry of a run tells of its time.
     """
     infos = ledger.ledgers()
     stops = list(accumulate(info.entries for info in infos))
@@ -33,29 +43,23 @@ async def first_published_at(
 
     async def before(index: int) -> tuple[bool, int]:
         """Whether the first entry from `index` on that tells was published before; where it is."""
-        for told in range(index, high):
+        for at in range(index, high):
             await pace.step()  # what is in memory comes at once
-            time_ms = await _published_at(ledger, position_of(told))
+            position = position_of(at)
+            run = await ledger.read(position, position, 1, 1)
+            time_ms = -1 if run is None else told(run)  # -1: trimmed meanwhile
             if time_ms is not None:
-                return time_ms < timestamp_ms, told
+                return time_ms < timestamp_ms, at
         return False, high
 
     while low < high:
         middle = (low + high) // 2
-        is_before, told = await before(middle)
+        is_before, at = await before(middle)
         if is_before:
-            low = told + 1
+            low = at + 1
         else:
             high = middle
     return ledger.next_position(ledger.last_confirmed) if low == stops[-1] else position_of(low)
-
-
-async def _published_at(ledger: ManagedLedger, position: Position) -> int | None:
-    """None where nobody knows: a marker has the broker's time, which tells nothing of messages."""
-    run = await ledger.read(position, position, 1, 1)
-    if run is None:
-        return -1  # trimmed meanwhile
-    return published_at(run.entries[0]) if run.message_counts[0] else None
 
 
 def published_at(entry: bytes) -> int | None:

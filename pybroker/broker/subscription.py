@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import DamagedEntries, LedgerClosed
 from managed_ledger.position import Position
+from pybroker.broker.compaction.seeking import place_of_time
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.dispatch.choosing import Dispatcher, dispatcher_of
 from pybroker.broker.dispatch.compacted_reader import CompactableTopic, CompactedReader
@@ -29,7 +30,6 @@ from pybroker.broker.joining import check_joinable
 from pybroker.broker.last_times import LastTimes
 from pybroker.broker.policies.dispatch_rate import Dispatched, DispatchPace, pace_of
 from pybroker.broker.policies.limits import Limited, check_consumers, unacked_limits
-from pybroker.broker.publish_time import first_published_at
 from pybroker.broker.transactional_acks import TransactionalAcks, TransactionalTopic
 from pybroker.broker.waiting_entries import waiting_entry
 from pybroker.errors import NotAllowed, PersistenceError, ServiceNotReady
@@ -399,7 +399,7 @@ class Subscription:
 
     async def seek_to_time(self, timestamp_ms: int) -> None:
         """The next message is the first published at `timestamp_ms` or later."""
-        await self.seek(await first_published_at(self._topic.ledger, timestamp_ms))
+        await self.seek(await place_of_time(self._topic, timestamp_ms))
 
     async def skip_to(self, position: Position) -> None:
         """Acknowledge everything up to `position`, whoever holds it; messages of open transactions

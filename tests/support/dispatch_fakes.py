@@ -160,6 +160,7 @@ class FakeTopic:
         self.producers: list[object] = []
         self.hidden = HiddenEntries()
         self.tasks = Tasks("orders")
+        self.compacted = None
         self.terminated = False
         self.limit: Position | None = None  # an open transaction begins behind it
         self.subscriptions: dict[str, Subscription] = {}

@@ -12,9 +12,9 @@ from typing import Final, Protocol
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import DamagedEntries, LedgerClosed, LedgerNotFound
-from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from pybroker.broker.compaction.compacted_log import CompactedLog, Kept
+from pybroker.broker.compaction.seeking import SearchedTopic
 from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.broker.dispatch.entry_reader import READ_RETRY_S, EntryReader, OnDamage
 from pybroker.runtime import Tasks
@@ -32,9 +32,7 @@ class Compacted(Protocol):
     async def log(self) -> CompactedLog | None: ...
 
 
-class CompactableTopic(Protocol):
-    @property
-    def ledger(self) -> ManagedLedger: ...
+class CompactableTopic(SearchedTopic, Protocol):
     @property
     def tasks(self) -> Tasks: ...
     @property

@@ -37,6 +37,27 @@ def topic() -> str:
     return f"persistent://public/default/compaction-meets-{next(_numbers)}"
 
 
+@pytest.mark.parametrize("which", [0, 3, 7, 16])
+def test_a_seek_by_time_finds_what_only_compaction_has_kept(
+    broker: RunningBroker, client: Client, topic: str, which: int
+) -> None:
+    options = {"initial_position": InitialPosition.Earliest, "is_read_compacted": True}
+    consumer = client.subscribe(topic, "s", **options)
+    for i in range(17):
+        send(client, topic, (f"k{i}", b"%d" % i))
+    sent = [consumer.receive(timeout_millis=SOON_MS) for _ in range(17)]
+    compact(broker, topic)
+    consumer.acknowledge_cumulative(sent[-1])
+    consumer.close()
+    broker.trim(topic)
+    assert len(read(client, topic, compacted=False)) < 5
+    consumer = client.subscribe(topic, "s", **options)
+    from_ms = sent[which].publish_timestamp()
+    consumer.seek(from_ms)
+    wanted = [message.data() for message in sent if message.publish_timestamp() >= from_ms]
+    assert [consumer.receive(timeout_millis=SOON_MS).data() for _ in wanted] == wanted
+
+
 @pytest.mark.parametrize("cumulative", [True, False])
 @pytest.mark.parametrize("entries", [20, 22])
 def test_what_was_acknowledged_before_it_was_trimmed_does_not_come_again(
