@@ -10,7 +10,7 @@ from typing import Final, Self
 
 import pyspark
 
-_HOME: Final = Path(pyspark.__file__).parent
+SPARK_HOME: Final = Path(pyspark.__file__).parent
 _START_S: Final = 120.0
 
 
@@ -47,8 +47,8 @@ class Cluster:
 
     def _start(self, name: str, kind: str, *arguments: str) -> Path:
         log = self._folder / f"{name}.log"
-        command = [str(_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
-        environment = {**os.environ, "SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
+        command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
+        environment = {**os.environ, "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
         if kind.startswith("master"):
             arguments = (*arguments, "--webui-port", "0")
         with log.open("wb") as output:

@@ -7,7 +7,6 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 from avro_decoder import Decoder
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -30,6 +29,7 @@ from pyspark.sql.types import (
 )
 
 from pybroker.errors import NotAllowed
+from pybroker.spark.schemas.adapting import arrow_type
 from pybroker.spark.writing import avro
 
 INNER = StructType([StructField("a", IntegerType(), False), StructField("b", StringType(), True)])
@@ -79,7 +79,7 @@ OTHER = {**FULL, "flag": False, "text": "", "money": Decimal("0.01"), "scores": 
 
 
 def round_trip(rows, kind, drop=0):
-    arrow = to_arrow_schema(kind, timezone="UTC")
+    arrow = pa.schema(list(arrow_type(kind)))
     batch = pa.RecordBatch.from_pylist(rows, arrow)[drop:]
     names = kind.fieldNames()
     schema = json.loads(avro.schema_of(kind, names))

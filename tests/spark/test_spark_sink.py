@@ -23,8 +23,8 @@ BY_DRIVER, BY_TASKS = "1000000", "1"
 
 @pytest.fixture
 def topic(broker: BrokerProcess, request: pytest.FixtureRequest) -> str:
-    name = f"persistent://public/default/{request.node.name.replace('_', '-')[:60]}"
-    name = name.replace("[", "-").replace("]", "")
+    test, _, parameter = request.node.name.replace("_", "-").strip("]").partition("[")
+    name = f"persistent://public/default/{test[:60]}-{parameter}"
     create_partitioned(broker.admin_url, name, 3)
     with Client(broker.service_url) as client:
         client.subscribe(name, "keep", initial_position=InitialPosition.Earliest)
@@ -103,9 +103,10 @@ EVERYTHING = """
 """
 
 
-def test_rows_of_every_kind_come_back_as_they_were(spark, broker, topic):
+@pytest.mark.parametrize("kind", ["avro", "json"])
+def test_rows_of_every_kind_come_back_as_they_were(spark, broker, topic, kind):
     rows = spark.sql(EVERYTHING)
-    save(rows, broker, topic)
+    save(rows, broker, topic, **{"schema.type": kind})
     found = spark.read.format("pulsar").option("service.url", broker.service_url)
     back = found.option("topic", topic).load().select(rows.columns)
     assert sorted(back.collect(), key=str) == sorted(rows.collect(), key=str)
@@ -123,10 +124,11 @@ def test_a_stream_of_every_kind_comes_back_as_it_was(spark, broker, topic, tmp_p
     assert sorted(back.collect(), key=str) == sorted(rows.collect(), key=str)
 
 
-def test_columns_that_do_not_go_with_the_topics_schema_are_refused(spark, broker, topic):
-    save(spark.sql("select 7L id"), broker, topic)
+@pytest.mark.parametrize("kind", ["avro", "json"])
+def test_columns_that_do_not_go_with_the_topics_schema_are_refused(spark, broker, topic, kind):
+    save(spark.sql("select 7L id"), broker, topic, **{"schema.type": kind})
     with pytest.raises(PySparkException, match="do not go with the schema"):
-        save(spark.sql("select 'text' id, 1 more"), broker, topic)
+        save(spark.sql("select 'text' id, 1 more"), broker, topic, **{"schema.type": kind})
     assert len(list(read_all(broker.service_url, [topic]))) == 1
 
 
@@ -139,10 +141,13 @@ def test_each_row_goes_to_the_topic_that_it_names(spark, broker, topic):
     assert read(broker, topic) == list(range(100))
 
 
-def test_compressed_entries_are_read_as_they_were(spark, broker, topic):
-    name = {"pulsar.producer.compressionType": "zlib"}
+@pytest.mark.parametrize("codec", ["zlib", "lz4", "zstd", "snappy"])
+def test_compressed_entries_are_read_as_they_were(spark, broker, topic, codec):
+    name = {"pulsar.producer.compressionType": codec}
     save(numbers(spark), broker, topic, maxDriverBytesPerTask=BY_TASKS, **name)
-    assert read(broker, topic) == list(range(ROWS))
+    found = spark.read.format("pulsar").option("service.url", broker.service_url)
+    rows = found.option("topic", topic).load().selectExpr("int(string(value)) n").collect()
+    assert sorted(row.n for row in rows) == list(range(ROWS))
 
 
 def test_overwriting_is_refused(spark, broker, topic):

@@ -4,7 +4,7 @@ those that are none are null, as Spark's own JSON source has it."""
 import base64
 import binascii
 import json
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,8 @@ from pybroker.spark.columns.arrays import binaries
 from pybroker.spark.columns.fields import Data, Slices
 from pybroker.spark.schemas.avro import Node
 
-_LOGICAL_UNITS = {"timestamp-millis": "ms", "timestamp-micros": "us"}
+_NOT_OF_SCHEMA: Final = (ValueError, TypeError, AttributeError, pa.ArrowException)
+_LOGICAL_UNITS: Final = {"timestamp-millis": "ms", "timestamp-micros": "us"}
 
 
 def read_json(data: Data, slices: Slices, node: Node) -> pa.Array:
@@ -35,23 +36,56 @@ def read_json(data: Data, slices: Slices, node: Node) -> pa.Array:
         if table.num_rows == len(texts):
             found = table.combine_chunks().to_struct_array().combine_chunks()
             return _with_meaning(found.take(_present(present)), node)
-    except pa.ArrowInvalid:
-        pass  # Some row is no JSON of this schema: each is looked at by itself.
-    rows = [_parsed(text, kind) for text in texts.to_pylist()]
-    return _with_meaning(pa.array(rows, kind), node)
+    except pa.ArrowException:
+        pass  # Some row is no JSON of this schema, or it has a map, which Arrow does not parse.
+    rows = [_parsed(text, node) for text in texts.to_pylist()]
+    try:
+        found = pa.array(rows, kind)
+    except _NOT_OF_SCHEMA:
+        found = pa.array([row if _fits(row, kind) else None for row in rows], kind)
+    return _with_meaning(found, node)
 
 
 def _present(present: Any) -> pa.Array:
     return pa.array(np.arange(len(present)), mask=~present)
 
 
-def _parsed(text: bytes | None, kind: pa.DataType) -> dict[str, Any] | None:
+def _parsed(text: bytes | None, node: Node) -> Any:
     try:
         row = json.loads(text) if text else None
-        pa.array([row], kind)
-    except (ValueError, pa.ArrowException, TypeError):
+        return _arranged(row, node) if isinstance(row, dict) else None
+    except _NOT_OF_SCHEMA:
         return None
-    return row if isinstance(row, dict) else None
+
+
+def _arranged(value: Any, node: Node) -> Any:
+    """As Arrow takes it: a map as pairs, and a decimal as text, though it be a number."""
+    kind = node["type"]
+    if kind == "union":
+        branches = [each for each in node["branches"] if each["type"] != "null"]
+        return _arranged(value, branches[0]) if branches else None
+    if value is None:
+        return None
+    if kind in ("record", "error"):
+        return {
+            each["name"]: _arranged(value.get(each["name"]), each["node"])
+            for each in node["fields"]
+        }
+    if kind == "array":
+        return [_arranged(each, node["items"]) for each in value]
+    if kind == "map":
+        return [(key, _arranged(each, node["values"])) for key, each in value.items()]
+    if node.get("logicalType") == "decimal":
+        return str(value)
+    return value
+
+
+def _fits(row: Any, kind: pa.DataType) -> bool:
+    try:
+        pa.array([row], kind)
+    except _NOT_OF_SCHEMA:
+        return False
+    return True
 
 
 def _physical(node: Node) -> pa.DataType:

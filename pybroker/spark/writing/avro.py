@@ -132,11 +132,11 @@ def _value(array: pa.Array, kind: DataType) -> Part:
         case StructType():
             return _struct(array, kind)
         case ArrayType():
-            array = _solid(array)
+            array = solid(array)
             elements = _encoded(array.values, kind.elementType, kind.containsNull)
             return _blocks(array, elements, len(array.values))
         case MapType():
-            array = _solid(array)
+            array = solid(array)
             values = _encoded(array.items, kind.valueType, kind.valueContainsNull)
             pairs = [_sized(array.keys), values]
             return _blocks(array, byte_columns.joined(pairs, len(array.items)), len(array.items))
@@ -179,7 +179,7 @@ def _blocks(array: pa.Array, elements: Part, count: int) -> Part:
     return byte_columns.joined([number, byte_columns.runs(column, ends), _END], len(array))
 
 
-def _solid(array: pa.Array) -> pa.Array:
+def solid(array: pa.Array) -> pa.Array:
     """Arrow lets a null have contents, which must not be counted."""
     sizes = np.diff(array.offsets.to_numpy(zero_copy_only=False))
     if sizes[array.is_null().to_numpy(zero_copy_only=False)].any():

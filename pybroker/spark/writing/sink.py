@@ -26,7 +26,7 @@ from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.options import Chosen
 from pybroker.spark.session import Session
 from pybroker.spark.work import Work
-from pybroker.spark.writing import avro
+from pybroker.spark.writing import avro, json_rows
 from pybroker.spark.writing.arrow_writers import StreamArrowWriter, in_batches
 from pybroker.spark.writing.attempt import Job, Written, write
 from pybroker.spark.writing.batch_end import BatchEnd
@@ -67,6 +67,7 @@ class Plan:
             )
         self.endpoint = Endpoint.of(options)
         topic = options["topic"]
+        self._kind = SchemaType[options["schema.type"].upper()]
         self.rows: Rows = rows_of(schema, None if topic is None else str(TopicName.parse(topic)))
         self.columns = schema
         self._schema = self._schema_of(schema)
@@ -97,7 +98,7 @@ class Plan:
     def _schema_of(self, schema: StructType) -> TopicSchema | None:
         if self.rows.is_raw:
             return None
-        return TopicSchema(SchemaType.AVRO, avro.schema_of(schema, self.rows.values), "Row")
+        return TopicSchema(self._kind, avro.schema_of(schema, self.rows.values), "Row")
 
     def _register(self, session: Session) -> None:
         """Before anything is sent. Raises IncompatibleSchema."""
@@ -129,7 +130,8 @@ class Plan:
     def _values(self, batch: pa.RecordBatch) -> pa.Array:
         if self.rows.is_raw:
             return batch.column(self.rows.values[0])
-        return avro.encode(batch, self.columns, self.rows.values)
+        encode = json_rows.encode if self._kind is SchemaType.JSON else avro.encode
+        return encode(batch, self.columns, self.rows.values)
 
 
 class PulsarBatchWriter(DataSourceArrowWriter):

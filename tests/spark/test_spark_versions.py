@@ -1,0 +1,84 @@
+"""Other versions of Spark, Arrow, pandas and the rest than those that are installed: each set
+of them in an environment of its own, which is made once for a version of it.
+"""
+
+import os
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Final
+
+import pytest
+from environments import environment
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS: Final = PROJECT["optional-dependencies"]
+FOR_TESTS: Final = (
+    *("pytest", "pytest-timeout", "hypothesis", "pulsar-client"),
+    *EXTRAS["compression"],
+    *EXTRAS["encryption"],
+)
+
+# Simulations of Spark, which are alike for all versions; and what PySpark tells of since 4.2.
+LEFT_OUT: Final = ("test_spark_model.py", "test_spark_sink_model.py", "test_spark_progress.py")
+# In Spark's new version more than one batch is what these are about; before there is one only.
+OF_SEVERAL_BATCHES: Final = (
+    "test_batches_follow_each_other_without_a_gap",
+    "test_a_query_without_its_checkpoint_goes_on_at_the_cursor",
+    "test_a_stateful_query_that_dies_behind_every_commit_keeps_its_state",
+    "test_each_message_once_though_the_broker_dies_before_a_commit",
+    "test_a_sorted_frame_is_published_in_its_order",
+)
+SMOKE: Final = (
+    "test_a_topic_is_a_frame_with_the_connectors_columns",
+    "test_filters_on_metadata_choose_what_is_read",
+    "test_a_stream_goes_on_from_its_checkpoint",
+    "test_nothing_of_a_job_that_fails_is_seen",
+    "test_a_stream_of_files_is_written_once_over_its_restarts",
+)
+
+
+def allowed() -> list[str]:
+    """What pyproject.toml allows, of all that runs."""
+    return [*PROJECT["dependencies"], *EXTRAS["spark"]]
+
+
+def oldest() -> list[str]:
+    return [each.partition(",")[0].replace(">=", "==") for each in allowed()]
+
+
+def with_spark(version: str) -> list[str]:
+    others = [each for each in allowed() if not each.startswith("pyspark")]
+    return [*others, f"pyspark=={version}"]
+
+
+def run(python: Path, *arguments: str) -> str:
+    """Runs tests there; what pytest says."""
+    command = [python, "-m", "pytest", "-p", "no:cacheprovider", "-p", "pybroker.pytest_plugin"]
+    places = {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [*command, "--tb=short", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **places},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout[-5000:]
+    return result.stdout
+
+
+def test_the_oldest_versions_that_are_allowed_do_the_same():
+    python = environment("oldest", [*oldest(), *FOR_TESTS])
+    ignored = [f"--ignore=tests/spark/{each}" for each in LEFT_OUT]
+    left_out = f"not ({' or '.join(OF_SEVERAL_BATCHES)})"
+    run(python, "tests/spark", "-m", "not slow", *ignored, "-k", left_out)
+
+
+@pytest.mark.parametrize("version", ["4.1.*"])
+def test_a_version_between_reads_and_writes(version):
+    python = environment(version.rstrip(".*"), [*with_spark(version), *FOR_TESTS])
+    run(python, "tests/spark", "-m", "spark and not slow", "-k", " or ".join(SMOKE))
