@@ -4,6 +4,7 @@ The role is `alice` each time; `stranger` may log in, and do nothing.
 """
 
 import base64
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,16 @@ class LoginWorld:
         world.grant("alice", "produce", "consume")
         return world
 
+    def expiring(self) -> list[int]:
+        """When the logins of this moment end, of those that do."""
+
+        async def look(running: Any) -> list[int]:
+            logins = [session.login for session in running.server.sessions if session.login]
+            ends = [login.identity.expires_ms for login in logins]
+            return [end for end in ends if end is not None]
+
+        return self.broker.call(look)
+
     def certificate(self, role: str) -> tuple[str, str]:
         return str(self.directory / f"{role}.crt"), str(self.directory / f"{role}.key")
 
@@ -57,6 +68,7 @@ def _credentials(directory: Path) -> dict[str, Any]:
     users = "".join(f"{role}:{hashed}\n" for role in ("alice", "stranger"))
     return {
         "authentication_providers": PROVIDERS,
+        "authentication_refresh_check_seconds": 1,
         "basic_auth_conf": "data:;base64," + base64.b64encode(users.encode()).decode(),
         "broker_service_port_tls": 0,
         "tls_certificate_file_path": certificate,
@@ -71,6 +83,17 @@ def who_is_connected(world: World) -> list[str]:
     consumers = [each for found in stats["subscriptions"].values() for each in found["consumers"]]
     producers = [each["producerName"] for each in stats["publishers"]]
     return producers + [each["consumerName"] for each in consumers]
+
+
+def producers_address(world: World) -> str:
+    """Of the topic's one producer: another after it has connected again."""
+    (producer,) = world.admin("GET", world.on_topic("/stats"))["publishers"]
+    return str(producer["address"])
+
+
+def short_token(lives_s: int = 5) -> str:
+    """Of alice."""
+    return token("alice", exp=int(time.time()) + lives_s)
 
 
 def publish(world: World, content: bytes) -> None:

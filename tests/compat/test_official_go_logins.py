@@ -1,9 +1,10 @@
 """The official Go client's ways to log in; the tests are in Go, in `go/logins_test.go`."""
 
+import base64
 from collections.abc import Iterator
 
 import pytest
-from credentials import token
+from credentials import SECRET, token
 from login_world import PASSWORD, LoginWorld, login_world
 from official_go import SOURCES, GoTest, built, go_tests, run_go_test
 
@@ -27,6 +28,7 @@ def test_login_in_go(logins: LoginWorld, test: GoTest) -> None:
         "ADMIN_TOKEN": token("boss"),
         "CREDENTIALS": str(logins.directory),
         "PASSWORD": PASSWORD,
+        "SECRET": base64.b64encode(SECRET).decode(),
         "NAMESPACE": logins.namespace().namespace,
     }
     run_go_test(test.name, surroundings)

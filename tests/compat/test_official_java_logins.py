@@ -3,10 +3,21 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
-from login_world import PASSWORD, PROVIDERS, LoginWorld, login_world, publish, who_is_connected
+from credentials import token
+from login_world import (
+    PASSWORD,
+    PROVIDERS,
+    LoginWorld,
+    login_world,
+    producers_address,
+    publish,
+    short_token,
+    who_is_connected,
+)
 from official_java import NOTHING_S, OfficialClient, java_gateway
 from permission_world import World
 from py4j.protocol import Py4JJavaError
@@ -21,6 +32,7 @@ FEATURES = {
 by_each = pytest.mark.parametrize(
     "provider", [pytest.param(name, marks=FEATURES[name]) for name in PROVIDERS]
 )
+_TOKEN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 _BASIC = "org.apache.pulsar.client.impl.auth.AuthenticationBasic"
 
 
@@ -59,6 +71,10 @@ class Door:
 
     def token(self, text: str) -> Any:
         return self._factory.token(text)
+
+    def token_of_file(self, path: Path) -> Any:
+        """Which it reads whenever it is asked."""
+        return self._factory.create(_TOKEN, path.as_uri())
 
     def password(self, user: str, password: str) -> Any:
         return self._factory.create(_BASIC, json.dumps({"userId": user, "password": password}))
@@ -122,6 +138,21 @@ def test_wrong_credentials_are_told_so(door: Door, world: World, name: str) -> N
             nobody.consumer(world.topic, "s")
 
 
+@pytest.mark.feature("token renewed while connected")
+def test_a_token_that_expires_is_renewed_on_the_same_connection(
+    door: Door, logins: LoginWorld, world: World
+) -> None:
+    path = logins.directory / "renewed.token"
+    path.write_text(short_token(15))  # its first connection takes some of that
+    with door.client(door.token_of_file(path)) as alice:
+        producer = alice.producer(world.topic)
+        address = producers_address(world)
+        path.write_text(token("alice"))  # it never expires
+        logins.broker.wait_until(lambda: not logins.expiring(), timeout_s=60)
+        producer.send(b"m")
+        assert producers_address(world) == address
+
+
 @pytest.mark.feature("permission revoked while connected")
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_revoked_permission_stops_a_producer_and_a_consumer(
@@ -140,7 +171,7 @@ def test_a_revoked_permission_stops_a_producer_and_a_consumer(
         publish(world, b"of another")
         assert alice.receive(consumer, NOTHING_S) is None
         world.grant("alice", "produce", "consume")
-        logins.broker.wait_until(producer.isConnected)
+        logins.broker.wait_until(producer.isConnected, timeout_s=60)
         producer.send(b"again")
         received = [bytes(alice.receive(consumer).getData()) for _ in range(3)]
         assert received == [b"before", b"of another", b"again"]

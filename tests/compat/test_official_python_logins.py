@@ -5,7 +5,16 @@ from contextlib import contextmanager
 
 import pulsar
 import pytest
-from login_world import PASSWORD, PROVIDERS, LoginWorld, login_world, publish, who_is_connected
+from login_world import (
+    PASSWORD,
+    PROVIDERS,
+    LoginWorld,
+    login_world,
+    producers_address,
+    publish,
+    short_token,
+    who_is_connected,
+)
 from permission_world import World
 
 pytestmark = pytest.mark.slow
@@ -102,6 +111,24 @@ def test_wrong_credentials_let_nobody_in(logins: LoginWorld, world: World, name:
     assert world.ask("GET", world.on_topic("/stats")).status_code == 404
 
 
+@pytest.mark.feature("token renewed while connected")
+def test_a_token_that_expires_is_renewed_on_the_same_connection(
+    logins: LoginWorld, world: World
+) -> None:
+    asked: list[str] = []
+
+    def supplier() -> str:
+        asked.append(short_token())
+        return asked[-1]
+
+    with client(logins, pulsar.AuthenticationToken(supplier)) as alice:
+        producer = alice.create_producer(world.topic)
+        address, before = producers_address(world), len(asked)
+        logins.broker.wait_until(lambda: len(asked) > before, timeout_s=60)
+        producer.send(b"m")
+        assert producers_address(world) == address
+
+
 @pytest.mark.feature("permission revoked while connected")
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_revoked_permission_stops_a_producer_and_a_consumer(
@@ -121,7 +148,7 @@ def test_a_revoked_permission_stops_a_producer_and_a_consumer(
         with pytest.raises(pulsar.Timeout):
             consumer.receive(NOTHING_MS)
         world.grant("alice", "produce", "consume")
-        logins.broker.wait_until(producer.is_connected)
+        logins.broker.wait_until(producer.is_connected, timeout_s=60)
         producer.send(b"again")
         received = [consumer.receive(SOON_MS).data() for _ in range(3)]
         assert received == [b"before", b"of another", b"again"]

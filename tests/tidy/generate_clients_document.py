@@ -84,6 +84,7 @@ FEATURES: Final = {
         "login by token",
         "login by password",
         "login by certificate",
+        "token renewed while connected",
         "permission revoked while connected",
     ),
     "Administration": ("admin client",),

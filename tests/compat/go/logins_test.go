@@ -3,8 +3,13 @@ package compat
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -140,6 +145,38 @@ func TestARightCertificateLetsIn(t *testing.T) {
 // Feature: login by certificate
 func TestWhoShowsNothingIsNobody(t *testing.T) {
 	nobody(t, "Log in with one of", func(*world) pulsar.Authentication { return nil })
+}
+
+// Feature: token renewed while connected, admin client
+func TestATokenThatExpiresIsRenewedOnTheSameConnection(t *testing.T) {
+	var asked atomic.Int32
+	w := as(t, func(*world) pulsar.Authentication {
+		return pulsar.NewAuthenticationTokenFromSupplier(func() (string, error) {
+			asked.Add(1)
+			return shortToken(), nil
+		})
+	})
+	producer := w.producer(pulsar.ProducerOptions{})
+	address := func() string {
+		stats, err := w.admin().Topics().GetStats(w.topicName())
+		w.must(err)
+		return stats.Publishers[0].Address
+	}
+	first, before := address(), asked.Load()
+	w.until("another token was asked for", func() bool { return asked.Load() > before })
+	w.sendValues(producer, "m")
+	equal(w, address(), first)
+}
+
+// shortToken is alice's; it lives for five seconds.
+func shortToken() string {
+	encode := base64.RawURLEncoding.EncodeToString
+	claims := fmt.Sprintf(`{"sub":"alice","exp":%d}`, time.Now().Unix()+5)
+	text := encode([]byte(`{"alg":"HS256","typ":"JWT"}`)) + "." + encode([]byte(claims))
+	secret, _ := base64.StdEncoding.DecodeString(os.Getenv("SECRET"))
+	signature := hmac.New(sha256.New, secret)
+	signature.Write([]byte(text))
+	return text + "." + encode(signature.Sum(nil))
 }
 
 func (w *world) namespace() utils.NameSpaceName {
