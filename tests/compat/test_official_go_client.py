@@ -4,11 +4,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from official_go import SOURCES, GoTest, built, go, go_tests, run_go_test
+from official_go import BUILD_TIMEOUT_S, SOURCES, GoTest, built, go, go_tests, run_go_test
 
 import pybroker.testing
 
-pytestmark = pytest.mark.go
+pytestmark = [pytest.mark.go, pytest.mark.timeout(BUILD_TIMEOUT_S)]
 
 # What has a broker of its own stands in a module of its own.
 ELSEWHERE = {"logins_test.go", "restarts_test.go"}

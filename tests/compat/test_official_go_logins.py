@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 from credentials import SECRET, token
 from login_world import PASSWORD, LoginWorld, login_world
-from official_go import SOURCES, GoTest, built, go_tests, run_go_test
+from official_go import BUILD_TIMEOUT_S, SOURCES, GoTest, built, go_tests, run_go_test
 
-pytestmark = pytest.mark.go
+pytestmark = [pytest.mark.go, pytest.mark.timeout(BUILD_TIMEOUT_S)]
 
 
 @pytest.fixture(scope="module")
