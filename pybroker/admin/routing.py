@@ -35,6 +35,7 @@ Handler = Callable[[Request], Awaitable[Any]]
 
 NAMESPACE: Final = "/admin/v2/namespaces/{tenant:segment}/{namespace:segment}"
 TOPICS: Final = "/admin/v2/{domain:domain}/{tenant:segment}/{namespace:segment}"
+_MOST_LEVELS: Final = 200  # of objects and lists in one another
 _PARSED: Final = "pybroker.parsed"  # in the scope of a request
 TOPIC: Final = TOPICS + "/{topic:segment}"
 
@@ -137,11 +138,27 @@ async def _parsed_body(request: Request) -> Any:
 
 def json_of(text: str | bytes) -> Any:
     """Raises ValueError, RecursionError; also for what Python takes for JSON and nobody else does:
-    halves of surrogate pairs, which no encoding has, and numbers that are none.
+    halves of surrogate pairs, which no encoding has, and numbers that are none or too large.
+
+    What is kept is read again where less of the stack may be left, so its depth is bounded.
     """
     value = json.loads(text, parse_constant=_refuse_constant)
-    json.dumps(value, ensure_ascii=False).encode()
+    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    data = text.encode() if isinstance(text, str) else text
+    may_be_deep = data.count(b"[") + data.count(b"{") > _MOST_LEVELS
+    if may_be_deep and _depth(value) > _MOST_LEVELS:
+        raise ValueError(f"it is nested more than {_MOST_LEVELS} deep")
     return value
+
+
+def _depth(value: Any) -> int:
+    """How many objects and lists are in one another; no more than one too many are counted."""
+    level, depth = [value] if type(value) in (dict, list) else [], 0
+    while level and depth <= _MOST_LEVELS:
+        inside = (each.values() if type(each) is dict else each for each in level)
+        level = [part for parts in inside for part in parts if type(part) in (dict, list)]
+        depth += 1
+    return depth
 
 
 def _refuse_constant(name: str) -> None:

@@ -235,3 +235,16 @@ def test_a_wrong_value_is_refused(
     answer = admin.request(verb, f"{N}/{namespace}/{path}", json=body)
     assert (answer.status_code, list(answer.json())) == (status, ["reason"])
     assert answer.json()["reason"]
+
+
+@pytest.mark.parametrize("value", ["1e999", "-1e999", "[" * 962 + "]" * 962])
+def test_what_could_not_be_shown_again_is_not_kept(
+    admin: httpx.Client, namespace: str, value: str
+) -> None:
+    path = f"{N}/{namespace}"
+    refused = admin.post(f"{path}/offloadPolicies", content=f'{{"a": {value}}}')
+    assert (refused.status_code, "The body is not JSON" in refused.text) == (400, True)
+    deep = "[" * 199 + "]" * 199
+    assert admin.post(f"{path}/offloadPolicies", content=f'{{"a": {deep}}}').status_code == 204
+    assert admin.get(path).status_code == 200
+    assert admin.put(f"{P}/{namespace}/t").status_code == 204

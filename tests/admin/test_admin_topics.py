@@ -253,7 +253,10 @@ def test_a_key_value_schema_is_json_here_and_two_schemas_on_the_wire(
     assert admin.post(f"{S}/{topic}/schema", json=body).status_code == 409
 
 
-@pytest.mark.parametrize("escaped", ['"\\ud800"', '["x\\udfff"]', '{"\\ud800": 1}', "NaN"])
+@pytest.mark.parametrize(
+    "escaped",
+    ['"\\ud800"', '["x\\udfff"]', '{"\\ud800": 1}', "NaN", "1e999", "[" * 300 + "]" * 300],
+)
 def test_what_python_alone_takes_for_json_is_refused(
     admin: httpx.Client, topic: str, escaped: str
 ) -> None:
