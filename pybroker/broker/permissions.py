@@ -81,8 +81,9 @@ class Permissions:
 
     async def forget_topic(self, topic: TopicName) -> None:
         """Also what was granted on its partitions alone."""
-        granted = self.record(topic.namespace_name)[_TOPICS]
-        for name in map(TopicName.parse, list(granted)):
+        granted, whole = self.grants(topic.namespace_name).topics, str(topic)
+        # There may be many, and each topic that goes asks: few are worth parsing.
+        for name in map(TopicName.parse, [name for name in granted if name.startswith(whole)]):
             if topic in (name, name.partitioned_name):
                 key = _TOPICS, str(name)
                 with suppress(NotFound, Conflict):  # the namespace goes, with all that it has
@@ -91,13 +92,19 @@ class Permissions:
     async def set_subscription_roles(
         self, namespace: str, subscription: str, roles: Collection[str]
     ) -> None:
-        key = _SUBSCRIPTIONS, subscription
-        await self._change(namespace, lambda all_: _set(all_, key, sorted(set(roles)) or None))
+        await self._change_subscription_roles(namespace, subscription, lambda _: set(roles))
 
     async def revoke_on_subscription(self, namespace: str, subscription: str, role: str) -> None:
-        roles = self.record(namespace)[_SUBSCRIPTIONS].get(subscription, [])
-        left = [each for each in roles if each != role]
-        await self.set_subscription_roles(namespace, subscription, left)
+        await self._change_subscription_roles(namespace, subscription, lambda had: had - {role})
+
+    async def _change_subscription_roles(
+        self, namespace: str, subscription: str, changed: Callable[[set[str]], set[str]]
+    ) -> None:
+        def change(record: dict[str, Any]) -> None:
+            had = record.get(_SUBSCRIPTIONS, {}).get(subscription, ())
+            _set(record, (_SUBSCRIPTIONS, subscription), sorted(changed(set(had))) or None)
+
+        await self._change(namespace, change)
 
     async def _change(self, namespace: str, change: Change) -> None:
         async with self._writing:

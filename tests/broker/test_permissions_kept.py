@@ -9,6 +9,7 @@ from managed_ledger.storage.memory import MemoryBackend
 from pybroker.broker.permissions import Permissions
 from pybroker.broker.tenants import NotFound, Tenants
 from pybroker.config import BrokerConfig
+from pybroker.names import TopicName
 
 NAMESPACE = "public/granted"
 
@@ -36,6 +37,30 @@ def test_changes_at_once_are_all_kept() -> None:
         roles = [f"role-{number}" for number in range(20)]
         await asyncio.gather(*(world.permissions.grant(NAMESPACE, r, ["produce"]) for r in roles))
         assert sorted(world.permissions.grants(NAMESPACE).namespace) == sorted(roles)
+
+    run(scenario)
+
+
+def test_roles_that_lose_a_subscription_at_once_all_lose_it() -> None:
+    async def scenario(world: World) -> None:
+        permissions, roles = world.permissions, ["alice", "bob", "carol"]
+        await permissions.set_subscription_roles(NAMESPACE, "s", roles)
+        await asyncio.gather(
+            *(permissions.revoke_on_subscription(NAMESPACE, "s", role) for role in roles[:2])
+        )
+        assert permissions.grants(NAMESPACE).subscriptions == {"s": ["carol"]}
+
+    run(scenario)
+
+
+def test_a_topic_that_goes_takes_no_grants_of_topics_that_begin_like_it() -> None:
+    async def scenario(world: World) -> None:
+        whole = f"persistent://{NAMESPACE}/t"
+        names = [whole, f"{whole}-partition-0", f"{whole}-partition-x", f"{whole}2"]
+        for name in names:
+            await world.permissions.grant_on_topic(TopicName.parse(name), "alice", ["produce"])
+        await world.permissions.forget_topic(TopicName.parse(whole))
+        assert list(world.permissions.grants(NAMESPACE).topics) == names[2:]
 
     run(scenario)
 
