@@ -1,7 +1,8 @@
 """What all that is delayed takes in memory, of all subscriptions together: bounded, and shared.
 
-At the bound those logs alone are read on of which less is remembered than their share, so that who
-delays millions holds up nobody else. All together take no more than twice the bound.
+At the bound those logs alone are read on of which less is remembered than their share of as much
+again, so that who delays millions holds up nobody else. What others took of that is shared no more,
+so all together take no more than twice the bound, and one read each.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,8 @@ class DelayedAccount:
         """For who holds so much."""
         if self.used_bytes < self._limit_bytes:
             return True
-        return held_bytes < self._limit_bytes // (self._holders + 1)
+        left_bytes = 2 * self._limit_bytes - self.used_bytes
+        return held_bytes < left_bytes // (self._holders + 1)
 
     def changed(self, before_bytes: int, bytes_now: int) -> None:
         """What one of them holds; those that waited for room go on when there is some."""

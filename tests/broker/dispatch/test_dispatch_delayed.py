@@ -385,6 +385,16 @@ def test_what_all_delay_together_is_bounded_and_who_holds_little_goes_on(
     run(scenario)
 
 
+def test_however_many_delay_messages_they_take_twice_the_bound_at_most() -> None:
+    account, held = DelayedAccount(100_000), 0
+    for _ in range(200):
+        held = 0
+        while account.has_room(held):
+            account.changed(held, held + 10)
+            held += 10
+    assert 100_000 < account.used_bytes <= 200_000
+
+
 @BY_TIME
 def test_who_waits_for_room_goes_on_when_another_one_leaves(kind: SubscriptionType) -> None:
     async def scenario(topic: Topic) -> None:
