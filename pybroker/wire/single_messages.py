@@ -27,3 +27,12 @@ def single_messages(plain: bytes, count: int) -> Iterator[pb.SingleMessageMetada
             yield single
     except (DecodeError, struct.error) as error:
         raise BadEntry(f"A batch of {len(plain)} bytes does not parse") from error
+
+
+def split_batch(plain: bytes, count: int) -> Iterator[tuple[pb.SingleMessageMetadata, bytes]]:
+    """As `single_messages`, with what each of them holds."""
+    at = 0
+    for single in single_messages(plain, count):
+        start = at + 4 + _U32.unpack_from(plain, at)[0]
+        at = start + single.payload_size
+        yield single, plain[start:at]

@@ -18,9 +18,9 @@ from pybroker.client import (
     encode_batch,
 )
 from pybroker.client.compression import codec
-from pybroker.client.producing.batching import split_batch
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import parse_metadata, payload_of
+from pybroker.wire.single_messages import split_batch
 
 
 def contents(sent: Sent) -> list[bytes]:

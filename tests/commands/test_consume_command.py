@@ -8,6 +8,8 @@ import pytest
 from message_words import contents
 
 from pybroker.client import Client, InitialPosition, MessageId
+from pybroker.commands.admin.rest import Answer
+from pybroker.commands.messages.peek import messages_of
 from pybroker.testing import RunningBroker
 
 Run = Callable[..., tuple[int, str, str]]
@@ -188,6 +190,33 @@ def test_a_batch_is_peeked_as_its_messages(
     out = run("peek", topic, "-s", "s", "-n", "0", "--admin-url", broker.admin_url)[1]
     assert contents(out) == ["a", "b"]
     assert out.count("key:[k], properties:[x=1]") == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "data"),
+    [
+        ({"num-batch-message": "2147483647"}, b"\0\0\0\x0b\x18" + b"\xf1" + b"\xff" * 8 + b"\x01"),
+        ({"num-batch-message": "2"}, b"torn"),
+        ({"num-batch-message": "1", "Is-Encrypted": "true"}, b"\0\0\0\x02\x18\x01x"),
+    ],
+    ids=["standing still", "torn", "encrypted"],
+)
+def test_what_only_says_that_it_is_a_batch_is_peeked_as_one(
+    said: dict[str, str], data: bytes
+) -> None:
+    headers = {f"X-Pulsar-{name}": text for name, text in {"Message-ID": "1:2", **said}.items()}
+    (shown,) = messages_of(Answer(headers, data))
+    assert (shown.message_id, shown.data) == ("1:2", data)
+
+
+def test_headers_that_no_client_takes_are_an_error_in_words(
+    run: Run, broker: RunningBroker, client: Client, topic: str
+) -> None:
+    client.subscribe(topic, "s", initial_position=InitialPosition.Earliest).close()
+    producer = client.create_producer(topic, batching_enabled=False)
+    producer.send(b"", {f"k{number}": "v" * 1000 for number in range(100)})
+    code, _, err = run("peek", topic, "-s", "s", "--admin-url", broker.admin_url)
+    assert (code, "gave no answer that can be read: got more than" in err) == (1, True)
 
 
 # -- acknowledged in transactions

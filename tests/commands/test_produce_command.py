@@ -9,7 +9,8 @@ import pytest
 from message_words import RECORD, command, contents, stored
 
 from pybroker.cli import main
-from pybroker.client import Client, InitialPosition, MessageId
+from pybroker.client import Client, InitialPosition, MessageId, SchemaType, TopicSchema
+from pybroker.commands.messages.schemas import Decoder
 from pybroker.testing import RunningBroker
 
 Run = Callable[..., tuple[int, str, str]]
@@ -206,12 +207,32 @@ def test_a_value_that_is_not_as_its_schema_says_is_shown_as_it_is(
     assert contents(out) == ['{"a": 1}', "\ufffd\ufffd odd"]
 
 
+@pytest.mark.parametrize("sent", ['{"a": "\\ud800"}', "[" * 100_000], ids=["surrogate", "deep"])
+def test_json_that_is_no_text_is_shown_as_it_is_and_acknowledged(
+    run: Run, broker: RunningBroker, client: Client, topic: str, sent: str
+) -> None:
+    schema = TopicSchema(SchemaType.JSON, RECORD, "client")
+    client.create_producer(topic, schema=schema).send(sent.encode())
+    words = ["-s", "s", "-p", "Earliest", "-st", "auto_consume"]
+    assert contents(run("consume", topic, *words)[1]) == [sent]
+    broker.wait_until(lambda: broker.backlog(topic, "s") == 0)
+
+
+@pytest.mark.parametrize("version", [b"x", b"x" * 3000, b"\0" * 7 + b"\x63"])
+def test_a_version_that_no_schema_has_is_no_schema(
+    run: Run, client: Client, topic: str, version: bytes
+) -> None:
+    run("produce", topic, "-m", "1", "-vs", "string")
+    assert Decoder(client).text(topic, version, b"1", "") is None
+
+
 # -- encryption
 
 
 def test_messages_are_encrypted_and_decrypted(
-    run: Run, client: Client, topic: str, tmp_path: Path
+    run: Run, broker: RunningBroker, client: Client, topic: str, tmp_path: Path
 ) -> None:
+    client.subscribe(topic, "s", initial_position=InitialPosition.Earliest).close()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -228,6 +249,8 @@ def test_messages_are_encrypted_and_decrypted(
     assert run("produce", topic, "-m", "secret", *words)[0] == 0
     shut = run("read", topic, "-m", "earliest", "-ca", "CONSUME")[1]
     assert "secret" not in shut
+    code, peeked, err = run("peek", topic, "-s", "s", "--admin-url", broker.admin_url)
+    assert (code, "content:" in peeked, "secret" in peeked) == (0, True, False), err
     opened = run("read", topic, "-m", "earliest", "-ekv", str(private))[1]
     assert contents(opened) == ["secret"]
 

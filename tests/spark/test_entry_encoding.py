@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pybroker.client import Outgoing, encode_batch, partition_for_key
-from pybroker.client.producing.batching import split_batch
 from pybroker.errors import NotAllowed
 from pybroker.spark.writing import byte_columns, entries
 from pybroker.spark.writing.entries import EntryEncoder, encode_messages
 from pybroker.spark.writing.routes import partitions_for_keys
+from pybroker.wire.single_messages import split_batch
 
 TOPIC = "persistent://public/default/out"
 PARTITIONS = {TOPIC: [f"{TOPIC}-partition-{index}" for index in range(3)]}

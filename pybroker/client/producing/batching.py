@@ -6,7 +6,7 @@ executor, say) what another publishes with `send_batch`.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -86,15 +86,3 @@ def _single_metadata(message: Outgoing, sequence_id: int | None) -> pb.SingleMes
 
 def key_values(properties: dict[str, str] | None) -> list[pb.KeyValue]:
     return [pb.KeyValue(key=key, value=value) for key, value in (properties or {}).items()]
-
-
-def split_batch(payload: bytes, count: int) -> Iterator[tuple[pb.SingleMessageMetadata, bytes]]:
-    """The messages of an uncompressed batch. Raises struct.error, DecodeError when it is torn."""
-    position = 0
-    parse = pb.SingleMessageMetadata.FromString
-    for _ in range(count):
-        (size,) = _U32.unpack_from(payload, position)
-        start = position + 4 + size
-        single = parse(payload[position + 4 : start])
-        position = start + single.payload_size
-        yield single, payload[start:position]

@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -62,6 +63,8 @@ class Rest:
                 return Answer(answer.headers, answer.read())
         except urllib.error.HTTPError as error:
             raise RestError(f"HTTP {error.code}: {_reason(error)}") from None
+        except HTTPException as error:  # it ends too early, or a line of it is too long
+            raise RestError(f"{self._url} gave no answer that can be read: {error}") from None
         except (urllib.error.URLError, OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or error
             raise RestError(

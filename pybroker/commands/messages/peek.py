@@ -15,7 +15,6 @@ from itertools import count
 from typing import Any, Final
 
 from pybroker.client import MessageId
-from pybroker.client.producing.batching import split_batch
 from pybroker.commands.admin.access import rest
 from pybroker.commands.admin.command import segment, topic_parts
 from pybroker.commands.admin.rest import Answer, Rest, RestError
@@ -30,6 +29,8 @@ from pybroker.commands.messages.receiving import (
 from pybroker.commands.messages.service import connect, shown_credentials
 from pybroker.commands.messages.shown import Shown
 from pybroker.commands.messages.values import message_id
+from pybroker.wire.message_metadata import BadEntry
+from pybroker.wire.single_messages import split_batch
 
 _HEADER: Final = "x-pulsar-"
 _NOT_FOUND: Final = "HTTP 404: Message not found"
@@ -107,18 +108,18 @@ def _positions(asked: Rest, path: str) -> Iterator[Shown]:
 
 
 def messages_of(answer: Answer) -> Iterator[Shown]:
-    """Of one entry, as its headers describe it; a batch is several."""
+    """Of one entry, as its headers describe it; a batch is several, if it can be taken apart."""
     said = {
         name.lower().removeprefix(_HEADER): text
         for name, text in answer.headers.items()
         if name.lower().startswith(_HEADER)
     }
-    batch_size = int(said.get("num-batch-message", 0))
-    if not batch_size:
+    singles = _singles(said, answer.data)
+    if singles is None:
         properties = json.loads(said.get("property", "{}"))
         yield _shown(said, answer.data, said.get("partition-key"), properties, said["message-id"])
         return
-    for index, (single, data) in enumerate(split_batch(answer.data, batch_size)):
+    for index, (single, data) in enumerate(singles):
         yield _shown(
             said | {"event-time": str(single.event_time)},
             None if single.null_value else data,
@@ -126,6 +127,17 @@ def messages_of(answer: Answer) -> Iterator[Shown]:
             {pair.key: pair.value for pair in single.properties},
             f"{said['message-id']}:-1:{index}",
         )
+
+
+def _singles(said: Mapping[str, str], data: bytes) -> list[tuple[Any, bytes]] | None:
+    """None where it is no batch, or nobody can tell: it is encrypted, or not as it says."""
+    batch_size = int(said.get("num-batch-message", 0))
+    if not batch_size or said.get("is-encrypted") == "true":
+        return None
+    try:
+        return list(split_batch(data, batch_size))
+    except BadEntry:
+        return None
 
 
 def _shown(

@@ -15,6 +15,8 @@ from pybroker.commands.messages.avro import Codec, NotAvro
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _U32: Final = struct.Struct(">i")
+_VERSION_BYTES: Final = 8
+_MOST_KNOWN: Final = 1000
 _RECORDS: Final = {"avro": SchemaType.AVRO, "json": SchemaType.JSON}
 
 
@@ -120,14 +122,20 @@ class Decoder:
             return None
         try:
             value = self._value(schema, data, key)
-        except (ValueError, struct.error, KeyError):
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            text.encode()  # halves of surrogate pairs are JSON, but no text
+        except (ValueError, struct.error, KeyError, RecursionError):
             return None
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return text
 
     def _schema(self, topic: str, version: bytes) -> pb.Schema | None:
+        """`version` is the producer's word: None where there is none such."""
+        if len(version) not in (0, _VERSION_BYTES):
+            return None
         if (topic, version) not in self._known:
-            found = self._client.get_schema(topic, version or None)
-            self._known[topic, version] = found
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[topic, version] = self._client.get_schema(topic, version or None)
         return self._known[topic, version]
 
     def _value(self, schema: pb.Schema, data: bytes, key: str) -> Any:
