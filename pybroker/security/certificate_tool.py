@@ -1,10 +1,12 @@
 """`pybroker certificates`: an authority of one's own, a broker's certificate, and those of roles.
 
 For a network without an authority. What is there already stays, so the same command may run at
-each start: only what is missing is made, by the authority that is there.
+each start: only what is missing is made, by the authority that is there. A key that is there is
+never lost: what has no certificate, or another one's (a run ended between the two), gets its own.
 """
 
 import argparse
+import importlib.util
 import ipaddress
 import os
 import re
@@ -13,11 +15,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from pybroker.security.keys import KeyFailure, missing
+from pybroker.security.keys import KeyFailure, missing, private_key
 
 _AUTHORITY_DAYS: Final = 3650
 _MAX_DAYS: Final = 36_500
 _ROLE: Final = re.compile(r"[\w.@-]{1,64}")
+_HOST: Final = re.compile(r"[A-Za-z0-9*._-]{1,253}")
 _BROKER: Final = "broker"
 _AUTHORITY: Final = "ca"
 
@@ -50,22 +53,38 @@ def _check(options: argparse.Namespace) -> None:
     """Raises KeyFailure."""
     if not 0 < options.days <= _MAX_DAYS:
         raise KeyFailure(f"--days {options.days} is not between 1 and {_MAX_DAYS}")
+    for host in options.host:
+        if not _HOST.fullmatch(host) and not _is_address(host):
+            raise KeyFailure(f"--host {host[:80]!r} is neither a name nor an address")
     for role in options.role:
-        if not _ROLE.fullmatch(role) or role.startswith(".") or role in (_BROKER, _AUTHORITY):
+        taken = role.casefold() in (_BROKER, _AUTHORITY)
+        if not _ROLE.fullmatch(role) or role.startswith(".") or taken:
             raise KeyFailure(
                 f"--role {role[:80]!r} cannot name a file: letters, digits and .@-_, up to 64, and "
                 f"neither {_BROKER} nor {_AUTHORITY}"
             )
 
 
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def _make(options: argparse.Namespace) -> None:
     """Raises KeyFailure, OSError."""
+    if importlib.util.find_spec("cryptography") is None:
+        raise missing("cryptography", "making certificates")
     authority = _Authority.at(options.output)
     names = {_BROKER: options.host or ["localhost"]} | {role: [] for role in options.role}
     for name, hosts in names.items():
         certificate, key = _files(options.output, name)
-        if options.renew or not certificate.exists() or not key.exists():
-            authority.issue(name, hosts, options.days, certificate, key)
+        there = _key_at(key)  # also where it is renewed: a file that is no key is somebody's
+        if options.renew or there is None or not _belongs(certificate, there):
+            own = _new_key() if options.renew or there is None else there
+            authority.issue(name, hosts, options.days, certificate, key, own)
             print(certificate)
 
 
@@ -81,29 +100,21 @@ class _Authority:
     @classmethod
     def at(cls, folder: Path) -> "_Authority":
         """The one that is there, or a new one. Raises KeyFailure, OSError."""
-        try:
-            from cryptography import x509
-            from cryptography.hazmat.primitives.serialization import load_pem_private_key
-        except ImportError:
-            raise missing("cryptography", "making certificates") from None
         certificate, key = _files(folder, _AUTHORITY)
-        if certificate.exists() != key.exists():
-            there, gone = (certificate, key) if certificate.exists() else (key, certificate)
-            raise KeyFailure(f"{there} is there, but {gone} is not: an authority needs both")
-        if not key.exists():
-            return cls._new(certificate, key)
-        try:
-            found = load_pem_private_key(key.read_bytes(), None)
-            return cls(found, x509.load_pem_x509_certificate(certificate.read_bytes()))
-        except (ValueError, TypeError) as error:
-            raise KeyFailure(f"the authority in {folder} cannot be read: {error}") from None
+        found = _key_at(key)
+        if found is None and certificate.exists():
+            raise KeyFailure(f"{certificate} is there, but {key} is not: an authority needs both")
+        if found is None or not certificate.exists():
+            return cls._new(certificate, key, found or _new_key())
+        if not _belongs(certificate, found):
+            raise KeyFailure(f"{certificate} and {key} are of two authorities")
+        return cls(found, _certificate_at(certificate))
 
     @classmethod
-    def _new(cls, certificate: Path, key: Path) -> "_Authority":
+    def _new(cls, certificate: Path, key: Path, own: Any) -> "_Authority":
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
 
-        own = _new_key()
         builder = _builder("pybroker authority", own, _AUTHORITY_DAYS)
         subject = _name("pybroker authority")
         signed = (
@@ -116,12 +127,13 @@ class _Authority:
         print(certificate)
         return cls(own, signed)
 
-    def issue(self, name: str, hosts: list[str], days: int, certificate: Path, key: Path) -> None:
+    def issue(
+        self, name: str, hosts: list[str], days: int, certificate: Path, key: Path, own: Any
+    ) -> None:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
         from cryptography.x509.oid import ExtendedKeyUsageOID
 
-        own = _new_key()
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = (
@@ -136,6 +148,31 @@ class _Authority:
             names = x509.SubjectAlternativeName([_alternative(host) for host in hosts])
             builder = builder.add_extension(names, critical=False)
         _write(certificate, key, builder.sign(self._key, hashes.SHA256()), own)
+
+
+def _key_at(path: Path) -> Any | None:
+    """None: there is no such file. Raises KeyFailure, OSError."""
+    if not path.exists():
+        return None
+    try:
+        return private_key(path.read_bytes(), str(path))
+    except KeyFailure as error:
+        raise KeyFailure(f"{error}; it is not written over") from None
+
+
+def _certificate_at(path: Path) -> Any:
+    """Raises KeyFailure, OSError."""
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError as error:
+        raise KeyFailure(f"{path} cannot be read: {error}") from None
+
+
+def _belongs(certificate: Path, key: Any) -> bool:
+    """Whether it is there, and this key's. Raises KeyFailure, OSError."""
+    return certificate.exists() and _certificate_at(certificate).public_key() == key.public_key()
 
 
 def _new_key() -> Any:
@@ -184,31 +221,32 @@ def _usage(**wanted: bool) -> Any:
 
 
 def _alternative(host: str) -> Any:
-    """Raises KeyFailure."""
     from cryptography import x509
 
-    try:
+    if _is_address(host):
         return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        pass
-    try:
-        return x509.DNSName(host)
-    except ValueError:
-        raise KeyFailure(f"--host {host[:80]!r} is neither a name nor an address") from None
+    return x509.DNSName(host)
 
 
 def _write(certificate: Path, key: Path, signed: Any, own: Any) -> None:
-    """The key for its owner alone, and neither of them half."""
+    """The key first, for its owner alone, unless it is there."""
     from cryptography.hazmat.primitives import serialization
 
     pem = serialization.Encoding.PEM
-    private = own.private_bytes(
-        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    for path, data, mode in ((key, private, 0o600), (certificate, signed.public_bytes(pem), 0o644)):
-        made = path.with_name(f"{path.name}.new")
-        made.unlink(missing_ok=True)
-        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        made.replace(path)
+    form, nobody = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    there = _key_at(key)
+    if there is None or there.public_key() != own.public_key():
+        _put(key, own.private_bytes(pem, form, nobody), 0o600)
+    _put(certificate, signed.public_bytes(pem), 0o644)
+
+
+def _put(path: Path, data: bytes, mode: int) -> None:
+    """Whole, or not at all."""
+    made = path.with_name(f"{path.name}.new")
+    made.unlink(missing_ok=True)
+    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+    made.replace(path)

@@ -1,5 +1,7 @@
 """`pybroker certificates`: what it makes, the broker and its clients take."""
 
+import shutil
+import ssl
 import stat
 from pathlib import Path
 from typing import Any
@@ -70,17 +72,60 @@ def test_what_is_there_stays_unless_it_is_renewed(run: Any, tmp_path: Path) -> N
     assert changed == {"broker.crt", "broker.key"}
 
 
-@pytest.mark.parametrize("name", ["ca.crt", "ca.key"])
-def test_half_an_authority_is_none(run: Any, tmp_path: Path, name: str) -> None:
+def test_an_authority_without_its_key_is_none(run: Any, tmp_path: Path) -> None:
     run()
-    (tmp_path / name).unlink()
+    (tmp_path / "ca.key").unlink()
     assert "an authority needs both" in run(code=1)
+
+
+def test_an_authority_with_another_key_is_none(run: Any, tmp_path: Path) -> None:
+    run()
+    shutil.copy(tmp_path / "broker.key", tmp_path / "ca.key")
+    assert "of two authorities" in run(code=1)
+
+
+@pytest.mark.parametrize("name", ["ca", "broker"])
+@pytest.mark.parametrize("words", [[], ["--renew"]], ids=["new", "renewed"])
+def test_a_run_that_ended_between_key_and_certificate_is_mended_by_the_next(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: list[str]
+) -> None:
+    if words:
+        run()
+    replace = Path.replace
+
+    def ends(made: Path, path: Path) -> Path:
+        if path.name == f"{name}.crt":
+            raise OSError("the machine went down")
+        return replace(made, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", ends)
+        run(*words, code=1 if name == "broker" or not words else 0)
+    key = (tmp_path / f"{name}.key").read_bytes()
+    run()
+    assert (tmp_path / f"{name}.key").read_bytes() == key
+    context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+    context.load_cert_chain(tmp_path / "broker.crt", tmp_path / "broker.key")
+    assert run() == ""
+
+
+@pytest.mark.parametrize("words", [[], ["--renew"]], ids=["new", "renewed"])
+def test_a_file_that_is_no_key_is_not_written_over(
+    run: Any, tmp_path: Path, words: list[str]
+) -> None:
+    secret = tmp_path / "secret.key"  # what signs tokens, as docker/secure/keys.sh calls it
+    secret.write_bytes(bytes(range(32)))
+    assert "is not written over" in run("--role", "secret", *words, code=1)
+    assert secret.read_bytes() == bytes(range(32))
 
 
 def test_an_authority_that_is_none_is_told(run: Any, tmp_path: Path) -> None:
     run()
     (tmp_path / "ca.key").write_text("nothing")
-    assert "cannot be read" in run("--renew", code=1)
+    assert "is no private key" in run("--renew", code=1)
+    run("--output", str(tmp_path / "other"))
+    (tmp_path / "other" / "ca.crt").write_text("nothing")
+    assert "cannot be read" in run("--output", str(tmp_path / "other"), code=1)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +135,13 @@ def test_an_authority_that_is_none_is_told(run: Any, tmp_path: Path) -> None:
         ["--role", ".x"],
         ["--role", "ca"],
         ["--role", "broker"],
+        ["--role", "CA"],
         ["--role", "a" * 65],
         ["--days", "0"],
         ["--days", "99999"],
         ["--host", "höst"],
+        ["--host", ""],
+        ["--host", "a b"],
     ],
 )
 def test_what_cannot_be_made_is_told(run: Any, words: list[str]) -> None:
