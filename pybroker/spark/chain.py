@@ -10,7 +10,7 @@ Another query's open transaction hides what is behind it. Then nothing of ours i
 cursor, though something must be there: that is waited for.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from pybroker.client import Transaction
@@ -67,19 +67,19 @@ class Chain:
         """Where the transactions of a batch are noted."""
         return NoteBook(self._topic(session), self._query_id, batch_id)
 
-    def noted(self, session: Session, batch_id: int) -> list[TxnId]:
+    def noted(self, session: Session, batch_id: int, job: TxnId | None = None) -> list[TxnId]:
         """Since the marker before that batch's; tasks of the first were there before the opening.
         Where that marker is not known any more, for the batch was committed: all that is kept."""
         newest = self._newest
         assert newest is not None
         known = 0 <= newest.marker.batch_id < batch_id
         after = newest.position if known else EARLIEST
-        return list(self.notes(session, batch_id).noted(session, after))
+        return list(self.notes(session, batch_id).noted(session, after, job))
 
-    def sweep(self, session: Session, batch_id: int, wanted: Collection[TxnId] = ()) -> None:
-        """Aborts what is noted and neither wanted nor committed: nobody goes on with it."""
-        noted = self.noted(session, batch_id)
-        abort_all(session, [txn_id for txn_id in noted if txn_id not in wanted])
+    def sweep(self, session: Session, batch_id: int, job: TxnId | None = None) -> None:
+        """Aborts what is noted and not committed. Of one job where that alone is over; of all when
+        the batch is, for nobody goes on with it."""
+        abort_all(session, self.noted(session, batch_id, job))
 
     def _find(self, session: Session) -> Link | None:
         cursor = session.cursor(self._cursor_name(session))

@@ -174,6 +174,8 @@ class ExactlyOnce:
     _session: Session | None = None
     _open_transaction: TxnId | None = None
     _predecessor_settled: bool = False
+    # Whether tasks of earlier attempts, or of the driver before, may have left something open.
+    _left_behind: bool = True
     _chain: Chain | None = None
     _run_id: str | None = None
 
@@ -194,6 +196,7 @@ class ExactlyOnce:
         session, self._session = self._session, None
         self._chain = None
         self._predecessor_settled = False
+        self._left_behind = True
         if session is not None:
             session.close()
 
@@ -238,7 +241,7 @@ class ExactlyOnce:
         if self._decide(session, chain, work) is Decision.SKIP:
             require_input(session, work.progress, chain.newest(session))
             evaluate(batch)
-            self._sweep(session, work)
+            self._clear(session, work)
             self._tell(Step.SKIPPED, work)
             return
         kept = keep_input(session, work.progress, chain.newest(session).kept)
@@ -276,8 +279,8 @@ class ExactlyOnce:
         link = chain.publish(session, marker, txn)
         self._tell(Step.MARKED, work)
         txn.commit(together_with=attempts)
-        if attempts:  # Where no task published, its other attempts had no reason to, either.
-            self._sweep(session, work)
+        if attempts or self._left_behind:  # Else no task published, nor did its other attempts.
+            self._clear(session, work)
         chain.committed(link)
         self._tell(Step.COMMITTED, work)
 
@@ -293,13 +296,19 @@ class ExactlyOnce:
         publish_entries(session, written, txn)
         return accepted(written)
 
-    def _sweep(self, session: Session, work: Work) -> None:
-        """What tasks left open that nobody accepted; else it times out."""
-        if self._by_tasks:
-            with contextlib.suppress(PulsarError):
-                chain = self._chain_of(work)
-                chain.newest(session)
-                chain.sweep(session, work.batch_id)
+    def _clear(self, session: Session, work: Work) -> None:
+        """A batch is over: nobody goes on with what tasks of it left open."""
+        self._left_behind = not self._sweep(session, work)
+
+    def _sweep(self, session: Session, work: Work, job: TxnId | None = None) -> bool:
+        """What tasks left open that nobody accepted; else it times out. Of a job that failed no
+        more than its own: who holds the lock now may be at work on the same batch."""
+        with contextlib.suppress(PulsarError):
+            chain = self._chain_of(work)
+            chain.newest(session)
+            chain.sweep(session, work.batch_id, job)
+            return True
+        return False
 
     @property
     def _by_tasks(self) -> bool:
@@ -334,11 +343,12 @@ class ExactlyOnce:
         first, so that a task which goes on finds it over."""
         log.warning("Batch %d of query %s: %s", work.batch_id, work.query_id, error)
         session, self._session = self._session, None
+        self._left_behind = True
         if session is not None:
             if self._open_transaction is not None and not isinstance(error, _UNANSWERED):
                 with contextlib.suppress(PulsarError):
                     end(session, self._open_transaction)
-                    self._sweep(session, work)
+                    self._sweep(session, work, self._open_transaction)
             session.close()
         if self._chain is not None:
             self._chain.forget()

@@ -16,6 +16,7 @@ from pybroker.spark.offsets import CursorName, Position, Span
 from pybroker.spark.replay import InputLost
 from pybroker.spark.session import Session
 from pybroker.spark.work import Work
+from pybroker.spark.writing.attempt import Written
 
 TOPIC = "persistent://public/default/transfers"
 CONTROL = "persistent://public/default/control"
@@ -374,11 +375,7 @@ def test_what_killed_tasks_left_open_is_aborted_when_their_job_has_failed(monkey
     left = []
 
     def publish(outputs, partitions, job, turn):
-        session = Session(job.connect())
-        txn = session.client.new_transaction(1000, beside=job.txn_id)
-        job.notes.note(session, txn.txn_id, job.txn_id)
-        session.publish(TOPIC, b"row", txn)
-        left.append(txn)
+        left.append(task_publishes(job))
         raise PySparkException("a task was killed")
 
     monkeypatch.setattr(sys.modules["pybroker.spark.exactly_once"], "publish_outputs", publish)
@@ -396,3 +393,59 @@ def test_a_driver_that_cannot_ask_for_an_outcome_at_once_asks_again():
     driver.broker.faults["abort"] = Fault(ServiceNotReady("not yet"))
     driver.process()
     assert len(driver.markers) == 1
+
+
+def task_publishes(job):
+    """In a transaction of its own, which it leaves open; returns that."""
+    session = Session(job.connect())
+    txn = session.client.new_transaction(1000, beside=job.txn_id)
+    job.notes.note(session, job.txn_id, txn.txn_id, job.txn_id)
+    session.publish(TOPIC, b"row", txn)
+    return txn
+
+
+def test_a_driver_that_waits_for_the_lock_leaves_the_tasks_of_its_holder_alone(monkeypatch):
+    """Else neither would ever get to its end."""
+    first = Driver()
+    rival = Driver(first.broker, patience_s=2.0)
+    tasks = []
+
+    def publish(outputs, partitions, job, turn):
+        tasks.append(task_publishes(job))
+        with pytest.raises(Fenced):
+            rival.process()
+        return [Written(job, (), tasks[-1].txn_id, 1)]
+
+    monkeypatch.setattr(sys.modules["pybroker.spark.exactly_once"], "publish_outputs", publish)
+    first.sink.write = lambda batch, batch_id: {TOPIC: MagicMock()}
+    first.process()
+    assert [txn.state for txn in tasks] == ["committed"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "driver"])
+def test_what_a_dead_drivers_tasks_left_open_is_aborted_though_ours_publish_nothing(
+    monkeypatch, mode
+):
+    """Less may come to a task in another run, or the mode may be another one."""
+
+    class Death(BaseException):
+        pass
+
+    left = []
+
+    def publish(outputs, partitions, job, turn):
+        left.append(task_publishes(job))
+        raise Death
+
+    module = sys.modules["pybroker.spark.exactly_once"]
+    monkeypatch.setattr(module, "publish_outputs", publish)
+    first = Driver()
+    first.sink.write = lambda batch, batch_id: {TOPIC: MagicMock()}
+    with pytest.raises(Death):
+        first.process()
+    monkeypatch.setattr(module, "publish_outputs", lambda *_: [])
+    second = Driver(first.broker, first.checkpoint)
+    second.sink.options = replace(second.sink.options, mode=mode)
+    second.sink.write = first.sink.write
+    second.process()
+    assert [txn.state for txn in left] == ["aborted"]

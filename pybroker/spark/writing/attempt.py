@@ -72,7 +72,7 @@ def _publish(job: Job, entries: Iterable[Destined]) -> Written:
     try:
         txn = session.client.new_transaction(job.transaction_timeout_ms, beside=job.txn_id)
         try:
-            job.notes.note(session, txn.txn_id, job.txn_id)
+            job.notes.note(session, job.txn_id, txn.txn_id, job.txn_id)
             require_open(session, job.txn_id, job.notes.topic)
             messages = 0
             sending = Sending(session, txn, job.schema)

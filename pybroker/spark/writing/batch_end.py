@@ -132,7 +132,8 @@ class BatchEnd:
         chain, attempts = self.chain, accepted(self.written)
         txn = self._begin(session)
         try:
-            chain.notes(session, self.work.batch_id).note(session, txn.txn_id)
+            notes = chain.notes(session, self.work.batch_id)
+            notes.note(session, self.job.txn_id, txn.txn_id)
             chain.acknowledge(session, txn)
             self.on_step(Step.LOCKED, self.work)
             publish_entries(session, self.written, txn)

@@ -25,23 +25,28 @@ class NoteBook(NamedTuple):
     owner: str  # a query's or a job's id
     batch_id: int = 0
 
-    def note(self, session: Session, *txn_ids: TxnId) -> None:
+    def note(self, session: Session, job: TxnId, *txn_ids: TxnId) -> None:
+        """`job`: that of the job which they belong to."""
+        of_batch = {"owner": self.owner, "batch_id": self.batch_id, "job": list(job)}
         for txn_id in txn_ids:
-            note = {"owner": self.owner, "batch_id": self.batch_id, "transaction": list(txn_id)}
+            note = of_batch | {"transaction": list(txn_id)}
             session.publish(self.topic, json.dumps(note).encode())
 
-    def noted(self, session: Session, after: Position) -> Iterator[TxnId]:
-        """Of this batch and those before it, which somebody may still have worked on."""
+    def noted(self, session: Session, after: Position, job: TxnId | None = None) -> Iterator[TxnId]:
+        """Of this batch and those before it, which somebody may still have worked on; or those of
+        one job."""
         own = self.owner.encode()
         for _, data in session.read_to_end(self.topic, after):
-            if own in data and (txn_id := self._parsed(data)) is not None:
+            if own in data and (txn_id := self._parsed(data, job)) is not None:
                 yield txn_id
 
-    def _parsed(self, data: bytes) -> TxnId | None:
-        """Anybody may write to the topic; markers stand there, too."""
+    def _parsed(self, data: bytes, job: TxnId | None) -> TxnId | None:
+        """Anybody may write to the topic, and markers stand there. Earlier versions told no job."""
         try:
             note = json.loads(data)
             if note["owner"] != self.owner or int(note["batch_id"]) > self.batch_id:
+                return None
+            if job is not None and note.get("job") != list(job):
                 return None
             most, least = map(int, note["transaction"])
         except (ValueError, KeyError, TypeError):
