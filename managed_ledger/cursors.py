@@ -28,11 +28,16 @@ class Cursors:
         self._index = index
         self._by_name: dict[str, ManagedCursor] = {}
         self._dirty: dict[ManagedCursor, None] = {}
-        self.on_dirty: Callable[[], None] = lambda: None  # there is something to write
+        self.on_dirty: Callable[[], None] = lambda: None
 
     @property
     def by_name(self) -> Mapping[str, ManagedCursor]:
         return MappingProxyType(self._by_name)
+
+    def tell_again(self) -> None:
+        """What is to be written may be due sooner."""
+        if self._dirty:
+            self.on_dirty()
 
     def recover(self) -> None:
         for key in self._metadata.keys(cursors_prefix(self._ledger_name)):

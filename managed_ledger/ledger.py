@@ -273,6 +273,11 @@ class ManagedLedger:
         """Make durable what has been acknowledged so far."""
         await self._cursors.flush_dirty()
 
+    def write_cursors_within(self, interval_ms: int) -> None:
+        """From now on, and what waits already."""
+        self.config = replace(self.config, cursor_flush_interval_ms=interval_ms)
+        self._cursors.tell_again()
+
     # properties
 
     def set_property(self, key: str, value: str) -> asyncio.Future[None]:

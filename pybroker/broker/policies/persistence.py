@@ -1,6 +1,5 @@
 """How often a topic's acknowledgements are written down; a crash delivers again what was not."""
 
-from dataclasses import replace
 from typing import Final
 
 from pybroker.broker.policies.table import PERSISTENCE
@@ -24,4 +23,4 @@ class WrittenCursors:
             return
         wanted_ms = flush_interval_ms(topic.policies[PERSISTENCE]["managedLedgerMaxMarkDeleteRate"])
         if topic.ledger.config.cursor_flush_interval_ms != wanted_ms:
-            topic.ledger.config = replace(topic.ledger.config, cursor_flush_interval_ms=wanted_ms)
+            topic.ledger.write_cursors_within(wanted_ms)

@@ -51,6 +51,24 @@ def test_acknowledgements_are_written_as_often_as_the_policy_says() -> None:
     run(scenario)
 
 
+def test_what_waits_to_be_written_waits_as_long_as_the_policy_says_now() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        await topic.subscription("s", EARLIEST, {}, create=True)
+        await set_rate(world, 0.02)
+        await acknowledged(world, topic)
+        await set_rate(world, 4)
+        at = await acknowledged(world, topic)
+        await asyncio.sleep(0.26)
+        assert stored_mark(world, topic) == at
+        await set_rate(world, 0.02)
+        at = await acknowledged(world, topic)
+        await asyncio.sleep(60)
+        assert stored_mark(world, topic) == at
+
+    run(scenario)
+
+
 def test_a_topic_of_another_namespace_keeps_its_own_rate() -> None:
     async def scenario(world: World) -> None:
         await world.tenants.create_namespace("public/other", {})
