@@ -266,6 +266,16 @@ def test_a_variable_sets_a_key_with_the_prefix_or_one_that_is_there(container: C
     assert "odd" not in path.read_text()
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\x0b", "\x1e", "\u2028"])
+def test_a_variable_sets_one_key_and_no_other(container: Container, end: str) -> None:
+    container.run(
+        "bin/apply-config-from-env.py conf/standalone.conf",
+        PULSAR_PREFIX_clusterName=f"here{end}bindAddress=6.6.6.6",
+    )
+    config = load_config(container.home / "conf" / "standalone.conf")
+    assert (config.bind_address, config.cluster_name) == ("0.0.0.0", "here bindAddress=6.6.6.6")
+
+
 def test_the_dockerfile_lays_out_what_is_tested_here() -> None:
     dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
     assert "lay-out.sh /pulsar" in dockerfile

@@ -17,7 +17,7 @@ def apply(path: Path, environment: Mapping[str, str], prefix: str, bare: bool) -
         if name.startswith(prefix) and name != prefix:
             chosen[name.removeprefix(prefix)] = environment[name]
     for key, value in chosen.items():
-        text = f"{key}={value}".replace("\n", " ")
+        text = " ".join(f"{key}={value}".splitlines())  # a value is no further line
         if key in places:
             lines[places[key]] = text
         else:
