@@ -180,6 +180,7 @@ class ExactlyOnce:
     _run_id: str | None = None
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        _require_a_jvm(batch.sparkSession)
         checkpoint = Checkpoint(batch.sparkSession, self.options.checkpoint)
         query_id = _query_id(batch.sparkSession)
         self._close_with_the_run(batch.sparkSession, query_id)
@@ -364,6 +365,15 @@ def _outputs(returned: object) -> Mapping[str, DataFrame]:
         f"write returned {type(returned).__name__}, and it must return a dictionary of topics and "
         "DataFrames: did it forget its return? A batch that publishes nothing returns {}"
     )
+
+
+def _require_a_jvm(spark: SparkSession) -> None:
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise NotAllowed(
+            "exactly_once reads the query's checkpoint through the driver's JVM, and Spark Connect "
+            "has none for Python. Run it in a session that is not remote, or write with "
+            'writeStream.format("pulsar"), which writes each row once, too'
+        )
 
 
 def _query_id(spark: SparkSession) -> str:
