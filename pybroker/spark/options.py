@@ -163,7 +163,7 @@ OPTIONS: Final = (
     Option("maxEntriesPerTrigger", Mode.READ_STREAM, whole, aliases=("max_entries_per_trigger",)),
     # Reading by tasks.
     Option("minPartitions", Mode.READ, whole, 1),
-    Option("publishTimeDisorderMs", Mode.READ, whole, 3_600_000),
+    Option("publishTimeDisorderMs", Mode.READ, whole),
     Option("pollTimeoutMs", Mode.READS, whole, 120_000),
     Option("waitingForNonExistedTopic", Mode.READS, boolean, False),
     Option("allowDifferentTopicSchemas", Mode.READS, boolean, False),

@@ -136,6 +136,11 @@ def test_filters_on_metadata_choose_what_is_read(spark, broker, topic):
     assert scanned(before) == (everything or 0, 0)
 
 
+def test_filters_on_publish_times_read_all_unless_their_disorder_is_known(spark, broker, topic):
+    before = load(spark, broker, topic).where("__publishTime < timestamp '2001-01-01'")
+    assert scanned(before) == (80, 0)
+
+
 def test_an_unknown_option_is_an_error_that_suggests(spark, broker, topic):
     with pytest.raises(PySparkException, match="did you mean startingOffsets"):
         load(spark, broker, topic, startingOffset="earliest")

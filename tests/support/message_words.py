@@ -1,8 +1,10 @@
 """What tests of `pybroker produce` and its kin type, and what they then look at."""
 
 import re
+import signal
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 from pybroker.client import Client, MessageId
@@ -30,5 +32,7 @@ def command(broker: RunningBroker, *words: str, **how: Any) -> "subprocess.Popen
         [sys.executable, "-m", "pybroker", *words, *service],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # A shell's background job, as these tests may be, passes on that Ctrl-C is ignored.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         **how,
     )

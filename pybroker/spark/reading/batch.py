@@ -39,7 +39,7 @@ class PulsarBatchReader(DataSourceReader):
             raise NotAllowed("spark.read ends at what is there now, so it cannot begin at 'latest'")
         self._end = _End(options["endingOffsets"], options["endingTime"])
         self._min_partitions: int = options["minPartitions"]
-        self._disorder_ms: int = options["publishTimeDisorderMs"]
+        self._disorder_ms: int | None = options["publishTimeDisorderMs"]
         self._narrowing = Narrowing()
 
     @property

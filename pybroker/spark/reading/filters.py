@@ -3,10 +3,11 @@
 `__topic` chooses partitions, `__messageId` an entry, `__publishTime` a range of entries. Spark
 evaluates every filter itself all the same: too much may be read, but never too little.
 
-Publish times come from producers' clocks, and a partition has them in order only nearly. Let D be
-how far at most a message is behind one before it. The broker finds a place whose message is at or
-behind a time, with one right before it that is not. If it looks for D before the time wanted, all
-that lies before such a place is earlier than the time itself. It is the same at the other end.
+Publish times come from producers' clocks, and a partition has them in order only nearly. How nearly
+only the user knows; who does not say it gets all times read. Let D be how far at most a message is
+behind one before it. The broker finds a place whose message is at or behind a time, with one right
+before it that is not. If it looks for D before the time wanted, all that lies before such a place
+is earlier than the time itself. It is the same at the other end.
 """
 
 import datetime as dt
@@ -76,13 +77,15 @@ class Narrowing:
         named = all(_OF_TEXT[type(each).__name__](topic, each.value) for each in self.topics)
         return named and (self.places is None or bool(self._of(topic)))
 
-    def span(self, session: Session, topic: str, disorder_ms: int) -> Span | None:
-        """The entries that can have what is wanted; None for all."""
+    def span(self, session: Session, topic: str, disorder_ms: int | None) -> Span | None:
+        """The entries that can have what is wanted; None for all. Without a bound on their disorder
+        publish times say nothing.
+        """
         after: Position = EARLIEST
         to: Position | None = None
-        if self.from_ms is not None:
+        if self.from_ms is not None and disorder_ms is not None:
             after = session.before_time(topic, max(0, self.from_ms - disorder_ms))
-        if self.to_ms is not None:
+        if self.to_ms is not None and disorder_ms is not None:
             to = session.before_time(topic, max(0, self.to_ms + disorder_ms + 1))
         if self.places is not None:
             positions = self._of(topic)
