@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import math
 from decimal import Decimal
 
 import numpy as np
@@ -113,6 +114,88 @@ def test_every_type_is_read_back_maps_too():
     batch, kind = written([FULL, EMPTY, FULL])
     texts = [each.as_py() for each in json_rows.encode(batch, kind, kind.fieldNames())]
     assert read_back(texts) == batch.to_pylist()
+
+
+def of_type(kind):
+    return StructType([StructField("x", kind)])
+
+
+def values_of(kind, *texts):
+    return [row["x"] for row in read_back(texts, of_type(kind))]
+
+
+def test_what_is_no_number_is_read_back():
+    found = values_of(DoubleType(), b'{"x":"NaN"}', b'{"x":"-Infinity"}', b'{"x":0.5}')
+    assert math.isnan(found[0])
+    assert found[1:] == [-math.inf, 0.5]
+
+
+def test_types_within_arrays_and_maps_are_read_back():
+    day = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+    element = StructType(
+        [
+            StructField("raw", BinaryType()),
+            StructField("money", DecimalType(10, 2)),
+            StructField("at", TimestampType()),
+        ]
+    )
+    full = {"raw": b"\x00\xff", "money": Decimal("1.50"), "at": day}
+    given = [[full, None, dict.fromkeys(full)], None, []]
+    for kind in (ArrayType(element), MapType(StringType(), element)):
+        keyed = isinstance(kind, MapType)
+        rows = [{"x": [("k", e) for e in each[:1]] if each and keyed else each} for each in given]
+        batch, whole = written(rows, of_type(kind))
+        texts = [each.as_py() for each in json_rows.encode(batch, whole, ["x"])]
+        assert read_back(texts, whole) == rows
+
+
+def test_milliseconds_within_an_array_are_milliseconds():
+    millis = {"type": "long", "logicalType": "timestamp-millis"}
+    fields = [{"name": "x", "type": {"type": "array", "items": millis}}]
+    text = b'{"x":[1000]}'
+    data = np.frombuffer(text, np.uint8)
+    whole = Slices(np.array([0]), np.array([len(text)]))
+    found = read_json(data, whole, parse({"type": "record", "name": "R", "fields": fields}))
+    assert found.to_pylist() == [{"x": [dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)]}]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b"123456789012345678.12345678901234567891", "123456789012345678.12345678901234567891"),
+        (b"1e-7", "1e-7"),
+        (b'"0.000000000000000000005"', "1e-20"),
+        (b"12345678901234567890123", None),  # too many digits for 20 behind the point
+        (b'"1e30"', None),
+        (b'"abc"', None),
+        (b'"NaN"', None),
+        (b"true", None),
+        (b"1e999999999999999999999", None),
+    ],
+)
+def test_a_decimal_is_the_number_that_stands_there_or_null(text, value):
+    expected = None if value is None else Decimal(value)
+    found = values_of(DecimalType(38, 20), b'{"x":%s}' % text, b'{"x":"1"}')
+    assert found == [expected, Decimal(1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (ArrayType(StringType()), b'"abc"'),
+        (ArrayType(StringType()), b'{"a":1}'),
+        (LongType(), b"9223372036854775808"),
+        (DateType(), b"2147483648"),
+        (LongType(), b"[" * 100_000 + b"]" * 100_000),
+    ],
+)
+def test_a_value_of_another_kind_is_null_and_ends_nothing(kind, text):
+    assert values_of(kind, b'{"x":%s}' % text, b"{", b'{"x":null}') == [None] * 3
+
+
+@pytest.mark.parametrize("texts", [(b'{"x":1}{"x":2}', b" "), (b'{"x":1', b'}{"x":2}')])
+def test_no_row_takes_anothers_place(texts):
+    assert values_of(LongType(), *texts, b'{"x":3}\n') == [None, None, 3]
 
 
 def test_a_decimal_may_be_a_number_and_what_is_no_object_of_the_schema_is_null():

@@ -96,9 +96,9 @@ def adapted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_struct(wanted) and pa.types.is_struct(array.type):
         return _struct(array, wanted)
     if pa.types.is_map(wanted) and pa.types.is_map(array.type):
-        return _nested(array, wanted, array.keys, adapted(array.items, wanted.item_type))
+        return nested(array, wanted, array.keys, adapted(array.items, wanted.item_type))
     if pa.types.is_list(wanted) and pa.types.is_list(array.type):
-        return _nested(array, wanted, adapted(array.values, wanted.value_type))
+        return nested(array, wanted, adapted(array.values, wanted.value_type))
     return array.cast(wanted, safe=False)
 
 
@@ -113,7 +113,7 @@ def _struct(array: pa.StructArray, wanted: pa.StructType) -> pa.Array:
     return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
 
 
-def _nested(array: pa.Array, wanted: pa.DataType, *children: pa.Array) -> pa.Array:
+def nested(array: pa.Array, wanted: pa.DataType, *children: pa.Array) -> pa.Array:
     """Lists and maps of whole arrays: their own offsets over new children."""
     offsets = array.offsets
     if array.null_count:

@@ -4,6 +4,8 @@ those that are none are null, as Spark's own JSON source has it."""
 import base64
 import binascii
 import json
+from collections.abc import Sequence
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -12,38 +14,52 @@ import pyarrow.json as pj
 
 from pybroker.spark.columns.arrays import binaries
 from pybroker.spark.columns.fields import Data, Slices
+from pybroker.spark.schemas.adapting import nested
 from pybroker.spark.schemas.avro import Node
 
-_NOT_OF_SCHEMA: Final = (ValueError, TypeError, AttributeError, pa.ArrowException)
+_NOT_OF_SCHEMA: Final = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    pa.ArrowException,
+)
 _LOGICAL_UNITS: Final = {"timestamp-millis": "ms", "timestamp-micros": "us"}
+_NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 
 
 def read_json(data: Data, slices: Slices, node: Node) -> pa.Array:
     """A record of each row; null for what is none."""
-    texts = binaries(data, slices)
-    kind = _physical(node)
-    present = slices.length > 0
+    texts = binaries(data, slices).to_pylist()
     try:
-        lines = b"\n".join(text if text else b"{}" for text in texts.to_pylist())
-        options = pj.ParseOptions(
-            explicit_schema=pa.schema(list(kind)),
-            unexpected_field_behavior="ignore",
-            newlines_in_values=True,
-        )
-        table = pj.read_json(
-            pa.BufferReader(lines), pj.ReadOptions(block_size=len(lines) + 1), options
-        )
-        if table.num_rows == len(texts):
-            found = table.combine_chunks().to_struct_array().combine_chunks()
-            return _with_meaning(found.take(_present(present)), node)
-    except pa.ArrowException:
-        pass  # Some row is no JSON of this schema, or it has a map, which Arrow does not parse.
-    rows = [_parsed(text, node) for text in texts.to_pylist()]
-    try:
-        found = pa.array(rows, kind)
+        return _with_meaning(_parsed_together(texts, node), node)
     except _NOT_OF_SCHEMA:
-        found = pa.array([row if _fits(row, kind) else None for row in rows], kind)
-    return _with_meaning(found, node)
+        pass  # Some row is no JSON of this schema, or it has a map, which Arrow does not parse.
+    rows = [_parsed(text, node) for text in texts]
+    try:
+        return _made(rows, node)
+    except _NOT_OF_SCHEMA:
+        return _made([row if _fits(row, node) else None for row in rows], node)
+
+
+def _parsed_together(texts: Sequence[bytes | None], node: Node) -> pa.Array:
+    """Raises ValueError, ArrowException where each is to be parsed by itself."""
+    whole = [text.strip() if text else b"{}" for text in texts]
+    if not all(text[:1] == b"{" and text[-1:] == b"}" for text in whole):
+        raise ValueError("What is no object could take another row's place")
+    lines = b"\n".join(whole)
+    options = pj.ParseOptions(
+        explicit_schema=pa.schema(list(_physical(node))),
+        unexpected_field_behavior="ignore",
+        newlines_in_values=True,
+    )
+    reading = pj.ReadOptions(block_size=len(lines) + 1)
+    table = pj.read_json(pa.BufferReader(lines), reading, options)
+    if table.num_rows != len(texts):
+        raise ValueError("Some row is several objects")
+    found = table.combine_chunks().to_struct_array().combine_chunks()
+    return found.take(_present(np.array([bool(text) for text in texts], np.bool_)))
 
 
 def _present(present: Any) -> pa.Array:
@@ -52,14 +68,15 @@ def _present(present: Any) -> pa.Array:
 
 def _parsed(text: bytes | None, node: Node) -> Any:
     try:
-        row = json.loads(text) if text else None
+        row = json.loads(text, parse_float=Decimal) if text else None
         return _arranged(row, node) if isinstance(row, dict) else None
     except _NOT_OF_SCHEMA:
         return None
 
 
 def _arranged(value: Any, node: Node) -> Any:
-    """As Arrow takes it: a map as pairs, and a decimal as text, though it be a number."""
+    """As Arrow takes it: a map as pairs, and a decimal as text, though it be a number. Raises
+    TypeError, AttributeError."""
     kind = node["type"]
     if kind == "union":
         branches = [each for each in node["branches"] if each["type"] != "null"]
@@ -72,17 +89,25 @@ def _arranged(value: Any, node: Node) -> Any:
             for each in node["fields"]
         }
     if kind == "array":
+        if not isinstance(value, list):
+            raise TypeError(f"{value!r} is no array")
         return [_arranged(each, node["items"]) for each in value]
     if kind == "map":
         return [(key, _arranged(each, node["values"])) for key, each in value.items()]
     if node.get("logicalType") == "decimal":
         return str(value)
+    if isinstance(value, Decimal) or (kind in ("float", "double") and value in _NO_NUMBERS):
+        return float(value)
     return value
 
 
-def _fits(row: Any, kind: pa.DataType) -> bool:
+def _made(rows: Sequence[Any], node: Node) -> pa.Array:
+    return _with_meaning(pa.array(rows, _physical(node)), node)
+
+
+def _fits(row: Any, node: Node) -> bool:
     try:
-        pa.array([row], kind)
+        _made([row], node)
     except _NOT_OF_SCHEMA:
         return False
     return True
@@ -111,27 +136,52 @@ def _physical(node: Node) -> pa.DataType:
 
 
 def _with_meaning(array: pa.Array, node: Node) -> pa.Array:
-    """Times, dates and bytes out of the numbers and texts that stand for them."""
+    """Times, dates, decimals and bytes out of the numbers and texts that stand for them."""
     kind, logical = node["type"], str(node.get("logicalType"))
     if kind in ("record", "error") and len(node["fields"]):
         children = [
-            _with_meaning(array.field(index), each["node"])
-            for index, each in enumerate(node["fields"])
+            _with_meaning(child, each["node"])
+            for child, each in zip(array.flatten(), node["fields"], strict=True)
         ]
         names = [each["name"] for each in node["fields"]]
         return pa.StructArray.from_arrays(children, names, mask=array.is_null())
     if kind == "union":
         branches = [each for each in node["branches"] if each["type"] != "null"]
         return _with_meaning(array, branches[0]) if branches else array
+    if kind == "array":
+        values = array.values
+        items = _with_meaning(values, node["items"])
+        return array if items is values else nested(array, pa.list_(items.type), items)
+    if kind == "map":
+        values = array.items
+        items = _with_meaning(values, node["values"])
+        whole = pa.map_(pa.string(), items.type)
+        return array if items is values else nested(array, whole, array.keys, items)
     if kind == "long" and logical in _LOGICAL_UNITS:
         return array.cast(pa.timestamp(_LOGICAL_UNITS[logical], "UTC")).cast(
             pa.timestamp("us", "UTC")
         )
     if kind == "int" and logical == "date":
         return array.cast(pa.date32())
-    if kind in ("bytes", "fixed") and logical != "decimal":
+    if kind in ("bytes", "fixed"):
+        if logical == "decimal":
+            return _decimals(array, int(node["precision"]), int(node.get("scale", 0)))
         return pa.array([_unwrapped(each) for each in array.to_pylist()], pa.binary())
     return array
+
+
+def _decimals(array: pa.Array, precision: int, scale: int) -> pa.Array:
+    """Rounded as Spark does. Raises ArithmeticError. Arrow's own cast makes another number of one
+    with too many digits."""
+    context = Context(precision, ROUND_HALF_UP)
+    last = Decimal(1).scaleb(-scale)
+    numbers = [
+        None if each is None else Decimal(each).quantize(last, context=context)
+        for each in array.to_pylist()
+    ]
+    if any(each is not None and each.is_nan() for each in numbers):
+        raise ValueError("A decimal is a number")
+    return pa.array(numbers, pa.decimal128(precision, scale))
 
 
 def _unwrapped(text: str | None) -> bytes | None:
