@@ -108,8 +108,10 @@ class UnackedEntries:
         self.messages -= released
         return missing
 
-    def holds(self, position: tuple[int, int]) -> bool:
-        return position[1] in self._ledgers.get(position[0], ())
+    def among(self, ledger_id: int, entry_ids: set[int]) -> set[int]:
+        """Those of a ledger's entries that are here."""
+        entries = self._ledgers.get(ledger_id)
+        return set() if entries is None else entry_ids & entries.keys()
 
     def keep(self, position: tuple[int, int], messages: int) -> bool:
         """Only `messages` of this batch are still unacknowledged; False if it is not here."""

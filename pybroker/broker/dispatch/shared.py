@@ -150,11 +150,19 @@ class SharedDispatcher:
         """What was delayed, and is due, goes out as what was given back does, but uncounted."""
         if self._returned:
             return
-        due = self._unread.take_due()
+        due = by_ledger(self._unread.take_due())
         if self._restored:  # by a transaction that acknowledged them before they were due
-            due = [at for at in due if not any(c.unacked.holds(at) for c in self._consumers())]
+            due = self._not_held(due)
         if due:
-            self._returned.add(by_ledger(due))
+            self._returned.add(due)
+
+    def _not_held(self, entries: EntryIds) -> EntryIds:
+        """Both may be many, the entries and the consumers."""
+        free = {ledger_id: set(entry_ids) for ledger_id, entry_ids in entries.items()}
+        for consumer in self._consumers():
+            for ledger_id, entry_ids in free.items():
+                entry_ids -= consumer.unacked.among(ledger_id, entry_ids)
+        return {ledger_id: sorted(ids) for ledger_id, ids in free.items() if ids}
 
     @property
     def in_replay(self) -> int:

@@ -1,88 +1,25 @@
 """Delayed delivery: what waits for its time, what does not, and what comes between."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from delayed_world import BY_TIME, Topic, run
 from dispatch_fakes import (
     EXCLUSIVE,
     FAILOVER,
     KEY_SHARED,
     KEYS,
-    LEDGER,
     SHARED,
-    FakeTopic,
-    check_parked,
     key_of,
-    with_topic,
 )
-from virtual_loop import LoopClock, run_virtually
 
-from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
-from managed_ledger.storage.memory import MemoryBackend
 from pybroker.broker.consumer import SubscriptionType
 from pybroker.broker.dispatch import delayed
-from pybroker.broker.dispatch.delayed import DelayPolicy, Delays, UndelayedReader
-from pybroker.broker.dispatch.delayed_account import DelayedAccount
-from pybroker.broker.dispatch.delayed_index import FRESH_BYTES
-from pybroker.config import BrokerConfig
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
 
-BY_TIME = pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
 TICK_S = 1.0
-
-
-class Topic(FakeTopic):
-    """On a loop whose time passes while everybody waits."""
-
-    async def delayed(self, *delays_s: float | None, key: str = "") -> list[Position]:
-        """A message each; None is not delayed."""
-        return await self.publish_entries([self.entry(delay_s, key) for delay_s in delays_s])
-
-    def entry(self, delay_s: float | None, key: str = "", **fields: Any) -> bytes:
-        metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, **fields)
-        if key:
-            metadata.partition_key = key
-        if delay_s is not None:
-            metadata.deliver_at_time = self.clock.now_ms() + round(delay_s * 1000)
-        return build_entry(metadata, b"x" * 10)
-
-    async def publish_entries(self, entries: list[bytes]) -> list[Position]:
-        positions = [await self.ledger.append_one(entry, 1) for entry in entries]
-        await self.changed()
-        return positions
-
-    async def after(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        await self.settled()
-
-
-def run(scenario: Callable[[Topic], Coroutine[Any, Any, None]], **config: Any) -> None:
-    async def go() -> None:
-        backend = MemoryBackend()
-        await backend.open()
-        clock = LoopClock()
-        factory = ManagedLedgerFactory(backend, clock)
-        settings = replace(BrokerConfig(), **config)
-        topic = Topic(await factory.open(LEDGER), factory, settings)
-        topic.clock = clock
-        topic.delays = Delays(lambda: DelayPolicy.of(topic.config), clock, factory.housekeeper)
-        await scenario(topic)
-        for subscription in list(topic.subscriptions.values()):
-            check_parked(subscription)
-            await subscription.close()
-        waiting = (visit.work for _, _, visit in factory.housekeeper._due)
-        owners = [type(getattr(work, "__self__", None)) for work in waiting]
-        assert UndelayedReader not in owners, "it waits for a time after its end"
-        await topic.tasks.close()
-        await factory.close()
-        await backend.close()
-
-    run_virtually(go())
 
 
 @BY_TIME
@@ -361,58 +298,6 @@ def test_reading_stops_where_too_much_waits(
     run(scenario)
 
 
-@BY_TIME
-def test_what_all_delay_together_is_bounded_and_who_holds_little_goes_on(
-    kind: SubscriptionType,
-) -> None:
-    async def scenario(topic: Topic) -> None:
-        account = DelayedAccount(8 * FRESH_BYTES)
-        topic.delays = replace(topic.delays, account=account)
-        greedy = await topic.subscribe("greedy")
-        _, got = await topic.consumer(greedy, kind, 100)
-        for _ in range(20):
-            await topic.delayed(30)
-        last = (await topic.delayed(None))[0]
-        assert (greedy.delayed_messages, got.take()) == (8, [])
-        modest = await topic.subscribe("modest")
-        modest.cursor.mark_delete(Position(last.ledger_id, last.entry_id - 3))
-        _, also_got = await topic.consumer(modest, kind, 100)
-        assert (modest.delayed_messages, also_got.take()) == (2, [20])
-        await topic.after(40)
-        assert sorted(got.take()) == list(range(21))
-        assert account.used_bytes == 0
-
-    run(scenario)
-
-
-def test_however_many_delay_messages_they_take_twice_the_bound_at_most() -> None:
-    account, held = DelayedAccount(100_000), 0
-    for _ in range(200):
-        held = 0
-        while account.has_room(held):
-            account.changed(held, held + 10)
-            held += 10
-    assert 100_000 < account.used_bytes <= 200_000
-
-
-@BY_TIME
-def test_who_waits_for_room_goes_on_when_another_one_leaves(kind: SubscriptionType) -> None:
-    async def scenario(topic: Topic) -> None:
-        topic.delays = replace(topic.delays, account=DelayedAccount(16 * FRESH_BYTES))
-        first, second = await topic.subscribe("first"), await topic.subscribe("second")
-        consumer, _ = await topic.consumer(first, kind, 100)
-        _, got = await topic.consumer(second, kind, 100)
-        for _ in range(12):
-            await topic.delayed(3000)
-        await topic.delayed(None)
-        assert (first.delayed_messages, second.delayed_messages, got.take()) == (8, 8, [])
-        first.remove_consumer(consumer)
-        await topic.after(0.01)
-        assert (first.delayed_messages, second.delayed_messages, got.take()) == (0, 12, [12])
-
-    run(scenario)
-
-
 def test_a_tag_in_a_property_is_no_delay() -> None:
     async def scenario(topic: Topic) -> None:
         _, sink = await topic.consumer(await topic.subscribe(), SHARED, 100)
@@ -453,32 +338,3 @@ def test_keys_stay_in_order_beside_what_is_delayed() -> None:
         assert [i for i in got if i % 4 == 0] == [4 * i for i in range(10)]
 
     run(scenario)
-
-
-@BY_TIME
-def test_what_an_aborted_transaction_acknowledged_before_its_time_comes_at_its_time(
-    kind: SubscriptionType,
-) -> None:
-    async def scenario(topic: FakeTopic) -> None:
-        """The dispatcher is told as an aborted transaction tells it."""
-        subscription = await topic.subscribe()
-        consumer, sink = await topic.consumer(subscription, kind, 100)
-        metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
-        metadata.deliver_at_time = topic.clock.now_ms() + 60_000
-        position = await topic.ledger.append_one(build_entry(metadata, b""), 1)
-        await topic.changed()
-        assert subscription.delayed_messages == 1
-        dispatcher: Any = subscription._dispatcher
-        for _ in range(3):
-            dispatcher.restore([position])
-            await topic.changed()
-            assert sink.take() == []
-            assert subscription.delayed_messages == 1
-        topic.clock.ms += 60_000
-        await topic.changed()
-        assert sink.take() == [0]
-        await topic.changed()
-        assert sink.take() == []
-        assert (subscription.delayed_messages, consumer.unacked.messages) == (0, 1)
-
-    with_topic(scenario)
