@@ -221,3 +221,15 @@ def test_services_and_files_that_the_page_names_are_there() -> None:
     assert "certificates" in RUNNING
     assert "grant-permission" in {command.name for command in GROUPS["namespaces"]}
     assert shutil.which("sh")
+
+
+def test_only_who_makes_the_keys_may_write_them() -> None:
+    mounts = {
+        name: re.findall(r"secrets:/secrets[:\w]*", service(name))
+        for name in ("secure-keys", "secure-broker", "secure-grants")
+    }
+    assert mounts == {
+        "secure-keys": ["secrets:/secrets"],
+        "secure-broker": ["secrets:/secrets:ro"],
+        "secure-grants": ["secrets:/secrets:ro"],
+    }
