@@ -17,7 +17,7 @@ from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from pybroker.config import BrokerConfig
-from pybroker.runtime import Clock
+from pybroker.runtime import Clock, Pace
 from pybroker.wire.message_metadata import (
     BadEntry,
     broker_index_of,
@@ -29,6 +29,7 @@ _PACKAGE: Final = "org.apache.pulsar.common.intercept."
 TIMESTAMP: Final = _PACKAGE + "AppendBrokerTimestampMetadataInterceptor"
 INDEX: Final = _PACKAGE + "AppendIndexMetadataInterceptor"
 _STAMPED: Final = "broker-entry-metadata"  # a property: the last index that is known for sure
+_READS_A_TURN: Final = 200
 _LOOKED_AT: Final = 1000  # entries, for the last one that has an index
 _FAR: Final = 1 << 32  # further than a topic gets from what was noted
 
@@ -93,16 +94,22 @@ def is_stamped(ledger: ManagedLedger) -> bool:
 async def entry_with_index(ledger: ManagedLedger, index: int) -> Position | None:
     """The first entry whose last message has this number or a later one; None: it is to come.
 
-    Numbers grow from entry to entry; entries from before there were numbers have none.
+    Numbers grow from entry to entry. Whether there are any differs by ledger alone: each start of
+    the broker, and so each configuration, begins one.
     """
-    infos = ledger.ledgers()
+    pace = Pace(_READS_A_TURN)
+    infos = []
+    for info in ledger.ledgers():
+        await pace.step()  # what is in memory comes at once
+        if info.entries and await _index_at(ledger, Position(info.ledger_id, 0)) is not None:
+            infos.append(info)
     stops = list(accumulate(info.entries for info in infos))
 
     def position_of(at: int) -> Position:
         which = bisect_right(stops, at)
         return Position(infos[which].ledger_id, at - stops[which] + infos[which].entries)
 
-    low, high = 0, stops[-1]
+    low, high = 0, sum(info.entries for info in infos)
     while low < high:
         middle = (low + high) // 2
         found = await _index_at(ledger, position_of(middle))
@@ -110,7 +117,7 @@ async def entry_with_index(ledger: ManagedLedger, index: int) -> Position | None
             low = middle + 1
         else:
             high = middle
-    return None if low == stops[-1] else position_of(low)
+    return position_of(low) if stops and low < stops[-1] else None
 
 
 async def _last_index(ledger: ManagedLedger) -> int:

@@ -1,5 +1,7 @@
 """A message's id by its number, where the broker numbers messages."""
 
+from pathlib import Path
+
 import httpx
 from raw_client import RawClient
 
@@ -24,6 +26,24 @@ def test_a_message_is_found_by_its_number() -> None:
         assert [each["entryId"] for each in found] == [0, 1, 1, 1, 2]
         assert admin.get(BY_INDEX, params={"index": 5}).status_code == 404
         assert admin.get(BY_INDEX, params={"index": -1}).status_code == 404
+
+
+def test_messages_without_numbers_hide_none_that_have_one(tmp_path: Path) -> None:
+    numbered: tuple[str, ...] = (INDEX,)
+    for times, interceptors in enumerate(((), numbered, (), (), numbered)):
+        with (
+            pybroker.testing.broker(
+                http=True, data_dir=tmp_path, broker_entry_metadata_interceptors=interceptors
+            ) as broker,
+            RawClient(broker.service_url) as raw,
+            httpx.Client(base_url=broker.admin_url) as admin,
+        ):
+            raw.create_producer("persistent://public/default/orders")
+            for number in range(5):
+                raw.publish(b"x", 5 * times + number)
+            if interceptors:
+                found = [admin.get(BY_INDEX, params={"index": each}).json() for each in (0, 3)]
+                assert [(each["ledgerId"], each["entryId"]) for each in found] == [(1, 0), (1, 3)]
 
 
 def test_without_numbers_the_refusal_says_how_to_have_them(admin: httpx.Client, topic: str) -> None:
