@@ -1,5 +1,6 @@
 """`pybroker produce` and its kin as processes, and whom they talk to."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -51,6 +52,18 @@ def test_a_reader_of_our_output_that_leaves_ends_the_command_quietly(
         reading.stdout.close()
         assert reading.wait(20) == 141
         assert b"Error" not in reading.stderr.read()
+
+
+def test_a_terminal_of_fewer_characters_shows_what_it_can(
+    broker: RunningBroker, client: Client, topic: str
+) -> None:
+    client.subscribe(topic, "s", initial_position=InitialPosition.Earliest).close()
+    client.create_producer(topic).send("a\N{SNOWMAN}".encode())
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    with command(broker, "consume", topic, "-s", "s", env=ascii_only) as consuming:
+        out, err = consuming.communicate(timeout=60)
+    assert (consuming.returncode, err) == (0, b"1 messages successfully consumed\n")
+    assert b"content:a\\u2603\n" in out
 
 
 def test_help_needs_no_broker_and_no_client() -> None:

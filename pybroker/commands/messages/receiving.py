@@ -5,6 +5,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from typing import Any
 
 from pybroker.client import Client, ConsumerCryptoFailureAction
@@ -58,6 +59,8 @@ class Screen:
     def __init__(self, look: Look) -> None:
         self.count = 0
         self._look = look
+        if isinstance(sys.stdout, TextIOWrapper):  # it may be of fewer characters than a message
+            sys.stdout.reconfigure(errors="backslashreplace")
 
     def show(self, shown: Shown) -> None:
         self.count += 1
