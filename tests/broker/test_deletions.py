@@ -152,6 +152,24 @@ def test_a_partitioned_topic_is_deleted_whole_or_not_at_all() -> None:
     crash_everywhere(prepare, lambda life: life.topics.delete_partitioned(ORDERS), check)
 
 
+def test_what_was_granted_goes_with_its_topic_or_stays_with_it() -> None:
+    granted = [ORDERS, ORDERS.partition_at(0), OTHER]
+
+    async def prepare(life: Life) -> None:
+        await life.topics.create_partitioned(ORDERS, PARTITIONS)
+        await life.topics.get(ORDERS.partition_at(0), create=True)
+        for name in granted:
+            await life.topics.permissions.grant_on_topic(name, "alice", ["consume"])
+
+    async def check(life: Life, had_returned: bool) -> None:
+        kept = granted if life.tenants.partitions(ORDERS) else [OTHER]
+        assert not (had_returned and len(kept) > 1)
+        grants = life.topics.permissions.grants("public/default")
+        assert sorted(grants.topics) == sorted(map(str, kept))
+
+    crash_everywhere(prepare, lambda life: life.topics.delete_partitioned(ORDERS), check)
+
+
 def test_a_topic_in_use_is_deleted_whole_or_not_at_all() -> None:
     async def work(life: Life) -> None:
         topic = await life.topics.get(ORDERS)
