@@ -18,6 +18,7 @@ from pybroker.client import (
     ConsumerCryptoFailureAction,
     ConsumerType,
     InitialPosition,
+    Message,
     MessageId,
     Producer,
     Reader,
@@ -32,7 +33,10 @@ from pybroker.spark.offsets import CursorName, Position, Progress, Span
 from pybroker.spark.reading.limits import Sample
 
 _READ_TIMEOUT_MS = 10_000
+# After so long a reader asks whether there is anything to wait for.
+_READ_PAUSE_MS = 500
 _READ_MESSAGES = 1000
+_LAST_TIME_MS = 2**63 - 1
 _SAMPLE_MESSAGES = 100
 # A transaction's worth of messages may be on its way; the batch itself bounds it.
 _MAX_PENDING_MESSAGES = 1_000_000
@@ -155,9 +159,7 @@ class Session:
         """Where the first message behind `position` is that can be delivered."""
         reader = self.reader(topic, position)
         try:
-            if not reader.has_message_available():
-                return None
-            return position_of(reader.read_next(_READ_TIMEOUT_MS).message_id())
+            return _first_of(reader)
         finally:
             reader.close()
 
@@ -165,10 +167,9 @@ class Session:
         """Where the messages end that were published before a time, in ms since 1970."""
         reader = self.reader(topic, Position(-1, -1))
         try:
-            reader.seek(time_ms)
-            if not reader.has_message_available():
+            reader.seek(min(time_ms, _LAST_TIME_MS))
+            if (first := _first_of(reader)) is None:
                 return self.last_position(topic)
-            first = position_of(reader.read_next(_READ_TIMEOUT_MS).message_id())
             return first._replace(entry_id=first.entry_id - 1)
         finally:
             reader.close()
@@ -187,9 +188,7 @@ class Session:
         """What the entries behind `after` are like; None if there are none."""
         reader = self.reader(topic, after, receiver_queue_size=_SAMPLE_MESSAGES)
         try:
-            if not reader.has_message_available():
-                return None
-            messages = reader.batch_read(_SAMPLE_MESSAGES, _READ_TIMEOUT_MS)
+            messages = _some_of(reader, _SAMPLE_MESSAGES)
         finally:
             reader.close()
         entries = sum(1 / max(1, message.message_id().batch_size()) for message in messages)
@@ -206,8 +205,8 @@ class Session:
         """What stands behind `after` and can be delivered now."""
         reader = self.reader(topic, after)
         try:
-            while reader.has_message_available():
-                for message in reader.batch_read(_READ_MESSAGES, _READ_TIMEOUT_MS):
+            while messages := _some_of(reader, _READ_MESSAGES):
+                for message in messages:
                     yield position_of(message.message_id()), message.data()
         finally:
             reader.close()
@@ -220,6 +219,22 @@ class Session:
             crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
             **options,
         )
+
+
+def _first_of(reader: Reader) -> Position | None:
+    some = _some_of(reader, 1)
+    return position_of(some[0].message_id()) if some else None
+
+
+def _some_of(reader: Reader, most: int) -> list[Message]:
+    """The next messages; empty if there are none. Whether a topic's last entries are whole messages
+    or chunks of a lost one, a reader knows when they have come. Raises Timeout."""
+    for _ in range(_READ_TIMEOUT_MS // _READ_PAUSE_MS):
+        if not reader.has_message_available():
+            return []
+        if messages := reader.batch_read(most, _READ_PAUSE_MS):
+            return messages
+    raise Timeout(f"No message of {reader.topic()} came within {_READ_TIMEOUT_MS / 1000} s")
 
 
 def message_id_at(topic: str, position: Position) -> MessageId:

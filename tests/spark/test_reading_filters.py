@@ -5,14 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from raw_client import RawClient
 
 from pybroker.client import Client, InitialPosition, encode_batch
 from pybroker.runtime import SystemClock
 from pybroker.spark.columns.shape import Shape, default_schema
+from pybroker.spark.offsets import EARLIEST
 from pybroker.spark.options import Mode, chosen
 from pybroker.spark.reading.batch import PulsarBatchReader
 from pybroker.spark.reading.filters import Narrowing
 from pybroker.spark.schemas.values import TopicSchema
+from pybroker.spark.session import Session
 from pybroker.wire import pulsar_api_pb2 as pb
 
 TOPIC = "persistent://public/default/filtered"
@@ -121,6 +124,35 @@ def test_no_message_is_missed_that_is_out_of_order_within_the_limit(client, read
     for wanted in range(NOON_MS, NOON_MS + 110 * MINUTE_MS, 7 * MINUTE_MS):
         found = numbers(reader(EqualTo(("__publishTime",), time(wanted)), **near))
         assert {n for n, at in enumerate(times) if at == wanted} <= set(found)
+
+
+@pytest.fixture
+def unfinished(client, pulsar_broker):
+    """Two messages, and the first chunk of one whose producer died."""
+    with RawClient(pulsar_broker.service_url) as raw:
+        raw.create_producer(TOPIC)
+        raw.publish(b"0", 0, publish_time=NOON_MS)
+        raw.publish(b"1", 1, publish_time=NOON_MS + 1000)
+        chunk = {"uuid": "u", "chunk_id": 0, "num_chunks_from_msg": 2, "total_chunk_msg_size": 2}
+        raw.publish(b"2", 2, publish_time=NOON_MS + 2000, **chunk)
+
+
+@pytest.mark.usefixtures("unfinished")
+def test_a_topic_that_ends_with_an_incomplete_message_is_read_to_its_end(client, reader):
+    near = {"publishTimeDisorderMs": "1"}
+    for ms, later, earlier in ((-10, [0, 1], []), (500, [1], [0]), (1500, [], [0, 1])):
+        at = time(NOON_MS + ms)
+        assert numbers(reader(GreaterThan(("__publishTime",), at), **near)) == later
+        assert numbers(reader(LessThanOrEqual(("__publishTime",), at), **near)) == earlier
+    found = [data for _, data in Session(client).read_to_end(TOPIC, EARLIEST)]
+    assert found == [b"0", b"1"]
+
+
+def test_times_far_beyond_any_message_narrow_nothing(client, reader, monkeypatch):
+    publish(client, monkeypatch, [NOON_MS])
+    far = {"publishTimeDisorderMs": str(10**20)}
+    assert numbers(reader(LessThanOrEqual(("__publishTime",), time(NOON_MS)), **far)) == [0]
+    assert numbers(reader(endingTime=str(10**20))) == [0]
 
 
 def test_only_the_topics_that_are_named_are_read(client, reader, monkeypatch):

@@ -287,7 +287,8 @@ class Consumer:
     async def has_more(self) -> bool:
         if self.queued:
             return True
-        return any(await asyncio.gather(*(part.has_more() for part in self._parts.values())))
+        more = await asyncio.gather(*(part.has_more() for part in self._parts.values()))
+        return any(more) or bool(self.queued)
 
     # --- the end ----------------------------------------------------------------------------
 

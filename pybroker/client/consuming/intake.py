@@ -58,6 +58,8 @@ class Intake:
         self.seeking = False
         # Of the first entry that will arrive, what lies before the start.
         self.left_out: OrderKey | None = None
+        # The last entry that came and is no message yet: a chunk.
+        self.incomplete: EntryKey | None = None
         self._receiver = receiver
         self._acks = acks
         self._decryption = Decryption(options.crypto_key_reader, options.crypto_failure_action)
@@ -67,6 +69,11 @@ class Intake:
             self._dropped_chunks,
         )
         acks.incomplete = self.chunks
+
+    def begin_again(self) -> None:
+        """All that was under way comes again."""
+        self.chunks.clear()
+        self.incomplete = None
 
     def messages_of(self, run: MessageRun) -> list[Message]:
         """Raises UnsupportedCompression."""
@@ -154,6 +161,7 @@ class Intake:
         if metadata.num_chunks_from_msg > 1:
             whole = self.chunks.add(metadata, received.key, payload)
             if whole is None:
+                self.incomplete = received.key
                 return
             payload, keys = whole
             received.first_chunk = keys[0]

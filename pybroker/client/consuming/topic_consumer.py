@@ -92,7 +92,7 @@ class TopicConsumer:
         self._intake.session += 1
         self._intake.seeking = False
         self._permits_owed = 0
-        self._intake.chunks.clear()
+        self._intake.begin_again()
         self._queue.discard(self)
         self._acks.send_over(connection)
         connection.post(pb.CommandFlow(consumer_id=self._id, messagePermits=self._queue_size))
@@ -110,7 +110,7 @@ class TopicConsumer:
     def _end(self, error: Exception) -> None:
         self._failure = self._failure or error
         self._negative.clear()
-        self._intake.chunks.clear()
+        self._intake.begin_again()
         if self._unacked is not None:
             self._unacked.clear()
 
@@ -267,7 +267,7 @@ class TopicConsumer:
         if connection is None or connection.closed:
             return
         self._acks.flush()
-        self._intake.chunks.clear()
+        self._intake.begin_again()
         self._intake.epoch += 1
         connection.post(
             pb.CommandRedeliverUnacknowledgedMessages(
@@ -292,6 +292,7 @@ class TopicConsumer:
         # What the application acknowledged before must not be taken for something behind it.
         self._acks.flush()
         self._intake.left_out, self._intake.seeking = left_out, True
+        self._intake.incomplete = None
         if self._start is not None:
             self._start = start
         try:
@@ -329,9 +330,13 @@ class TopicConsumer:
         return await self._cluster.patiently(ask, f"{what} of {self.topic}")
 
     async def has_more(self) -> bool:
-        """Whether the topic holds a message behind the last one taken."""
+        """Whether the topic holds a message behind the last one taken. A reader whose last entries
+        came, and are chunks of what is incomplete, has taken all, or it is in the queue."""
         last, mark_delete = await self.last_message_id()
         if last.entry_id() < 0:
+            return False
+        incomplete = None if self._start is None else self._intake.incomplete
+        if incomplete is not None and last.order_key[:2] <= incomplete:
             return False
         known = None if self._start is None else self._start.left_out
         if known is not None:
