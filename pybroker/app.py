@@ -10,7 +10,7 @@ import asyncio
 import errno
 import random
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from importlib import import_module
 from pathlib import Path
@@ -49,6 +49,10 @@ from pybroker.transaction.pending_ack_migration import migrate_pending_ack_logs
 
 if TYPE_CHECKING:
     from pybroker.admin.http.server import HttpServer
+    from pybroker.broker.local_messages import LocalBatch, LocalSender
+    from pybroker.broker.schemas.compatibility import StoredSchema
+    from pybroker.security.identity import Identity
+    from pybroker.server.local.connection import LocalConnections
 
 _BOOTS: Final = "/boots"
 
@@ -78,6 +82,7 @@ class Broker:
         self._shut_down = shut_down
         self._running = AsyncExitStack()
         self._http: HttpServer | None = None
+        self._local: LocalConnections | None = None
         metadata = backend.metadata
         self.ledgers = ledgers = _ledger_factory(backend, clock, config)
         self.coordinators = Coordinators(ledgers, metadata, clock, config)
@@ -198,11 +203,26 @@ class Broker:
             connections=lambda: len(self.server.sessions),
             listeners=self._listeners,
             loop_lag_s=lag.worst_s,
+            publish=self._publish,
         )
         self._http = HttpServer(create_app(services))
         parts.push_async_callback(self._http.stop)
         await self._http.start(plain, tls)
         self.admin_url, self.admin_url_tls = url, url_tls
+
+    async def _publish(
+        self,
+        identity: "Identity | None",
+        sender: "LocalSender",
+        batches: "Sequence[LocalBatch]",
+        schema: "StoredSchema | None",
+    ) -> None:
+        if self._local is None:
+            from pybroker.server.local.connection import LocalConnections
+
+            new_name = self._services.new_producer_name
+            self._local = LocalConnections(self.server.accept, new_name)
+        await self._local.publish(identity, sender, batches, schema)
 
     async def _permissions_applied(self) -> None:
         if self.revocations is not None:

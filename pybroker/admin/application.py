@@ -23,6 +23,7 @@ from pybroker.admin.routes.metrics import MetricsRoutes
 from pybroker.admin.routes.namespace import NamespaceRoutes
 from pybroker.admin.routes.permission import PermissionRoutes
 from pybroker.admin.routes.policy import PolicyRoutes
+from pybroker.admin.routes.produce import ProduceRoutes
 from pybroker.admin.routes.property import PropertyRoutes
 from pybroker.admin.routes.quota import QuotaRoutes
 from pybroker.admin.routes.resource import ResourceRoutes
@@ -55,6 +56,7 @@ AREAS = (
     SchemaRoutes,
     LookupRoutes,
     MessageRoutes,
+    ProduceRoutes,
     TransactionRoutes,
     MetricsRoutes,
     QuotaRoutes,

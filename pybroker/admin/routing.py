@@ -117,6 +117,11 @@ def _check(value: Any, body: Body) -> None:
         raise HTTPException(body.misfit, why)
 
 
+async def body_size(request: Request) -> int:
+    """In bytes, once all of it is there."""
+    return len(await request.body())
+
+
 async def read_json(request: Request, default: Any = None) -> Any:
     """The body, which is parsed once; `default` if there is none, or null."""
     assert operation_of(request).body is not None, "the route declares no body"

@@ -1,21 +1,29 @@
 """What the admin routes work with; the composition root fills it in."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.clusters import Clusters
+from pybroker.broker.local_messages import LocalBatch, LocalSender
 from pybroker.broker.permissions import Permissions
 from pybroker.broker.records import Records
+from pybroker.broker.schemas.compatibility import StoredSchema
 from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
 from pybroker.listeners import Listeners
 from pybroker.runtime import Clock
 from pybroker.security.authentication import Authentication
 from pybroker.security.authorization import Authorizer
+from pybroker.security.identity import Identity
 from pybroker.transaction.coordinators import Coordinators
+
+# Publishes as any connection's producers do; each batch has its outcomes when it returns.
+Publish = Callable[
+    [Identity | None, LocalSender, Sequence[LocalBatch], StoredSchema | None], Awaitable[None]
+]
 
 
 async def _at_once() -> None:
@@ -35,6 +43,7 @@ class AdminServices:
     service_url: str  # pulsar://host:port, as clients reach it
     admin_url: str  # http://host:port
     connections: Callable[[], int]  # how many clients are connected
+    publish: Publish
     listeners: Listeners = field(default_factory=Listeners)
     service_url_tls: str = ""  # pulsar+ssl://host:port, if there is one
     admin_url_tls: str = ""  # https://host:port

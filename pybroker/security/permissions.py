@@ -178,6 +178,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("PUT", _TOPIC + "/backlogSize", Need.CONSUME),
         ("*", _SUBSCRIPTION + "*", Need.CONSUME),
         ("*", _TOPIC + "*", Need.TENANT_ADMIN),
+        ("POST", "/topics/{domain}" + _IN_TOPIC + "*", Need.PRODUCE),
         # schemas
         ("GET", _SCHEMAS + "/*", Need.LOOKUP),
         ("POST", _SCHEMAS + "/compatibility", Need.LOOKUP),

@@ -52,9 +52,9 @@ class BrokerServer:
         """Listen; returns the address bound. Raises OSError when the port is taken."""
         loop = asyncio.get_running_loop()
         if isinstance(listen, socket.socket):
-            server = await loop.create_server(self._accept, sock=listen, backlog=_BACKLOG)
+            server = await loop.create_server(self.accept, sock=listen, backlog=_BACKLOG)
         else:
-            server = await loop.create_server(self._accept, *listen, backlog=_BACKLOG)
+            server = await loop.create_server(self.accept, *listen, backlog=_BACKLOG)
         self._servers.append(server)
         bound = server.sockets[0].getsockname()
         self._services.port = bound[1]
@@ -64,7 +64,7 @@ class BrokerServer:
     async def start_tls(self, listener: TlsListener) -> None:
         """Listen with TLS, too, or only so."""
         handshake_s = self._services.config.handshake_timeout_ms / 1000
-        self._door = TlsDoor(listener.contexts, self._accept, handshake_s)
+        self._door = TlsDoor(listener.contexts, self.accept, handshake_s)
         loop = asyncio.get_running_loop()
         server = await loop.create_server(self._door, sock=listener.socket, backlog=_BACKLOG)
         self._servers.append(server)
@@ -81,7 +81,8 @@ class BrokerServer:
             checking = self._check_logins(authentication.refresh_check_s)
             self._watching.append(loop.create_task(checking, name="logins"))
 
-    def _accept(self) -> Session:
+    def accept(self) -> Session:
+        """A session, before its transport is made: of a socket, or in this process."""
         return Session(self._services, self._admit, self._forget)
 
     def _admit(self, session: Session, address: str) -> bool:

@@ -16,8 +16,6 @@ LISTED: Final = [
 NOT_SERVED: Final = {
     "/admin/v2/bookies/": "there are no bookies: ledgers are files of this broker",
     "/admin/v2/namespaces/{}/{}/scanOffloadedLedgers": "nothing is offloaded",
-    "/topics/": "messages are published over the binary protocol, which has the rules for it "
-    "(deduplication, rates, quotas, transactions)",
 }
 OURS: Final = {
     ("GET", "/admin/openapi.json"),

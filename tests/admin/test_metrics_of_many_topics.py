@@ -28,6 +28,7 @@ def test_a_scrape_of_many_topics_is_made_a_little_at_a_time() -> None:
             service_url="pulsar://localhost:1",
             admin_url="http://localhost:1",
             connections=lambda: 0,
+            publish=running._publish,
         )
         request: Any = None
 

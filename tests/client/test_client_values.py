@@ -34,7 +34,8 @@ from pybroker.client.consuming.acks import (
     to_words,
 )
 from pybroker.client.errors import PulsarException, from_wire
-from pybroker.client.producing.routing import Router, java_string_hash, murmur3_hash
+from pybroker.client.producing.routing import Router, murmur3_hash
+from pybroker.key_hash import java_string_hash
 from pybroker.wire.single_messages import split_batch
 
 

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from pybroker.client.messages import Outgoing
 from pybroker.client.options import HashingScheme, PartitionsRoutingMode
+from pybroker.key_hash import java_string_hash
 
 _U32: Final = 0xFFFF_FFFF
 _POSITIVE: Final = 0x7FFF_FFFF
@@ -19,15 +20,6 @@ _POSITIVE: Final = 0x7FFF_FFFF
 class Batching(Protocol):
     @property
     def has_open_batch(self) -> bool: ...
-
-
-def java_string_hash(key: str) -> int:
-    """String.hashCode of Java, without its sign: over UTF-16 code units."""
-    value = 0
-    units = memoryview(key.encode("utf-16-le", "surrogatepass")).cast("H")
-    for unit in units:
-        value = (31 * value + unit) & _U32
-    return value & _POSITIVE
 
 
 def murmur3_hash(key: str) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pybroker.client import Client, SchemaType, TopicSchema
-from pybroker.commands.messages.avro import Codec, NotAvro
+from pybroker.values.avro import Codec, NotAvro
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _U32: Final = struct.Struct(">i")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.commands.messages.avro import Codec, NotAvro
+from pybroker.values.avro import Codec, NotAvro
 
 TREE = {
     "type": "record",
@@ -119,3 +119,56 @@ def doubling(levels: int) -> Any:
 def test_a_message_that_says_more_than_it_holds_is_refused(schema: Any, data: bytes) -> None:
     with pytest.raises(NotAvro):
         Codec(json.dumps(schema)).decode(data)
+
+
+NAMED = {"type": "record", "name": "R", "namespace": "a", "fields": [{"name": "n", "type": "int"}]}
+
+
+@pytest.mark.parametrize(
+    ("union", "value", "encoded"),
+    [
+        (["null", "string"], {"string": "a"}, "020261"),
+        (["int", "long"], {"long": 1}, "0202"),
+        (["null", NAMED], {"a.R": {"n": 1}}, "0202"),
+        (["null", NAMED], {"R": {"n": 1}}, "0202"),
+        (["null", NAMED], {"n": 1}, "0202"),
+        (["string", {"type": "map", "values": "int"}], {"string": 1}, "02020c737472696e670200"),
+        (["string", {"type": "map", "values": "int"}], {"map": {"a": 1}}, "020202610200"),
+        (["null", {"type": "array", "items": "int"}], {"array": [1]}, "02020200"),
+    ],
+)
+def test_a_value_of_a_union_may_name_its_branch(union: Any, value: Any, encoded: str) -> None:
+    assert Codec(json.dumps(union)).encode(value).hex() == encoded
+
+
+def two_ways() -> str:
+    """Each level of a value may be either of two, and the last one tells that it is neither."""
+    inner = {"type": "record", "name": "B", "fields": [{"name": "n", "type": ["A", "B", "null"]}]}
+    outer = {"type": "record", "name": "A", "fields": [{"name": "n", "type": ["A", inner, "null"]}]}
+    return json.dumps(outer)
+
+
+def test_a_value_with_ways_without_number_is_given_up() -> None:
+    value: Any = 1
+    for _ in range(60):
+        value = {"n": value}
+    with pytest.raises(NotAvro, match="too many ways"):
+        Codec(two_ways()).encode(value, 10_000)
+    assert Codec(two_ways()).encode({"n": {"n": None}}, 10_000) == b"\x00\x04"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "record", "name": "R"},
+        {"type": "array"},
+        {"type": "fixed", "name": "F"},
+        {"type": "enum", "name": "E", "symbols": 1},
+        {"name": "A", "type": ["A"]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("value", [1, "a", [1], {"a": 1}, None], ids=str)
+def test_a_broken_schema_is_told_from_a_bug(schema: Any, value: Any) -> None:
+    with pytest.raises(NotAvro):
+        Codec(json.dumps(schema)).encode(value)

@@ -1,12 +1,16 @@
 """Avro's binary encoding of values as JSON has them, and back: a node of the schema, a function.
 
-For what is typed and read on a command line, so it is small, not quick. Bytes and fixed stand in
-JSON as Avro says: a character is a byte. A value of a union is whichever branch takes it first.
+For what is typed, read on a command line or sent over HTTP, so it is small, not quick. Bytes and
+fixed stand in JSON as Avro says: a character is a byte. A value of a union may be an object that
+names its branch, as Avro's own JSON has it; else it is whichever branch takes it first.
 """
 
 import json
 import struct
+import sys
+import time
 from collections.abc import Callable, Mapping
+from reprlib import repr as shortly
 from typing import Any, Final
 
 Names = dict[str, Any]
@@ -14,10 +18,20 @@ _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 _INTEGERS: Final = {"int": 31, "long": 63}
 _MAX_DEPTH: Final = 200
 _MAX_EMPTY_VALUES: Final = 10_000
+_SHOWN_BRANCHES: Final = 8
+_STEPS_A_BREATH: Final = 1000
+_SHOWN_CHARS: Final = 80
+_PRIMITIVE: Final = frozenset(
+    ("null", "boolean", "int", "long", "float", "double", "bytes", "string", "array", "map")
+)
 
 
 class NotAvro(ValueError):
     """The value does not fit its schema."""
+
+
+class TooMuchWork(NotAvro):
+    """Whether it fits was not found out."""
 
 
 class Codec:
@@ -25,16 +39,21 @@ class Codec:
 
     def __init__(self, definition: str | bytes) -> None:
         self._names: Names = {}
+        self.steps_left = sys.maxsize  # of `encode`
         try:
             self._schema = json.loads(definition)
             self._learn(self._schema, "")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise NotAvro(f"{str(definition)[:80]} is no Avro schema: {error!r}") from None
 
-    def encode(self, value: Any) -> bytes:
-        """Raises NotAvro."""
+    def encode(self, value: Any, most_steps: int = sys.maxsize) -> bytes:
+        """Raises NotAvro; also where finding each union's branch takes more than `most_steps`."""
         out = bytearray()
-        self._write(self._schema, value, out)
+        self.steps_left = most_steps
+        try:
+            self._write(self._schema, value, out)
+        except (LookupError, TypeError, AttributeError, RecursionError, struct.error) as error:
+            raise NotAvro(f"the value does not fit its schema: {error!r}") from None
         return bytes(out)
 
     def decode(self, data: bytes) -> Any:
@@ -74,7 +93,15 @@ class Codec:
 
     # -- writing
 
+    def count(self, steps: int) -> None:
+        before, self.steps_left = self.steps_left, self.steps_left - steps
+        if before // _STEPS_A_BREATH != self.steps_left // _STEPS_A_BREATH:
+            time.sleep(0)  # in a thread of its own, others need the interpreter more
+        if self.steps_left < 0:
+            raise TooMuchWork("the value's schema has too many ways to read it")
+
     def _write(self, node: Any, value: Any, out: bytearray) -> None:
+        self.count(1 + len(value) if isinstance(value, str | list | dict) else 1)
         kind, node = self._resolved(node)
         write = _WRITERS.get(kind)
         if write is None:
@@ -83,6 +110,7 @@ class Codec:
 
     def _write_record(self, node: Any, value: Any, out: bytearray) -> None:
         _check(isinstance(value, Mapping), value, f"record {node['name']}")
+        self.count(len(node["fields"]))
         known = {field["name"] for field in node["fields"]}
         if odd := sorted(set(value) - known):
             raise NotAvro(f"record {node['name']} has no field {odd[0]}")
@@ -92,15 +120,41 @@ class Codec:
             self._write(field["type"], value.get(field["name"], field.get("default")), out)
 
     def _write_union(self, node: Any, value: Any, out: bytearray) -> None:
+        if isinstance(value, dict) and len(value) == 1:
+            ((tag, inside),) = value.items()
+            if tag != "null" and self._write_branch(node, inside, out, tag):
+                return
+        if not self._write_branch(node, value, out):
+            kinds = ", ".join(map(self._name_of, node[:_SHOWN_BRANCHES]))
+            raise NotAvro(f"{shortly(value)} is none of {kinds}")
+
+    def _write_branch(self, node: Any, value: Any, out: bytearray, name: str | None = None) -> bool:
+        """The first one that takes it, of those of that name if one is given."""
+        self.count(len(node))
         for index, branch in enumerate(node):
+            if name is not None and name not in (self._name_of(branch), self._short_of(branch)):
+                continue
             tried = bytearray()
             try:
                 self._write(branch, value, tried)
+            except TooMuchWork:
+                raise
             except NotAvro:
                 continue
             out += _varint(index) + tried
-            return
-        raise NotAvro(f"{value!r} is none of {json.dumps(node)}")
+            return True
+        return False
+
+    def _short_of(self, branch: Any) -> str:
+        return self._name_of(branch).rpartition(".")[2]
+
+    def _name_of(self, branch: Any) -> str:
+        """As an object names it that stands for a value of it."""
+        kind, node = self._resolved(branch)
+        if kind in _PRIMITIVE or not isinstance(node, dict) or "name" not in node:
+            return str(kind)[:_SHOWN_CHARS]
+        space = node.get("namespace")
+        return f"{space}.{node['name']}" if space else str(node["name"])
 
     def _write_array(self, node: Any, value: Any, out: bytearray) -> None:
         _check(isinstance(value, list), value, "array")
@@ -217,7 +271,7 @@ def _varint(number: int) -> bytes:
 
 def _check(fits: bool, value: Any, kind: str) -> None:
     if not fits:
-        raise NotAvro(f"{value!r} is no {kind}")
+        raise NotAvro(f"{shortly(value)} is no {kind}")
 
 
 def _write_null(_: Codec, node: Any, value: Any, out: bytearray) -> None:
@@ -242,7 +296,7 @@ def _write_real(_: Codec, node: Any, value: Any, out: bytearray) -> None:
     try:
         out += (_FLOAT if kind == "float" else _DOUBLE).pack(value)
     except OverflowError:
-        raise NotAvro(f"{value!r} is no {kind}") from None
+        raise NotAvro(f"{shortly(value)} is no {kind}") from None
 
 
 def _write_text(_: Codec, node: Any, value: Any, out: bytearray) -> None:
@@ -267,7 +321,8 @@ def _write_fixed(_: Codec, node: Any, value: Any, out: bytearray) -> None:
     out += data
 
 
-def _write_enum(_: Codec, node: Any, value: Any, out: bytearray) -> None:
+def _write_enum(codec: Codec, node: Any, value: Any, out: bytearray) -> None:
+    codec.count(len(node["symbols"]) // 16)
     _check(value in node["symbols"], value, f"symbol of {node['name']}")
     out += _varint(node["symbols"].index(value))
 

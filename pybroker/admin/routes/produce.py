@@ -1,0 +1,211 @@
+"""Messages published over HTTP, the way of every producer's: one is opened for the request.
+
+The answer comes when each message is durable or refused; one that is refused fails alone.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from managed_ledger.position import Position
+from pybroker import json_schema
+from pybroker.admin.finding import names_of_parts
+from pybroker.admin.http.authenticated import IDENTITY
+from pybroker.admin.operation import Body, DescribedRoute, flags
+from pybroker.admin.routing import body_size, read_json, route, topic_of
+from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes.produce import ACKS, MESSAGES, UNSEEN_MESSAGES
+from pybroker.broker.local_messages import LocalBatch, LocalMessage, LocalSender
+from pybroker.broker.schemas.compatibility import NONE, StoredSchema
+from pybroker.errors import (
+    MetadataError,
+    NotAllowed,
+    PersistenceError,
+    PulsarError,
+    QuotaExceededError,
+    ServiceNotReady,
+    TooManyRequests,
+    TopicNotFound,
+)
+from pybroker.names import TopicName
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_TOPIC: Final = "/topics/{domain:domain}/{tenant:segment}/{namespace:segment}/{topic:segment}"
+MOST_BYTES_AT_WORK: Final = 16 * 1024 * 1024
+_TAKEN: Final = Body(MESSAGES, misfit=None)
+_STORED, _TRY_AGAIN, _REFUSED = 0, 1, 2  # Apache Pulsar's error codes
+_MAY_GO_WELL: Final = (ServiceNotReady, PersistenceError, QuotaExceededError)
+_NO_VERSION: Final = -1
+
+_Made = LocalMessage | str
+
+
+class ProduceRoutes:
+    def __init__(self, services: AdminServices) -> None:
+        self._services = services
+        self._topics = services.topics
+        self._turn = itertools.count()
+        self._at_work_bytes = 0
+
+    def routes(self) -> list[DescribedRoute]:
+        return [
+            route(
+                "POST",
+                path,
+                handler,
+                ACKS,
+                query=flags("authoritative"),
+                body=_TAKEN,
+                refuses=(409, 429),
+            )
+            for path, handler in (
+                (_TOPIC, self.produce),
+                (_TOPIC + "/partitions/{partition:int}", self.produce_to_partition),
+            )
+        ]
+
+    async def produce(self, request: Request) -> dict[str, Any]:
+        """Publish messages to a topic that is there: with a key to the partition of its hash, the
+        others in turn.
+        """
+        return await self._publish(request, names_of_parts(self._topics, topic_of(request)))
+
+    async def produce_to_partition(self, request: Request) -> dict[str, Any]:
+        """Publish messages to one partition."""
+        name, index = topic_of(request), request.path_params["partition"]
+        if name.partition >= 0:
+            raise HTTPException(400, f"{name} is a partition already; name its partitioned topic")
+        parts = names_of_parts(self._topics, name)
+        if not self._topics.tenants.partitions(name) or index >= len(parts):
+            raise TopicNotFound(f"{name} has no partition {index}")
+        return await self._publish(request, [parts[index]])
+
+    async def _publish(self, request: Request, parts: list[TopicName]) -> dict[str, Any]:
+        with self._room(await body_size(request)):
+            return await self._publish_body(request, await read_json(request), parts)
+
+    @contextmanager
+    def _room(self, size_bytes: int) -> Iterator[None]:
+        """Raises TooManyRequests: who waits for a topic's rate does so with all that it sent."""
+        if self._at_work_bytes + size_bytes > MOST_BYTES_AT_WORK:
+            raise TooManyRequests("Too much is being published over HTTP; try again later")
+        self._at_work_bytes += size_bytes
+        try:
+            yield
+        finally:
+            self._at_work_bytes -= size_bytes
+
+    async def _publish_body(
+        self, request: Request, body: Any, parts: list[TopicName]
+    ) -> dict[str, Any]:
+        if (why := json_schema.misfit(body, UNSEEN_MESSAGES)) is not None:
+            raise HTTPException(400, why)
+        from pybroker.admin import producing  # not before somebody publishes here
+
+        schema = self._schema(producing, parts[0], body)
+        made, chosen = await self._made(producing, body["messages"], schema, len(parts))
+        batches = _batches(made, chosen, parts)
+        await self._services.publish(
+            request.scope.get(IDENTITY),
+            LocalSender(_address(request), body.get("producerName") or ""),
+            list(batches.values()),
+            None if schema.type == NONE else schema,
+        )
+        _check_any_opened(batches.values())
+        return _acks(made, chosen, batches, parts)
+
+    def _schema(
+        self, producing: "ModuleType", topic: TopicName, body: dict[str, Any]
+    ) -> StoredSchema:
+        """Of the version that is named, as it is declared, or the topic's own."""
+        version = body.get("schemaVersion")
+        if version is not None and version >= 0:
+            return self._topics.schemas.get(topic, version).schema
+        declared = body.get("keySchema"), body.get("valueSchema")
+        if not any(declared):
+            try:
+                return self._topics.schemas.get(topic).schema
+            except TopicNotFound:
+                pass
+        schema: StoredSchema = producing.declared_schema(*declared)
+        return schema
+
+    async def _made(
+        self, producing: "ModuleType", messages: list[Any], schema: StoredSchema, count: int
+    ) -> tuple[Sequence[_Made], Sequence[int]]:
+        """The messages, and the indexes of their partitions."""
+        turn, now_ms = next(self._turn), self._services.clock.now_ms()
+
+        def work() -> tuple[Sequence[_Made], Sequence[int]]:
+            made = producing.made_messages(messages, schema, now_ms)
+            return made, producing.chosen_partitions(made, count, turn)
+
+        try:
+            return await asyncio.to_thread(work)
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from None
+
+
+def _address(request: Request) -> tuple[str, int]:
+    client = request.client
+    return ("unknown", 0) if client is None else (client.host, client.port)
+
+
+def _batches(
+    made: Sequence[_Made], chosen: Sequence[int], parts: Sequence[TopicName]
+) -> dict[int, LocalBatch]:
+    """By partition."""
+    batches: dict[int, LocalBatch] = {}
+    for message, index in zip(made, chosen, strict=True):
+        if isinstance(message, LocalMessage):
+            batch = batches.setdefault(index, LocalBatch(parts[index]))
+            batch.messages.append(message)
+    return batches
+
+
+def _check_any_opened(batches: Iterable[LocalBatch]) -> None:
+    """Raises why nothing was published, where nobody let the producers in."""
+    refusals = [batch.refusal for batch in batches]
+    refused = [refusal for refusal in refusals if refusal is not None]
+    if not refused or len(refused) < len(refusals):
+        return
+    if isinstance(refused[0], MetadataError):  # what the topic asks for is no fault of the broker
+        raise NotAllowed(str(refused[0]))
+    raise refused[0]
+
+
+def _acks(
+    made: Sequence[_Made],
+    chosen: Sequence[int],
+    batches: dict[int, LocalBatch],
+    parts: Sequence[TopicName],
+) -> dict[str, Any]:
+    versions = [batch.schema_version for batch in batches.values() if batch.schema_version]
+    version = int.from_bytes(versions[0], "big") if versions else _NO_VERSION
+    outcomes = {index: iter(batch.outcomes) for index, batch in batches.items()}
+    results = [
+        _ack(
+            message if isinstance(message, str) else next(outcomes[index]),
+            parts[index].partition,
+        )
+        for message, index in zip(made, chosen, strict=True)
+    ]
+    return {
+        "messagePublishResults": [result | {"schemaVersion": version} for result in results],
+        "schemaVersion": version,
+    }
+
+
+def _ack(outcome: Position | PulsarError | str, partition: int) -> dict[str, Any]:
+    if isinstance(outcome, Position):
+        message_id = f"{outcome.ledger_id}:{outcome.entry_id}:{partition}"
+        return {"messageId": message_id, "errorCode": _STORED}
+    code = _TRY_AGAIN if isinstance(outcome, _MAY_GO_WELL) else _REFUSED
+    return {"errorCode": code, "errorMsg": str(outcome)}

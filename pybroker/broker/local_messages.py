@@ -1,0 +1,37 @@
+"""Messages from within this process, and who publishes them: what `server/` does for `admin/`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from managed_ledger.position import Position
+from pybroker.errors import PulsarError
+from pybroker.names import TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSender:
+    address: tuple[str, int]
+    producer_name: str = ""  # the broker gives one if it is empty
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMessage:
+    payload: bytes
+    key: str | None = None
+    key_is_base64: bool = False  # the key stands for bytes
+    properties: Mapping[str, str] = field(default_factory=dict)
+    event_time_ms: int = 0
+    sequence_id: int | None = None  # None: the one after the producer's last
+    deliver_at_ms: int | None = None
+    replicate_to: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class LocalBatch:
+    """The messages for one topic, and what became of each: where it is, or why it is nowhere."""
+
+    topic: TopicName
+    messages: list[LocalMessage] = field(default_factory=list)
+    outcomes: list[Position | PulsarError] = field(default_factory=list)
+    refusal: PulsarError | None = None  # of its producer: nothing of it was sent
+    schema_version: bytes = b""

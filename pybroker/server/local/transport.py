@@ -1,0 +1,87 @@
+"""Between a session and who speaks with it in this process."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from pybroker.server.session import Session
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.frames import MAX_COMMAND_BYTES, CommandFrame, FrameDecoder
+
+# Each command of the session; None when it has ended.
+Heard = Callable[[pb.BaseCommand | None], None]
+
+
+class MemoryTransport(asyncio.Transport):
+    """What is fed while the session does not read waits."""
+
+    def __init__(self, session: Session, address: tuple[str, int], heard: Heard) -> None:
+        super().__init__({"peername": address, "sockname": address})
+        self._session = session
+        self._heard = heard
+        self._decoder = FrameDecoder(MAX_COMMAND_BYTES)
+        self._waiting: deque[memoryview] = deque()
+        self._paused = self._closing = self._reading = False
+        self._loop = asyncio.get_running_loop()
+
+    def feed(self, data: bytes) -> None:
+        self._waiting.append(memoryview(data))
+        self._read_soon()
+
+    def _read_soon(self) -> None:
+        if not (self._reading or self._paused or self._closing) and self._waiting:
+            self._reading = True
+            self._loop.call_soon(self._read)
+
+    def _read(self) -> None:
+        """As much as a socket would give at once."""
+        self._reading = False
+        if self._paused or self._closing:
+            return
+        buffer, size = self._session.get_buffer(-1), 0
+        while self._waiting and size < len(buffer):
+            piece = self._waiting.popleft()
+            part = piece[: len(buffer) - size]
+            buffer[size : size + len(part)] = part
+            size += len(part)
+            if len(part) < len(piece):
+                self._waiting.appendleft(piece[len(part) :])
+        if size:
+            self._session.buffer_updated(size)
+        self._read_soon()
+
+    # -- asyncio.Transport, as far as a session needs it
+
+    def write(self, data: Any) -> None:
+        for event in self._decoder.receive(data):
+            assert isinstance(event, CommandFrame)
+            self._heard(event.command)
+
+    def pause_reading(self) -> None:
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        self._read_soon()
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Everything written is taken at once."""
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            self._waiting.clear()
+            self._loop.call_soon(self._lost)
+
+    abort = close
+
+    def _lost(self) -> None:
+        self._session.connection_lost(None)
+        self._heard(None)
