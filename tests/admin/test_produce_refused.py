@@ -125,6 +125,17 @@ def test_deduplication_goes_by_name_and_sequence_id(
     assert found == [b"a", b"b", b"c", b"d"]
 
 
+def test_the_highest_sequence_id_leaves_room_for_those_behind_it(
+    admin: httpx.Client, namespace: str, topic: str
+) -> None:
+    set_policy(admin, namespace, "deduplication", True)
+    highest = {"payload": "a", "sequenceId": 2**63 - 1001}
+    too_high = {"payload": "b", "sequenceId": 2**63 - 1000}
+    results = sent(admin, topic, highest, too_high, {"payload": "c"}, producerName="gate")
+    assert codes(results) == [0, 2, 0]
+    assert codes(sent(admin, topic, {"payload": "d"}, producerName="gate")) == [0]
+
+
 def test_names_that_the_broker_gave_are_given_again(
     admin: httpx.Client, client: Client, topic: str
 ) -> None:

@@ -8,6 +8,7 @@ from pybroker.admin.shapes.common import PROPERTIES_TAKEN
 from pybroker.json_schema import (
     ANYTHING,
     COUNT,
+    LONG,
     TEXT,
     TRUTH,
     WHOLE,
@@ -29,7 +30,9 @@ MESSAGE: Final = taken(
         "eventTime": any_of(whole(0), TEXT),
         "replicationClusters": list_of(TEXT),
         "disableReplication": TRUTH,
-        **fields(whole(0), "sequenceId deliverAt deliverAfterMs"),
+        # Those that follow it without one of their own have numbers, too.
+        "sequenceId": whole(0, LONG - MAX_MESSAGES),
+        **fields(whole(0), "deliverAt deliverAfterMs"),
     },
     required=("payload",),
     title="ProducerMessage",
