@@ -61,7 +61,7 @@ from pybroker.spark.replay import keep_input, require_input
 from pybroker.spark.session import Connect, Session, connect
 from pybroker.spark.work import Work
 from pybroker.spark.writing.attempt import DRIVER_BYTES_OF_A_TASK, Job
-from pybroker.spark.writing.committing import accepted, publish_entries
+from pybroker.spark.writing.committing import publish_entries, to_commit
 from pybroker.spark.writing.notes import end
 
 log = logging.getLogger("pybroker.spark")
@@ -295,7 +295,7 @@ class ExactlyOnce:
         job = self._job(session, work, txn)
         written = publish_outputs(outputs, partitions, job, work.batch_id)
         publish_entries(session, written, txn)
-        return accepted(written)
+        return to_commit(written)
 
     def _clear(self, session: Session, work: Work) -> None:
         """A batch is over: nobody goes on with what tasks of it left open."""

@@ -1,11 +1,13 @@
 """The end of a job of df.write, whatever the broker answers."""
 
+from dataclasses import replace
+
 import pytest
 from spark_fakes import FakeBroker, FakeClient, Fault
 
 from pybroker.client import EncodedBatch
 from pybroker.client.errors import ConnectError, TransactionOutcomeUnknown
-from pybroker.errors import AuthorizationError, InvalidTxnStatus
+from pybroker.errors import AuthorizationError, InvalidTxnStatus, NotAllowed
 from pybroker.names import TxnId
 from pybroker.spark.writing.attempt import Job, write
 from pybroker.spark.writing.entries import Destined
@@ -67,6 +69,14 @@ def test_an_attempt_that_nobody_accepted_is_aborted(writing):
     writing.end.commit()
     assert writing.seen() == ALL
     assert writing.states() == {"committed", "aborted"}
+
+
+def test_more_tasks_than_commit_together_are_told_what_to_do(writing):
+    publishing = writing.written[1]
+    writing.written = [replace(publishing, txn_id=TxnId(0, n)) for n in range(1001)]
+    with pytest.raises(NotAllowed, match=r"1001 tasks .* coalesce\(1000\)"):
+        writing.end.commit()
+    assert writing.seen() == []
 
 
 @pytest.mark.parametrize("after", [True, False])

@@ -49,7 +49,7 @@ from pybroker.spark.marker import Marker
 from pybroker.spark.session import PATIENCE_S, PAUSE_S, Session
 from pybroker.spark.work import Work
 from pybroker.spark.writing.attempt import Job, Written
-from pybroker.spark.writing.committing import accepted, publish_entries
+from pybroker.spark.writing.committing import accepted, publish_entries, to_commit
 from pybroker.spark.writing.notes import abort_all, end
 
 log = logging.getLogger("pybroker.spark")
@@ -129,7 +129,7 @@ class BatchEnd:
         self._run(session)
 
     def _run(self, session: Session) -> None:
-        chain, attempts = self.chain, accepted(self.written)
+        chain, attempts = self.chain, to_commit(self.written)
         txn = self._begin(session)
         try:
             notes = chain.notes(session, self.work.batch_id)

@@ -6,8 +6,9 @@ decision commits it and the attempts'. So all of a job becomes visible, or nothi
 """
 
 from collections.abc import Sequence
+from typing import Final
 
-from pybroker.client import Transaction
+from pybroker.client import NotAllowed, Transaction
 from pybroker.names import TxnId
 from pybroker.spark.session import Session
 from pybroker.spark.writing.attempt import Written
@@ -25,6 +26,21 @@ def publish_entries(session: Session, written: Sequence[Written], txn: Transacti
     sending.settle()
 
 
+# What the broker commits by one decision, beside the job's own.
+MAX_ATTEMPTS: Final = 1000
+
+
 def accepted(written: Sequence[Written]) -> list[TxnId]:
     """The attempts' transactions that Spark has accepted."""
     return [each.txn_id for each in written if each.txn_id is not None]
+
+
+def to_commit(written: Sequence[Written]) -> list[TxnId]:
+    """As `accepted`. Raises NotAllowed for more than one decision can commit."""
+    attempts = accepted(written)
+    if len(attempts) > MAX_ATTEMPTS:
+        raise NotAllowed(
+            f"{len(attempts)} tasks have published, and {MAX_ATTEMPTS} can commit together: write "
+            f"with fewer, larger tasks, as frame.coalesce({MAX_ATTEMPTS}) makes them"
+        )
+    return attempts

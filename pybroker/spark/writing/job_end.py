@@ -21,7 +21,7 @@ from pybroker.errors import (
 from pybroker.spark.offsets import EARLIEST
 from pybroker.spark.session import PATIENCE_S, PAUSE_S, Session
 from pybroker.spark.writing.attempt import Job, Written
-from pybroker.spark.writing.committing import accepted, publish_entries
+from pybroker.spark.writing.committing import accepted, publish_entries, to_commit
 from pybroker.spark.writing.notes import abort_all
 
 log = logging.getLogger("pybroker.spark")
@@ -76,7 +76,7 @@ class JobEnd:
                 self._pause(PAUSE_S)
 
     def _attempt(self, session: Session) -> None:
-        attempts = accepted(self._written)
+        attempts = to_commit(self._written)
         txn = session.client.attach_transaction(self._txn_id)
         if not self._asked:
             try:
