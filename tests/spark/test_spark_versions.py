@@ -57,8 +57,12 @@ def with_spark(version: str) -> list[str]:
 
 def run(python: Path, *arguments: str) -> str:
     """Runs tests there; what pytest says."""
-    command = [python, "-m", "pytest", "-p", "no:cacheprovider", "-p", "pybroker.pytest_plugin"]
+    command = [python, "-m", "pytest", "-p", "no:cacheprovider"]
+    for plugin in ("pybroker.pytest_plugin", "pytest_timeout", "_hypothesis_pytestplugin"):
+        command += ["-p", plugin]
     places = {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    # Where the checkout is installed it has an entry point, and elsewhere none.
+    places["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     result = subprocess.run(
         [*command, "--tb=short", *arguments],
         cwd=ROOT,

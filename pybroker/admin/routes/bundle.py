@@ -69,7 +69,8 @@ class BundleRoutes:
             *(route("PUT", f"{path}/unload", self.unload) for path in both),
             route("PUT", f"{_BUNDLE}/split", self.split, refuses=(409,)),
             route("DELETE", _BUNDLE, self.delete, refuses=(409,)),
-            route("GET", f"{TOPICS}/{{bundle:bundle}}", self.topics, TEXTS),
+            # Of what is no bundle this is a topic's path, which has no GET.
+            route("GET", f"{TOPICS}/{{bundle:bundle}}", self.topics, TEXTS, refuses=(405,)),
             route(
                 "GET",
                 f"{_BUNDLE}/topicHashPositions",
