@@ -130,9 +130,24 @@ class OfficialClient:
         """None if nothing came."""
         return consumer.receive(timeout_s, self._units.SECONDS)
 
+    def take(self, consumer: Any, count: int) -> list[bytes]:
+        """The contents of the next messages, which are acknowledged."""
+        messages = [self.receive(consumer) for _ in range(count)]
+        for message in messages:
+            consumer.acknowledge(message.getMessageId())
+        return [bytes(message.getData()) for message in messages]
+
     def shutdown(self) -> None:
         """At once, without a word to the broker."""
         self.client.shutdown()
+
+
+@contextmanager
+def official_client(service_url: str) -> Iterator[OfficialClient]:
+    with java_gateway() as gateway:
+        client = OfficialClient(gateway, service_url)
+        yield client
+        client.shutdown()
 
 
 def _with(settings: Mapping[str, Any], builder: Any) -> Any:

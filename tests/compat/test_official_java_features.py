@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from official_java import OfficialClient, java_gateway
+from official_java import OfficialClient, official_client
 from py4j.protocol import Py4JJavaError
 
 import pybroker.testing
@@ -24,22 +24,13 @@ def broker() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def official(broker: Any) -> Iterator[OfficialClient]:
-    with java_gateway() as gateway:
-        client = OfficialClient(gateway, broker.service_url)
+    with official_client(broker.service_url) as client:
         yield client
-        client.shutdown()
 
 
 @pytest.fixture
 def name() -> str:
     return f"public/default/java-{next(_numbers)}"
-
-
-def contents(official: OfficialClient, consumer: Any, count: int) -> list[bytes]:
-    messages = [official.receive(consumer) for _ in range(count)]
-    for message in messages:
-        consumer.acknowledge(message.getMessageId())
-    return [bytes(message.getData()) for message in messages]
 
 
 @pytest.mark.feature("non-persistent topics")
@@ -50,7 +41,7 @@ def test_topics_that_keep_nothing(official: OfficialClient, name: str, kind: str
     producer = official.producer(topic)
     for number in range(5):
         producer.send(b"%d" % number)
-    assert contents(official, consumer, 5) == [b"%d" % number for number in range(5)]
+    assert official.take(consumer, 5) == [b"%d" % number for number in range(5)]
 
 
 @pytest.mark.feature("pattern subscription")
@@ -59,7 +50,7 @@ def test_a_pattern_hears_of_a_new_topic_without_asking(official: OfficialClient,
     consumer = official.pattern_consumer(f"persistent://{name}-.*", "s")
     producer = official.producer(f"persistent://{name}-late")
     producer.send(b"m")
-    assert contents(official, consumer, 1) == [b"m"]
+    assert official.take(consumer, 1) == [b"m"]
 
 
 class TestSchemas:

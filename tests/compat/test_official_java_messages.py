@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from official_java import NOTHING_S, OfficialClient, java_gateway
+from official_java import NOTHING_S, OfficialClient, official_client
 from test_official_go_client import SETTINGS
 
 import pybroker.testing
@@ -29,22 +29,13 @@ def broker() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def official(broker: Any) -> Iterator[OfficialClient]:
-    with java_gateway() as gateway:
-        client = OfficialClient(gateway, broker.service_url)
+    with official_client(broker.service_url) as client:
         yield client
-        client.shutdown()
 
 
 @pytest.fixture
 def name() -> str:
     return f"persistent://public/default/java-messages-{next(_numbers)}"
-
-
-def contents(official: OfficialClient, consumer: Any, count: int) -> list[bytes]:
-    messages = [official.receive(consumer) for _ in range(count)]
-    for message in messages:
-        consumer.acknowledge(message.getMessageId())
-    return [bytes(message.getData()) for message in messages]
 
 
 def assert_nothing_more(official: OfficialClient, consumer: Any) -> None:
@@ -107,7 +98,7 @@ def test_every_compression_arrives_whole(
         kind = getattr(official.api.CompressionType, each)
         producer = official.producer(name, compressionType=kind, enableBatching=batched)
         producer.send(content)
-    assert contents(official, consumer, len(COMPRESSIONS)) == [content] * len(COMPRESSIONS)
+    assert official.take(consumer, len(COMPRESSIONS)) == [content] * len(COMPRESSIONS)
 
 
 @pytest.mark.feature("keys and properties")
@@ -149,7 +140,7 @@ def test_delayed_messages_come_in_the_order_of_their_times(
     producer.newMessage().value(b"after").deliverAfter(*official.ms(3000)).sendAsync()
     producer.newMessage().value(b"at").deliverAt(at).sendAsync()
     producer.send(b"now")
-    assert contents(official, consumer, 3) == [b"now", b"at", b"after"]
+    assert official.take(consumer, 3) == [b"now", b"at", b"after"]
 
 
 @pytest.fixture
@@ -180,7 +171,7 @@ def test_encrypted_messages_are_read_by_who_has_the_key(
         name, enableBatching=batched, addEncryptionKey="key", defaultCryptoKeyReader=public
     )
     producer.send(b"secret")
-    assert contents(official, consumer, 1) == [b"secret"]
+    assert official.take(consumer, 1) == [b"secret"]
     unread = official.receive(stranger)
     assert bytes(unread.getData()) != b"secret"
     assert unread.getEncryptionCtx().isPresent()
@@ -213,7 +204,7 @@ def test_a_cumulative_acknowledgement_covers_all_before(
     consumer.acknowledgeCumulative(middle)
     consumer.close()
     again = official.consumer(name, "s")
-    assert contents(official, again, 4) == [b"6", b"7", b"8", b"9"]
+    assert official.take(again, 4) == [b"6", b"7", b"8", b"9"]
 
 
 @pytest.mark.feature("batch index acknowledgement", "acknowledgement receipts")
@@ -228,7 +219,7 @@ def test_part_of_a_batch_may_be_acknowledged(official: OfficialClient, name: str
         consumer.acknowledge(message.getMessageId())
     consumer.close()
     again = official.consumer(name, "s", **settings)
-    assert contents(official, again, 2) == [b"1", b"3"]
+    assert official.take(again, 2) == [b"1", b"3"]
     assert_nothing_more(official, again)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from official_java import NOTHING_S, OfficialClient, java_gateway
+from official_java import NOTHING_S, OfficialClient, official_client
 from py4j.protocol import Py4JJavaError
 
 import pybroker.testing
@@ -26,10 +26,8 @@ def broker() -> Iterator[RunningBroker]:
 
 @pytest.fixture(scope="module")
 def official(broker: RunningBroker) -> Iterator[OfficialClient]:
-    with java_gateway() as gateway:
-        client = OfficialClient(gateway, broker.service_url)
+    with official_client(broker.service_url) as client:
         yield client
-        client.shutdown()
 
 
 @pytest.fixture
