@@ -24,6 +24,12 @@ class BadListeners(ValueError):
     """The message names the key and the way out."""
 
 
+class UnknownListener(ServiceNotReady):
+    """Clients know the sentence, and keep their connection; asked by HTTP, it is a bad request."""
+
+    http_status = 400
+
+
 @dataclass(frozen=True, slots=True)
 class Listener:
     """URLs; empty for what it has none of."""
@@ -42,14 +48,11 @@ class Listeners:
     internal: Listener | None = None
 
     def named(self, name: str) -> Listener | None:
-        """That of the name; without one the internal. Raises ServiceNotReady.
-
-        Clients know the sentence, and keep their connection.
-        """
+        """That of the name; without one the internal. Raises UnknownListener."""
         if not name:
             return self.internal
         if name not in self.by_name:
-            raise ServiceNotReady(f"the broker do not have {name[:200]} listener")
+            raise UnknownListener(f"the broker do not have {name[:200]} listener")
         return self.by_name[name]
 
 

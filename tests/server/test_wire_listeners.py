@@ -51,7 +51,7 @@ def test_http_lookups_take_a_parameter_or_a_header(broker: Any) -> None:
     assert by_query == by_header
     assert by_query["brokerUrl"] == "pulsar://out:16650"
     assert by_query["httpUrl"] == "http://out:18080"
-    assert unknown.status_code == 503
+    assert unknown.status_code == 400
 
 
 def test_the_internal_listener_is_chosen_by_name() -> None:
