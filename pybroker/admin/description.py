@@ -64,7 +64,11 @@ class Description:
             described["summary"] = operation.summary
         if operation.body is not None:
             content = {operation.body.media: {"schema": self._shared(operation.body.schema)}}
-            described["requestBody"] = {"required": operation.body.required, "content": content}
+            described["requestBody"] = {
+                "description": f"At most {operation.body.most_bytes} bytes",
+                "required": operation.body.required,
+                "content": content,
+            }
         return described
 
     def _query(self, operation: Operation) -> Iterator[Schema]:

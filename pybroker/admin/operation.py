@@ -18,6 +18,8 @@ from pybroker.json_schema import TEXT, TRUTH, Schema
 T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
 JSON: Final = "application/json"
+USUAL_BYTES: Final = 64 * 1024
+MUCH_BYTES: Final = 512 * 1024  # properties, schemas, long lists
 _OPERATION: Final = "pybroker.operation"  # in the scope of a request
 
 # Anybody may be told these: of the request (headers, query, too large), of who asks, of a disk that
@@ -57,6 +59,7 @@ class Body:
     required: bool = True
     misfit: int | None = 400
     media: str = JSON
+    most_bytes: int = USUAL_BYTES
 
 
 def flags(*names: str) -> dict[str, Schema]:

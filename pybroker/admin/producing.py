@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 
-from pybroker.admin.routing import json_of
 from pybroker.admin.shapes.produce import MESSAGE
 from pybroker.broker.local_messages import LocalMessage
+from pybroker.broker.schemas.avro import MAX_SCHEMA_BYTES
 from pybroker.broker.schemas.compatibility import (
     KEY_VALUE,
     NONE,
@@ -28,6 +28,7 @@ from pybroker.broker.schemas.compatibility import (
     type_name,
 )
 from pybroker.json_schema import LONG, misfit
+from pybroker.json_text import json_of
 from pybroker.key_hash import java_string_hash
 from pybroker.values.by_schema import NotEncodable, TextEncoder
 
@@ -43,7 +44,13 @@ _MESSAGES_A_BREATH: Final = 50
 
 def declared_schema(key_schema: str | None, value_schema: str | None) -> StoredSchema:
     """As the body declares it. Without one for the values they are text, as in Apache Pulsar."""
-    value = _schema_of(value_schema) if value_schema else _STRING
+    schema = _declared(key_schema, _schema_of(value_schema) if value_schema else _STRING)
+    if schema.size_bytes > MAX_SCHEMA_BYTES:  # more than a command takes, perhaps
+        raise HTTPException(400, f"A schema has up to {MAX_SCHEMA_BYTES} bytes")
+    return schema
+
+
+def _declared(key_schema: str | None, value: StoredSchema) -> StoredSchema:
     if not key_schema:
         return value
     key = _schema_of(key_schema)

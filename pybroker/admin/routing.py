@@ -5,7 +5,6 @@ Routes match the path as it was sent, so that a name may hold an encoded slash (
 the route is (`operation.py`): what is read here is what was declared there.
 """
 
-import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
@@ -29,14 +28,15 @@ from pybroker.admin.operation import (
 )
 from pybroker.errors import InvalidTopicName
 from pybroker.json_schema import Schema
+from pybroker.json_text import json_of
 from pybroker.names import MAX_PROPERTIES_CHARS, TopicName
 
 Handler = Callable[[Request], Awaitable[Any]]
 
 NAMESPACE: Final = "/admin/v2/namespaces/{tenant:segment}/{namespace:segment}"
 TOPICS: Final = "/admin/v2/{domain:domain}/{tenant:segment}/{namespace:segment}"
-_MOST_LEVELS: Final = 200  # of objects and lists in one another
-_PARSED: Final = "pybroker.parsed"  # in the scope of a request
+_BODY: Final = "pybroker.body"  # in the scope of a request
+_PARSED: Final = "pybroker.parsed"
 TOPIC: Final = TOPICS + "/{topic:segment}"
 
 
@@ -117,14 +117,38 @@ def _check(value: Any, body: Body) -> None:
         raise HTTPException(body.misfit, why)
 
 
-async def body_size(request: Request) -> int:
-    """In bytes, once all of it is there."""
-    return len(await request.body())
+async def read_body(request: Request) -> bytes:
+    """Once all of it is there, as far as the route takes so much."""
+    if _BODY not in request.scope:
+        request.scope[_BODY] = await _received_body(request)
+    body: bytes = request.scope[_BODY]
+    return body
+
+
+async def _received_body(request: Request) -> bytes:
+    body = operation_of(request).body
+    assert body is not None, "the route declares no body"
+    pieces, size = [], int(request.headers.get("content-length", "0"))
+    if size <= body.most_bytes:
+        size = 0
+        async for piece in request.stream():
+            pieces.append(piece)
+            size += len(piece)
+            if size > body.most_bytes:
+                break
+    if size > body.most_bytes:
+        raise HTTPException(413, f"The body is larger than {body.most_bytes} bytes")
+    return b"".join(pieces)
+
+
+def forget_body(request: Request) -> None:
+    """What was read of it is not needed any more, and may be large."""
+    for kept in (_BODY, _PARSED):
+        request.scope.pop(kept, None)
 
 
 async def read_json(request: Request, default: Any = None) -> Any:
     """The body, which is parsed once; `default` if there is none, or null."""
-    assert operation_of(request).body is not None, "the route declares no body"
     if _PARSED not in request.scope:
         request.scope[_PARSED] = await _parsed_body(request)
     value = request.scope[_PARSED]
@@ -132,7 +156,7 @@ async def read_json(request: Request, default: Any = None) -> Any:
 
 
 async def _parsed_body(request: Request) -> Any:
-    body = await request.body()
+    body = await read_body(request)
     if not body.strip():
         return None
     try:
@@ -141,39 +165,9 @@ async def _parsed_body(request: Request) -> Any:
         raise HTTPException(400, f"The body is not JSON: {error}") from None
 
 
-def json_of(text: str | bytes) -> Any:
-    """Raises ValueError, RecursionError; also for what Python takes for JSON and nobody else does:
-    halves of surrogate pairs, which no encoding has, and numbers that are none or too large.
-
-    What is kept is read again where less of the stack may be left, so its depth is bounded.
-    """
-    value = json.loads(text, parse_constant=_refuse_constant)
-    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    data = text.encode() if isinstance(text, str) else text
-    may_be_deep = data.count(b"[") + data.count(b"{") > _MOST_LEVELS
-    if may_be_deep and _depth(value) > _MOST_LEVELS:
-        raise ValueError(f"it is nested more than {_MOST_LEVELS} deep")
-    return value
-
-
-def _depth(value: Any) -> int:
-    """How many objects and lists are in one another; no more than one too many are counted."""
-    level, depth = [value] if type(value) in (dict, list) else [], 0
-    while level and depth <= _MOST_LEVELS:
-        inside = (each.values() if type(each) is dict else each for each in level)
-        level = [part for parts in inside for part in parts if type(part) in (dict, list)]
-        depth += 1
-    return depth
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
-
-
 async def read_text(request: Request) -> str | None:
     """The body, a text: as it is, as Apache Pulsar's clients send it, or as JSON."""
-    assert operation_of(request).body is not None, "the route declares no body"
-    body = (await request.body()).strip()
+    body = (await read_body(request)).strip()
     if not body:
         return None
     try:

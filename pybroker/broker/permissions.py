@@ -25,6 +25,7 @@ _SUBSCRIPTIONS: Final = "subscription_auth_roles"
 _NOTHING: Final[dict[str, Any]] = {_NAMESPACE: {}, _TOPICS: {}, _SUBSCRIPTIONS: {}}
 
 _KNOWN: Final = 1000
+MAX_BYTES: Final = 512 * 1024  # of a namespace's record: some thousand grants
 assert SUBSCRIPTION_AUTH_MODE.namespace is not None
 _AUTH_MODE: Final = SUBSCRIPTION_AUTH_MODE.namespace
 Stored = tuple[Versioned | None, Versioned | None]
@@ -113,6 +114,11 @@ class Permissions:
             record = _json(stored)
             change(record)
             value, version = json.dumps(record).encode(), stored.version if stored else -1
+            if len(value) > max(MAX_BYTES, len(stored.value) if stored else 0):
+                raise Conflict(
+                    f"The permissions of {namespace} would take {len(value)} bytes; at most "
+                    f"{MAX_BYTES} are kept: revoke some, or grant them on the namespace"
+                )
             try:
                 await self._metadata.put(PERMISSIONS + namespace, value, version)
             except BadVersion as error:

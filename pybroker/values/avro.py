@@ -21,6 +21,7 @@ _MAX_EMPTY_VALUES: Final = 10_000
 _SHOWN_BRANCHES: Final = 8
 _STEPS_A_BREATH: Final = 1000
 _SHOWN_CHARS: Final = 80
+_MAX_NAME_CHARS: Final = 1024  # with its namespace: one may be repeated as often as values are
 _PRIMITIVE: Final = frozenset(
     ("null", "boolean", "int", "long", "float", "double", "bytes", "string", "array", "map")
 )
@@ -74,9 +75,12 @@ class Codec:
                 self._learn(branch, space)
         elif isinstance(node, dict):
             if "name" in node:
-                space = node.get("namespace", space)
-                self._names[node["name"]] = self._names[f"{space}.{node['name']}"] = node
+                space = node.get("namespace", space) or ""
+                full = _name_within(space, node["name"])
+                self._names[node["name"]] = self._names[full] = node
             inside = [each["type"] for each in node.get("fields", ())]
+            for each in node.get("fields", ()):
+                _name_within("", each["name"])
             for each in (*inside, *(node[part] for part in ("items", "values") if part in node)):
                 self._learn(each, space)
             if not isinstance(node["type"], str):
@@ -105,7 +109,7 @@ class Codec:
         kind, node = self._resolved(node)
         write = _WRITERS.get(kind)
         if write is None:
-            raise NotAvro(f"{kind!r} is no type of Avro's")
+            raise NotAvro(f"{shortly(kind)} is no type of Avro's")
         write(self, node, value, out)
 
     def _write_record(self, node: Any, value: Any, out: bytearray) -> None:
@@ -113,7 +117,7 @@ class Codec:
         self.count(len(node["fields"]))
         known = {field["name"] for field in node["fields"]}
         if odd := sorted(set(value) - known):
-            raise NotAvro(f"record {node['name']} has no field {odd[0]}")
+            raise NotAvro(f"record {node['name']} has no field {odd[0][:_SHOWN_CHARS]}")
         for field in node["fields"]:
             if field["name"] not in value and "default" not in field:
                 raise NotAvro(f"record {node['name']} needs the field {field['name']}")
@@ -169,6 +173,7 @@ class Codec:
         if value:
             out += _varint(len(value))
             for key, item in value.items():
+                self.count(len(key))
                 _write_text(self, node, key, out)
                 self._write(node["values"], item, out)
         out += b"\0"
@@ -193,6 +198,14 @@ class Codec:
         if kind == "map":
             return {data.text(): self._read(node["values"], data, depth + 1) for _ in data.items()}
         return _READERS[kind](data)
+
+
+def _name_within(space: Any, name: Any) -> str:
+    if not isinstance(space, str) or not isinstance(name, str):
+        raise TypeError("names are texts")
+    if len(space) + len(name) > _MAX_NAME_CHARS:
+        raise ValueError(f"a name has more than {_MAX_NAME_CHARS} characters")
+    return f"{space}.{name}"
 
 
 class _Reader:

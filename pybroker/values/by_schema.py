@@ -5,23 +5,22 @@ and Avro is written as JSON has it. How much work an Avro value may be is counte
 of a `TextEncoder` together.
 """
 
-import json
-import re
 import struct
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from typing import Final
 
+from pybroker.json_text import json_of
 from pybroker.values.avro import Codec
 
 Encode = Callable[[str], bytes]
-_MOST_STEPS: Final = 4_000_000  # some seconds
+_MOST_STEPS: Final = 1_000_000  # a second or so
 _STEPS_A_VALUE: Final = 1000
 _STEPS_A_CHAR: Final = 8
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _UNIX: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_DIGITS: Final = 40
-_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_MOST_SAID: Final = 1000
 
 
 class NotEncodable(ValueError):
@@ -45,7 +44,8 @@ class TextEncoder:
         try:
             return self._encode(text)
         except (ValueError, OverflowError, RecursionError, struct.error) as error:
-            raise NotEncodable(f"{text[:80]!r} is no {self._kind}: {error}") from None
+            why = str(error)[:_MOST_SAID]  # it may be said of each of many texts
+            raise NotEncodable(f"{text[:80]!r} is no {self._kind}: {why}") from None
 
 
 class _Avro:
@@ -58,7 +58,7 @@ class _Avro:
         self._steps_left = _MOST_STEPS
 
     def __call__(self, text: str) -> bytes:
-        value = _json(text)
+        value = json_of(text)
         most = min(self._steps_a_value + _STEPS_A_CHAR * len(text), self._steps_left)
         try:
             return self._codec.encode(value, most)
@@ -66,19 +66,8 @@ class _Avro:
             self._steps_left -= most - max(self._codec.steps_left, 0)
 
 
-def _json(text: str) -> object:
-    value = json.loads(text, parse_constant=_no_number)
-    if _HALF.search(text):  # perhaps: of a surrogate pair, which has no encoding
-        json.dumps(value, ensure_ascii=False).encode()
-    return value
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON's")
-
-
 def _as_json(text: str) -> bytes:
-    _json(text)
+    json_of(text)
     return text.encode()
 
 

@@ -1,7 +1,9 @@
 """Messages over HTTP that are refused: for what they are, by their topic, or for who sends them."""
 
 import asyncio
+import gc
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,13 +12,14 @@ import pytest
 from credentials import bearer
 from described import check_described
 from permission_world import SETTINGS, World
-from posting import P, codes, post, publishers, received, sent, set_policy
+from posting import P, codes, post, publishers, received, schema, sent, set_policy
 from raw_client import RawClient
 
 import pybroker.testing
 from pybroker.admin.routes import produce
 from pybroker.client import Client
-from pybroker.server.local.connection import PUBLISH_TIMEOUT_S
+from pybroker.errors import NotAllowed
+from pybroker.server.local.connection import PUBLISH_TIMEOUT_S, LocalConnections
 from pybroker.testing import RunningBroker
 
 
@@ -184,6 +187,74 @@ def test_who_may_not_produce_may_not_post(guarded_broker: RunningBroker) -> None
     assert posted("reader", "/partitions/0") == 403
     world.revoke("writer")
     assert posted("writer") == 403
+
+
+# -- what would take much
+
+
+def test_what_is_wrong_with_each_of_many_messages_is_said_shortly(
+    admin: httpx.Client, topic: str
+) -> None:
+    messages = [{"payload": "{}"}] * 1000
+    for definition in ("A" * 200_000, {"type": "record", "name": "r", "fields": [LONG_FIELD]}):
+        answer = post(admin, topic, *messages, valueSchema=schema("AVRO", definition))
+        assert answer.status_code in (200, 400), answer.text[:200]
+        assert len(answer.content) < 2_000_000
+
+
+LONG_FIELD = {"name": "f" * 1000, "type": "int"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"producerName": "n" * 1025}, 405),
+        ({"producerName": "n" * 1_040_000}, 405),
+        ({"valueSchema": json.dumps({"type": "STRING", "name": "n" * 1_000_000})}, 400),
+        ({"valueSchema": json.dumps({"type": "STRING", "properties": {"a": "b" * 500_000}})}, 400),
+    ],
+    ids=["name", "long name", "schema's name", "schema's properties"],
+)
+def test_what_is_longer_than_names_and_schemas_may_be_is_refused(
+    admin: httpx.Client, topic: str, body: Any, status: int
+) -> None:
+    answer = post(admin, topic, {"payload": "p"}, **body)
+    assert answer.status_code == status, answer.text[:200]
+
+
+def test_a_topic_that_goes_while_its_messages_come_is_not_made_again(
+    admin: httpx.Client, admin_broker: RunningBroker, topic: str
+) -> None:
+    body = b'{"messages": [{"payload": "p"}]}'
+    address = admin_broker.admin_url.removeprefix("http://")
+    host, _, port = address.partition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as slow:
+        head = f"POST /topics/persistent/{topic} HTTP/1.1\r\nHost: {address}\r\n"
+        slow.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:9])
+        # Two requests, one after the other: the first one's head has been seen by then.
+        admin.get(f"{P}/{topic}/stats")
+        assert admin.delete(f"{P}/{topic}").status_code == 204
+        slow.sendall(body[9:])
+        assert b" 404 " in slow.recv(4096).partition(b"\r\n")[0]
+    assert admin.get(f"{P}/{topic.rpartition('/')[0]}").json() == []
+
+
+def test_what_waits_for_a_topic_holds_its_messages_and_no_more_of_the_body(
+    admin: httpx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+
+    async def publish(self: Any, identity: Any, sender: Any, batches: Any, schema: Any) -> None:
+        gc.collect()
+        dicts = [each for each in gc.get_objects() if type(each) is dict]
+        kept.append(sum("of no use here" in each for each in dicts))
+        batches[0].outcomes = [NotAllowed("not now")]
+
+    monkeypatch.setattr(LocalConnections, "publish", publish)
+    message = '{"payload": "p", "more": [{"of no use here": [{}]}]}'
+    answer = admin.post(f"/topics/persistent/{topic}", content=f'{{"messages": [{message}]}}')
+    assert codes(answer.json()["messagePublishResults"]) == [2]
+    assert kept == [0]
 
 
 # -- who goes away

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from managed_ledger.storage.memory import MemoryBackend
+from pybroker.broker import permissions
 from pybroker.broker.permissions import Permissions
-from pybroker.broker.tenants import NotFound, Tenants
+from pybroker.broker.tenants import Conflict, NotFound, Tenants
 from pybroker.config import BrokerConfig
 from pybroker.names import TopicName
 
@@ -37,6 +38,33 @@ def test_changes_at_once_are_all_kept() -> None:
         roles = [f"role-{number}" for number in range(20)]
         await asyncio.gather(*(world.permissions.grant(NAMESPACE, r, ["produce"]) for r in roles))
         assert sorted(world.permissions.grants(NAMESPACE).namespace) == sorted(roles)
+
+    run(scenario)
+
+
+def test_what_a_namespace_grants_has_a_bound_and_can_always_be_revoked() -> None:
+    async def scenario(world: World) -> None:
+        granted, long_ones = world.permissions, [f"{n}{'r' * 1000}" for n in range(530)]
+        with pytest.raises(Conflict, match="revoke some"):
+            await granted.set_subscription_roles(NAMESPACE, "s", long_ones)
+        await granted.set_subscription_roles(NAMESPACE, "s", long_ones[:500])
+        with pytest.raises(Conflict):
+            await granted.grant(NAMESPACE, "r" * 30_000, ["produce"])
+        assert len(granted.grants(NAMESPACE).subscriptions["s"]) == 500
+        await granted.revoke_on_subscription(NAMESPACE, "s", long_ones[0])
+        assert len(granted.grants(NAMESPACE).subscriptions["s"]) == 499
+
+    run(scenario)
+
+
+def test_what_was_granted_before_there_was_a_bound_can_be_revoked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.permissions.set_subscription_roles(NAMESPACE, "s", ["alice", "bob", "carol"])
+        monkeypatch.setattr(permissions, "MAX_BYTES", 10)
+        await world.permissions.revoke_on_subscription(NAMESPACE, "s", "bob")
+        assert world.permissions.grants(NAMESPACE).subscriptions == {"s": ["alice", "carol"]}
 
     run(scenario)
 

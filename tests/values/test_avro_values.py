@@ -172,3 +172,25 @@ def test_a_value_with_ways_without_number_is_given_up() -> None:
 def test_a_broken_schema_is_told_from_a_bug(schema: Any, value: Any) -> None:
     with pytest.raises(NotAvro):
         Codec(json.dumps(schema)).encode(value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "record", "name": "r" * 2000, "fields": []},
+        {"type": "record", "name": "r", "namespace": "n" * 2000, "fields": []},
+        {"type": "record", "name": "r", "fields": [{"name": "f" * 2000, "type": "int"}]},
+        {"type": "enum", "name": ["e"], "symbols": []},
+        {"type": "enum", "name": "e", "namespace": ["e"], "symbols": []},
+    ],
+)
+def test_names_are_texts_and_not_long(schema: Any) -> None:
+    """One may be said again for each of many values, and a namespace is part of many names."""
+    with pytest.raises(NotAvro, match="name"):
+        Codec(json.dumps(schema))
+
+
+def test_a_type_that_is_none_is_said_shortly() -> None:
+    with pytest.raises(NotAvro) as refused:
+        Codec(json.dumps("A" * 100_000)).encode(1)
+    assert len(str(refused.value)) < 200

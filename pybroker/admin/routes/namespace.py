@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from pybroker.admin.operation import WORDS, Body, DescribedRoute, flags
+from pybroker.admin.operation import MUCH_BYTES, WORDS, Body, DescribedRoute, flags
 from pybroker.admin.routing import (
     NAMESPACE,
     asked,
@@ -42,7 +42,9 @@ class NamespaceRoutes:
         self._cluster = services.config.cluster_name
 
     def routes(self) -> list[DescribedRoute]:
-        policies = Body(NAMESPACE_POLICIES_TAKEN, required=False, misfit=None)
+        policies = Body(
+            NAMESPACE_POLICIES_TAKEN, required=False, misfit=None, most_bytes=MUCH_BYTES
+        )
         replication, clusters = f"{NAMESPACE}/replication", Body(list_of(TEXT), misfit=412)
         return [
             route("GET", "/admin/v2/namespaces/{tenant:segment}", self.list_all, TEXTS),

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from pybroker.admin.http.permitted import identity_of
-from pybroker.admin.operation import DescribedRoute
+from pybroker.admin.operation import MUCH_BYTES, Body, DescribedRoute
 from pybroker.admin.routing import NAMESPACE, TOPIC, namespace_of, read_json, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
@@ -36,14 +36,14 @@ class PermissionRoutes:
         by_role = map_of(TEXTS, most=None)
         actions, roles = list_of(choice(*ACTIONS), _MOST), list_of(TEXT, _MOST)
         one = taken({"topic": TEXT, "role": TEXT, "actions": actions}, ("topic", "role"))
-        grants = list_of(one, _MOST)
+        grants = Body(list_of(one, _MOST), most_bytes=MUCH_BYTES)
         return [
             route(
                 "POST",
                 f"{_NAMESPACES}/grantPermissionsOnTopics",
                 self.grant_on_topics,
                 body=grants,
-                refuses=(404, 412, 501),
+                refuses=(404, 409, 412, 501),
             ),
             route(
                 "POST",

@@ -5,7 +5,7 @@ The answer comes when each message is durable or refused; one that is refused fa
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,11 +13,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from managed_ledger.position import Position
+from managed_ledger.storage.one_thread import OneThread
 from pybroker import json_schema
 from pybroker.admin.finding import names_of_parts
 from pybroker.admin.http.authenticated import IDENTITY
+from pybroker.admin.http.guard import MAX_BODY_BYTES
 from pybroker.admin.operation import Body, DescribedRoute, flags
-from pybroker.admin.routing import body_size, read_json, route, topic_of
+from pybroker.admin.routing import forget_body, read_body, read_json, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.produce import ACKS, MESSAGES, UNSEEN_MESSAGES
 from pybroker.broker.local_messages import LocalBatch, LocalMessage, LocalSender
@@ -32,19 +34,21 @@ from pybroker.errors import (
     TooManyRequests,
     TopicNotFound,
 )
-from pybroker.names import TopicName
+from pybroker.names import TopicName, check_client
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 _TOPIC: Final = "/topics/{domain:domain}/{tenant:segment}/{namespace:segment}/{topic:segment}"
 MOST_BYTES_AT_WORK: Final = 16 * 1024 * 1024
-_TAKEN: Final = Body(MESSAGES, misfit=None)
+_TAKEN: Final = Body(MESSAGES, misfit=None, most_bytes=MAX_BODY_BYTES)
 _STORED, _TRY_AGAIN, _REFUSED = 0, 1, 2  # Apache Pulsar's error codes
 _MAY_GO_WELL: Final = (ServiceNotReady, PersistenceError, QuotaExceededError)
 _NO_VERSION: Final = -1
+_MOST_SAID: Final = 1500  # of each of many messages
 
 _Made = LocalMessage | str
+Parts = Callable[[], list[TopicName]]  # of a topic as it is now. Raises TopicNotFound
 
 
 class ProduceRoutes:
@@ -53,6 +57,8 @@ class ProduceRoutes:
         self._topics = services.topics
         self._turn = itertools.count()
         self._at_work_bytes = 0
+        # One: of several that work, the loop would wait for each.
+        self._encoding = OneThread("encoding")
 
     def routes(self) -> list[DescribedRoute]:
         return [
@@ -75,21 +81,26 @@ class ProduceRoutes:
         """Publish messages to a topic that is there: with a key to the partition of its hash, the
         others in turn.
         """
-        return await self._publish(request, names_of_parts(self._topics, topic_of(request)))
+        name = topic_of(request)
+        return await self._publish(request, lambda: names_of_parts(self._topics, name))
 
     async def produce_to_partition(self, request: Request) -> dict[str, Any]:
         """Publish messages to one partition."""
         name, index = topic_of(request), request.path_params["partition"]
         if name.partition >= 0:
             raise HTTPException(400, f"{name} is a partition already; name its partitioned topic")
+        return await self._publish(request, lambda: [self._partition(name, index)])
+
+    def _partition(self, name: TopicName, index: int) -> TopicName:
         parts = names_of_parts(self._topics, name)
         if not self._topics.tenants.partitions(name) or index >= len(parts):
             raise TopicNotFound(f"{name} has no partition {index}")
-        return await self._publish(request, [parts[index]])
+        return parts[index]
 
-    async def _publish(self, request: Request, parts: list[TopicName]) -> dict[str, Any]:
-        with self._room(await body_size(request)):
-            return await self._publish_body(request, await read_json(request), parts)
+    async def _publish(self, request: Request, parts: Parts) -> dict[str, Any]:
+        parts()  # or there is nothing to wait for
+        with self._room(len(await read_body(request))):
+            return await self._publish_body(request, parts)
 
     @contextmanager
     def _room(self, size_bytes: int) -> Iterator[None]:
@@ -102,19 +113,24 @@ class ProduceRoutes:
         finally:
             self._at_work_bytes -= size_bytes
 
-    async def _publish_body(
-        self, request: Request, body: Any, parts: list[TopicName]
-    ) -> dict[str, Any]:
+    async def _publish_body(self, request: Request, there: Parts) -> dict[str, Any]:
+        body, parts = await read_json(request), there()
         if (why := json_schema.misfit(body, UNSEEN_MESSAGES)) is not None:
             raise HTTPException(400, why)
+        check_client("Producer", body.get("producerName") or "", {})
         from pybroker.admin import producing  # not before somebody publishes here
 
         schema = self._schema(producing, parts[0], body)
         made, chosen = await self._made(producing, body["messages"], schema, len(parts))
+        sender = LocalSender(_address(request), body.get("producerName") or "")
+        forget_body(request)
+        del body  # a topic's rate may keep this waiting, with what the messages take alone
+        if there() != parts:
+            raise ServiceNotReady("The topic got other partitions meanwhile; try again")
         batches = _batches(made, chosen, parts)
         await self._services.publish(
             request.scope.get(IDENTITY),
-            LocalSender(_address(request), body.get("producerName") or ""),
+            sender,
             list(batches.values()),
             None if schema.type == NONE else schema,
         )
@@ -148,7 +164,7 @@ class ProduceRoutes:
             return made, producing.chosen_partitions(made, count, turn)
 
         try:
-            return await asyncio.to_thread(work)
+            return await asyncio.get_running_loop().run_in_executor(self._encoding, work)
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
 
@@ -208,4 +224,4 @@ def _ack(outcome: Position | PulsarError | str, partition: int) -> dict[str, Any
         message_id = f"{outcome.ledger_id}:{outcome.entry_id}:{partition}"
         return {"messageId": message_id, "errorCode": _STORED}
     code = _TRY_AGAIN if isinstance(outcome, _MAY_GO_WELL) else _REFUSED
-    return {"errorCode": code, "errorMsg": str(outcome)}
+    return {"errorCode": code, "errorMsg": str(outcome)[:_MOST_SAID]}

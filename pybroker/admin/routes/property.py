@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from pybroker.admin.finding import existing
-from pybroker.admin.operation import Body, DescribedRoute
+from pybroker.admin.operation import MUCH_BYTES, Body, DescribedRoute
 from pybroker.admin.routing import TOPIC, asked, read_json, route, texts, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import PROPERTIES, PROPERTIES_TAKEN
@@ -31,7 +31,7 @@ class PropertyRoutes:
                 "PUT",
                 path,
                 self.update,
-                body=Body(PROPERTIES_TAKEN, required=False),
+                body=Body(PROPERTIES_TAKEN, required=False, most_bytes=MUCH_BYTES),
                 refuses=(409,),
             ),
             route("DELETE", path, self.remove, query={"key": TEXT}, refuses=(409,)),

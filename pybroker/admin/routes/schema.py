@@ -10,8 +10,8 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from pybroker.admin.operation import Body, DescribedRoute, flags
-from pybroker.admin.routing import json_of, read_object, route, topic_of
+from pybroker.admin.operation import MUCH_BYTES, Body, DescribedRoute, flags
+from pybroker.admin.routing import read_object, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import PROPERTIES, PROPERTIES_TAKEN
 from pybroker.broker.schemas.compatibility import (
@@ -38,6 +38,7 @@ from pybroker.json_schema import (
     record,
     taken,
 )
+from pybroker.json_text import json_of
 
 _TOPIC: Final = "/admin/v2/schemas/{tenant:segment}/{namespace:segment}/{topic:segment}"
 # Bytes as they are: the protocol has no number of its own for them.
@@ -75,6 +76,7 @@ _PAYLOAD: Final = Body(
         title="PostSchemaPayload",
     ),
     misfit=422,
+    most_bytes=MUCH_BYTES,
 )
 
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from managed_ledger.position import EARLIEST, LATEST, Position
 from pybroker.admin.finding import each_part, each_served, single
-from pybroker.admin.operation import Body, DescribedRoute, flags
+from pybroker.admin.operation import MUCH_BYTES, Body, DescribedRoute, flags
 from pybroker.admin.routing import (
     TOPIC,
     flag,
@@ -42,7 +42,8 @@ class SubscriptionRoutes:
 
     def routes(self) -> list[DescribedRoute]:
         place = any_of(RESET_CURSOR, choice("earliest", "latest"))
-        at = Body(place, required=False)
+        at = Body(place, required=False, most_bytes=MUCH_BYTES)
+        to = Body(place, most_bytes=MUCH_BYTES)
         return [
             route("GET", f"{TOPIC}/subscriptions", self.list_all, TEXTS),
             route(
@@ -59,7 +60,7 @@ class SubscriptionRoutes:
                 "PUT",
                 f"{_SUBSCRIPTION}/properties",
                 self.set_properties,
-                body=Body(PROPERTIES_TAKEN, required=False),
+                body=Body(PROPERTIES_TAKEN, required=False, most_bytes=MUCH_BYTES),
             ),
             route(
                 "GET",
@@ -75,10 +76,10 @@ class SubscriptionRoutes:
             ),
             route("POST", f"{_SUBSCRIPTION}/skip_all", self.skip_all),
             route("POST", f"{_SUBSCRIPTION}/skip/{{count:int}}", self.skip),
-            route("POST", f"{_SUBSCRIPTION}/expireMessages", self.expire_to_position, body=place),
+            route("POST", f"{_SUBSCRIPTION}/expireMessages", self.expire_to_position, body=to),
             route("POST", f"{_SUBSCRIPTION}/expireMessages/{_AGE}", self.expire_by_age),
             route("POST", f"{TOPIC}/all_subscription/expireMessages/{_AGE}", self.expire_all),
-            route("POST", f"{_SUBSCRIPTION}/resetcursor", self.reset_to_position, body=place),
+            route("POST", f"{_SUBSCRIPTION}/resetcursor", self.reset_to_position, body=to),
             route("POST", f"{_SUBSCRIPTION}/resetcursor/{{timestamp_ms:int}}", self.reset_to_time),
         ]
 

@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from managed_ledger.position import Position
 from pybroker.admin.finding import each_part, existing, names_of_parts, partitioned, single
-from pybroker.admin.operation import Body, DescribedRoute, flags
+from pybroker.admin.operation import MUCH_BYTES, Body, DescribedRoute, flags
 from pybroker.admin.routes.property import change_properties
 from pybroker.admin.routing import (
     TOPIC,
@@ -40,8 +40,8 @@ class TopicRoutes:
 
     def routes(self) -> list[DescribedRoute]:
         partitions, ids = f"{TOPIC}/partitions", map_of(MESSAGE_ID, most=None)
-        properties = Body(PROPERTIES_TAKEN, required=False)
-        count = Body(PARTITION_COUNT, misfit=None)
+        properties = Body(PROPERTIES_TAKEN, required=False, most_bytes=MUCH_BYTES)
+        count = Body(PARTITION_COUNT, misfit=None, most_bytes=MUCH_BYTES)
         return [
             route("GET", TOPICS, self.list_all, TEXTS),
             route("GET", f"{TOPICS}/partitioned", self.list_partitioned, TEXTS),

@@ -1,16 +1,19 @@
 """Whether data written under one Avro schema can be read under another: Avro's schema resolution.
 
 Schemas are the JSON that Avro defines. Named types are looked up by their name without the
-namespace, which is how Avro's own rules compare them. What is compared is counted, so that a
-schema made to be expensive is refused instead.
+namespace, which is how Avro's own rules compare them. What is parsed and what is compared is
+counted, so that a schema made to be expensive is refused instead.
 Source: Apache Avro specification, "Schema Resolution".
 """
 
 import json
+from functools import lru_cache
 from typing import Any, Final
 
 MAX_STEPS: Final = 8000
 MAX_SCHEMA_BYTES: Final = 256 * 1024
+MAX_PARTS: Final = 40_000  # parsed within milliseconds; a field of a record has five or six
+_SYMBOLS_A_STEP: Final = 64  # of an enum
 _PRIMITIVES: Final = frozenset(
     {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
 )
@@ -30,13 +33,25 @@ class NotAvro(ValueError):
     """The text is no Avro schema, or a larger one than is looked at."""
 
 
-def parse(data: bytes) -> "AvroSchema":
-    """Raises NotAvro."""
+@lru_cache(maxsize=4)
+def loaded(data: bytes) -> Any:
+    """As JSON, not to be changed. Raises NotAvro."""
     if len(data) > MAX_SCHEMA_BYTES:
         raise NotAvro(f"it has {len(data)} bytes; at most {MAX_SCHEMA_BYTES} are compared")
+    if sum(map(data.count, (b",", b"[", b"{"))) > MAX_PARTS:
+        raise NotAvro(f"it has more than {MAX_PARTS} parts")
     try:
-        return AvroSchema(json.loads(data))
+        return json.loads(data)
     except (ValueError, RecursionError) as error:
+        raise NotAvro(f"it is no Avro schema: {error}") from None
+
+
+@lru_cache(maxsize=4)  # the old one and the new one, each of a key and a value
+def parse(data: bytes) -> "AvroSchema":
+    """Raises NotAvro."""
+    try:
+        return AvroSchema(loaded(data))
+    except RecursionError as error:
         raise NotAvro(f"it is no Avro schema: {error}") from None
 
 
@@ -46,15 +61,19 @@ class AvroSchema:
     def __init__(self, root: Any) -> None:
         self.root = root
         self._named: dict[str, dict[str, Any]] = {}
+        self._wrapped: dict[int, Any] = {}  # by the id of what only says its type: that type
+        self._short_names: dict[int, frozenset[str]] = {}  # by the id of a named type
         self._collect(root)
 
     def resolved(self, node: Any) -> Any:
         """A primitive's name, a union's list, or a type's object."""
-        if isinstance(node, dict) and node["type"] not in _COMPLEX:
-            return self.resolved(node["type"])
+        node = self._wrapped.get(id(node), node)
         if isinstance(node, str) and node not in _PRIMITIVES:
             return self._named[_short(node)]
         return node
+
+    def is_called(self, node: dict[str, Any], name: str) -> bool:
+        return _short(name) in self._short_names[id(node)]
 
     def _collect(self, node: Any) -> None:
         if isinstance(node, list):
@@ -70,6 +89,7 @@ class AvroSchema:
         if kind in _NAMED:
             _check_names(node)
             self._named[_short(node["name"])] = node
+            self._short_names[id(node)] = frozenset(map(_short, _names(node)))
         if kind in ("record", "error"):
             for field in _fields(node):
                 _check_names(field)
@@ -82,6 +102,7 @@ class AvroSchema:
             self._collect(node.get("items" if kind == "array" else "values"))
         elif kind != "fixed":
             self._collect(kind)
+            self._wrapped[id(node)] = self._wrapped.get(id(kind), kind)
 
 
 def _fields(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -126,11 +147,15 @@ class _Comparison:
         self._steps = 0
         # Of pairs of records; a pair that is being compared is taken for readable meanwhile.
         self._records: dict[tuple[str, str], str | None] = {}
+        self._enums: dict[tuple[int, int], str | None] = {}
 
-    def why_not(self, reader_node: Any, writer_node: Any, at: str) -> str | None:
-        self._steps += 1
+    def _count(self, steps: int) -> None:
+        self._steps += steps
         if self._steps > MAX_STEPS:
             raise _TooComplicated
+
+    def why_not(self, reader_node: Any, writer_node: Any, at: str) -> str | None:
+        self._count(1)
         reader, writer = self._reader.resolved(reader_node), self._writer.resolved(writer_node)
         if isinstance(writer, list):
             return next(filter(None, (self.why_not(reader, branch, at) for branch in writer)), None)
@@ -148,12 +173,12 @@ class _Comparison:
         return f"{at or 'the union'} has no branch for {_kind(writer)}"
 
     def _why_not_within(self, kind: str, reader: Any, writer: Any, at: str) -> str | None:
-        if kind in _NAMED and _short(writer["name"]) not in map(_short, _names(reader)):
+        if kind in _NAMED and not self._reader.is_called(reader, writer["name"]):
             return f"{at or 'the type'} was {writer['name']}, is {reader['name']}"
         if kind in ("record", "error"):
             return self._record(reader, writer)
         if kind == "enum":
-            return _enum(reader, writer)
+            return self._enum(reader, writer)
         if kind == "fixed":
             same = reader.get("size") == writer.get("size")
             return None if same else f"{reader['name']} changed its size"
@@ -166,6 +191,7 @@ class _Comparison:
         pair = reader["name"], writer["name"]
         if pair not in self._records:
             self._records[pair] = None
+            self._count(len(_fields(writer)) // 8)
             written = {field["name"]: field["type"] for field in _fields(writer)}
             record = _short(reader["name"])
             whys = (self._field(field, record, written) for field in _fields(reader))
@@ -173,14 +199,24 @@ class _Comparison:
         return self._records[pair]
 
     def _field(self, field: dict[str, Any], record: str, written: dict[str, Any]) -> str | None:
-        path = f"{record}.{field['name']}"
-        other = next((written[name] for name in _names(field) if name in written), None)
+        path, names = f"{record}.{field['name']}", _names(field)
+        other = next((written[name] for name in names if name in written), None)
         if other is not None:
+            self._count(len(names) - 1)
             return self.why_not(field["type"], other, path)
+        self._count(len(names))
         return None if "default" in field else f"{path} is new and has no default"
 
+    def _enum(self, reader: dict[str, Any], writer: dict[str, Any]) -> str | None:
+        pair = id(reader), id(writer)
+        if pair not in self._enums:
+            symbols = len(reader["symbols"]) + len(writer["symbols"])
+            self._count(symbols // _SYMBOLS_A_STEP)
+            self._enums[pair] = _why_not_enum(reader, writer)
+        return self._enums[pair]
 
-def _enum(reader: dict[str, Any], writer: dict[str, Any]) -> str | None:
+
+def _why_not_enum(reader: dict[str, Any], writer: dict[str, Any]) -> str | None:
     known = set(reader["symbols"])
     missing = next((symbol for symbol in writer["symbols"] if symbol not in known), None)
     readable = missing is None or "default" in reader

@@ -11,9 +11,10 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final
 
-from pybroker.broker.schemas.avro import MAX_SCHEMA_BYTES, NotAvro, parse, why_unreadable
+from pybroker.broker.schemas.avro import MAX_SCHEMA_BYTES, NotAvro, loaded, parse, why_unreadable
 
 # Values of Schema.Type; bytes as they are have no number of their own there, and are NONE.
 NONE: Final = 0
@@ -63,8 +64,13 @@ class StoredSchema:
     @property
     def digest(self) -> bytes:
         """The same for schemas that say the same."""
-        data = _canonical(self.data) if self.type in _AVRO_BASED else self.data
-        return hashlib.sha256(b"%d %b" % (self.type, data)).digest()[:16]
+        return _digest(self.type, self.data)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all that is kept of it."""
+        said = (self.name, *self.properties, *self.properties.values())
+        return len(self.data) + sum(len(text.encode()) for text in said)
 
     def same_as(self, other: "StoredSchema") -> bool:
         return self.digest == other.digest
@@ -100,6 +106,12 @@ _NEW_READS_OLD: Final = frozenset(s for s in Strategy if s.value.startswith(("BA
 _OLD_READS_NEW: Final = frozenset(s for s in Strategy if s.value.startswith(("FORWARD", "FULL")))
 
 
+@lru_cache(maxsize=16)
+def _digest(kind: int, data: bytes) -> bytes:
+    said = _canonical(data) if kind in _AVRO_BASED else data
+    return hashlib.sha256(b"%d %b" % (kind, said)).digest()[:16]
+
+
 def why_not_after(strategy: Strategy, new: StoredSchema, old: StoredSchema) -> str | None:
     """Why `new` may not follow `old`; None if it may."""
     if strategy is Strategy.ALWAYS_COMPATIBLE:
@@ -121,8 +133,11 @@ def why_not_after(strategy: Strategy, new: StoredSchema, old: StoredSchema) -> s
 
 def why_invalid(schema: StoredSchema) -> str | None:
     """Why it is no schema of its type; None if it is."""
-    if len(schema.data) > MAX_SCHEMA_BYTES:
-        return f"it has {len(schema.data)} bytes; at most {MAX_SCHEMA_BYTES} are kept"
+    if schema.size_bytes > MAX_SCHEMA_BYTES:
+        return (
+            f"it has {schema.size_bytes} bytes, its name and properties among them; "
+            f"at most {MAX_SCHEMA_BYTES} are kept"
+        )
     if schema.type in _AVRO_BASED and not _json_schema_id(schema):
         try:
             parse(schema.data)
@@ -138,8 +153,8 @@ def why_invalid(schema: StoredSchema) -> str | None:
 
 def _canonical(data: bytes) -> bytes:
     try:
-        return json.dumps(json.loads(data), sort_keys=True, separators=(",", ":")).encode()
-    except (ValueError, RecursionError):
+        return json.dumps(loaded(data), sort_keys=True, separators=(",", ":")).encode()
+    except (NotAvro, RecursionError):
         return data
 
 
@@ -186,8 +201,8 @@ def _root_message(schema: StoredSchema) -> Any:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
+        value = loaded(data)
+    except NotAvro:
         return {}
     return value if isinstance(value, dict) else {}
 

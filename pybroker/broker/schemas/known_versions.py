@@ -82,7 +82,7 @@ class Known:
         """Why it keeps no further one; None if it does."""
         if len(self.versions) >= MAX_VERSIONS:
             return f"it has {MAX_VERSIONS} versions"
-        size_bytes = sum(each.size_bytes for each in self.versions) + len(schema.data)
+        size_bytes = sum(each.size_bytes for each in self.versions) + schema.size_bytes
         if size_bytes > MAX_BYTES:
             return f"its versions would have {size_bytes} bytes, more than {MAX_BYTES}"
         return None
@@ -118,7 +118,7 @@ class KnownVersions:
             version = read_version(self._metadata, key)
             if version.deletion:
                 break
-            size_bytes = len(version.schema.data)
+            size_bytes = version.schema.size_bytes
             found.append(KnownVersion(version.number, version.schema.digest, size_bytes))
             await pace.step(size_bytes)
         return Known(tuple(reversed(found)))

@@ -86,7 +86,7 @@ class Schemas:
             rules = self.rules(topic)
             if not (rules.auto_update or by_admin):
                 raise IncompatibleSchema("Schema not found and schema auto updating is disabled.")
-            why = why_invalid(schema) or await self._why_not(topic, schema, rules.strategy, known)
+            why = await self._why_not(topic, schema, rules.strategy, known)
             if why is not None:
                 raise IncompatibleSchema(f"The schema is incompatible with that of {topic}: {why}")
             return await self._append(topic, schema, known)
@@ -119,7 +119,7 @@ class Schemas:
             if known.find(schema) is not None:
                 return
             strategy = self.rules(topic).strategy.of_consumers
-            why = why_invalid(schema) or await self._why_not(topic, schema, strategy, known)
+            why = await self._why_not(topic, schema, strategy, known)
         if why is not None:
             raise IncompatibleSchema(f"The schema cannot read that of {topic}: {why}")
 
@@ -127,12 +127,15 @@ class Schemas:
         self, topic: TopicName, schema: StoredSchema, strategy: Strategy, known: Known
     ) -> str | None:
         """Why it may not follow what is there; None if it may."""
+        await asyncio.sleep(0)  # what was asked before may have taken long enough
+        if (why := why_invalid(schema)) is not None:
+            return why
         compared = known.versions if strategy.transitive else known.versions[-1:]
         for version in compared:
+            await asyncio.sleep(0)
             old = self._version(topic, version.number)
             if old is not None and (why := why_not_after(strategy, schema, old.schema)) is not None:
                 return why
-            await asyncio.sleep(0)
         return None
 
     async def _append(
@@ -157,8 +160,7 @@ class Schemas:
     async def why_incompatible(self, topic: TopicName, schema: StoredSchema) -> str | None:
         """Why the schema may not follow the topic's; None if it may."""
         known = await self._known.of(topic)
-        why = why_invalid(schema)
-        return why or await self._why_not(topic, schema, self.rules(topic).strategy, known)
+        return await self._why_not(topic, schema, self.rules(topic).strategy, known)
 
     def get(self, topic: TopicName, version: int | None = None) -> SchemaVersion:
         """The latest, or one version, be it deleted: messages of its time are still there.

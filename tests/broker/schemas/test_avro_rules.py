@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from pybroker.broker.schemas.avro import MAX_SCHEMA_BYTES, NotAvro, parse, why_unreadable
+from pybroker.broker.schemas import avro
+from pybroker.broker.schemas.avro import (
+    MAX_PARTS,
+    MAX_SCHEMA_BYTES,
+    NotAvro,
+    parse,
+    why_unreadable,
+)
 
 
 def record(*fields: Any, name: str = "r", **more: Any) -> dict[str, Any]:
@@ -114,3 +121,45 @@ def test_schemas_that_would_take_long_are_not_compared() -> None:
     for _ in range(10):
         arrays = [{"type": "array", "items": arrays}, {"type": "map", "values": arrays}, "null"]
     assert "too complicated" in str(why(arrays, arrays))
+
+
+def test_schemas_of_very_many_parts_are_not_looked_into() -> None:
+    with pytest.raises(NotAvro, match="parts"):
+        parse(b'["int",' + b"[]," * MAX_PARTS + b'"int"]')
+
+
+def test_many_other_names_of_a_record_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer: Any = [record(name=f"w{number}") for number in range(300)]
+    reader = record(aliases=[f"x{n}" for n in range(3000)] + [f"w{n}" for n in range(300)])
+    looked_at = []
+    short = avro._short
+    monkeypatch.setattr(avro, "_short", lambda name: looked_at.append(name) or short(name))
+    assert why(reader, writer) is None
+    assert len(looked_at) < 20_000  # not 900,000
+
+
+def test_an_enum_of_many_fields_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared, looked = [], avro._why_not_enum
+    monkeypatch.setattr(avro, "_why_not_enum", lambda *both: compared.append(1) or looked(*both))
+    first = field("f", {**enum("x", "y"), "doc": "of many"})
+    fields = [first, *(field(f"f{number}", "e") for number in range(100))]
+    assert why(record(*fields), record(*fields[:50], *fields[50:], A)) is None
+    assert len(compared) == 1
+
+
+def test_new_fields_and_their_other_names_are_counted() -> None:
+    news = [field(f"n{number}", default=0) for number in range(40)]
+    reader: Any = [record(*news, B, name=f"r{number}") for number in range(60)]
+    reader.append(record(name="last", aliases=[f"w{number}" for number in range(60)]))
+    for each in reader[:-1]:
+        each["aliases"] = [f"w{number}" for number in range(60)]
+    writer: Any = [record(A, name=f"w{number}") for number in range(60)]
+    assert "too complicated" in str(why(reader, writer))
+
+
+def test_a_type_in_many_wrappings_is_that_type() -> None:
+    wrapped: Any = "int"
+    for _ in range(50):
+        wrapped = {"type": wrapped}
+    assert why(wrapped, "int") is None
+    assert why(record(field("a", wrapped)), record(field("a", "string"))) is not None

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,3 +159,19 @@ def test_topics_within_another_s_name_have_schemas_of_their_own() -> None:
 def test_a_version_travels_as_eight_bytes() -> None:
     assert version_bytes(258) == b"\x00\x00\x00\x00\x00\x00\x01\x02"
     assert version_bytes(None) == b""
+
+
+def test_a_schemas_name_and_properties_count_as_its_definition_does() -> None:
+    async def scenario(schemas: Schemas) -> None:
+        for much in ({"a": "b" * 300_000}, {"a" * 300_000: "b"}):
+            with pytest.raises(IncompatibleSchema, match="properties"):
+                await schemas.add(ORDERS, StoredSchema("s", STRING, b"", much))
+        with pytest.raises(IncompatibleSchema):
+            await schemas.add(ORDERS, StoredSchema("s" * 300_000, STRING, b""))
+        for number in range(20):
+            large = replace(json_schema(number), properties={"a": "b" * 200_000})
+            await schemas.add(ORDERS, large)
+        with pytest.raises(IncompatibleSchema, match="takes no further schema"):
+            await schemas.add(ORDERS, replace(json_schema(20), properties={"a": "b" * 200_000}))
+
+    run(scenario)

@@ -1,0 +1,77 @@
+"""JSON as others send it: only what all take for JSON, and no more than is parsed in no time.
+
+`json.loads` is one call that nobody interrupts, in a thread neither: it keeps the interpreter. What
+costs are parts, not bytes, so their number is bounded: 1 MiB of 30,000 parts takes some 15 ms.
+"""
+
+import json
+import math
+import re
+from typing import Any, Final
+
+MOST_PARTS: Final = 30_000  # commas, objects and lists
+MOST_LEVELS: Final = 200  # of objects and lists in one another
+_MOST_DIGITS: Final = 40
+_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def json_of(text: str | bytes) -> Any:
+    """Raises ValueError, RecursionError; also for what Python takes for JSON and nobody else does:
+    halves of surrogate pairs, which no encoding has, and numbers that are none or too large.
+
+    What is kept is read again where less of the stack may be left, so its depth is bounded.
+    """
+    data = text.encode() if isinstance(text, str) else text
+    if _marks(data) > MOST_PARTS and _parts(data) > MOST_PARTS:
+        raise ValueError(f"it has more than {MOST_PARTS} parts")
+    text = data.decode("utf-8-sig")
+    value = _DECODER.decode(text)
+    if _HALF.search(text):  # perhaps: of a surrogate pair
+        json.dumps(value, ensure_ascii=False).encode()
+    if data.count(b"[") + data.count(b"{") > MOST_LEVELS and _depth(value) > MOST_LEVELS:
+        raise ValueError(f"it is nested more than {MOST_LEVELS} deep")
+    return value
+
+
+def _marks(data: bytes) -> int:
+    return sum(map(data.count, (b",", b"[", b"{")))
+
+
+def _parts(data: bytes) -> int:
+    """The marks outside of its texts; too many, where that is too much work."""
+    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if plain.count(b'"') > 4 * MOST_PARTS:
+        return MOST_PARTS + 1
+    return _marks(b"".join(plain.split(b'"')[::2]))
+
+
+def _depth(value: Any) -> int:
+    """How many objects and lists are in one another; no more than one too many are counted."""
+    level, depth = [value] if type(value) in (dict, list) else [], 0
+    while level and depth <= MOST_LEVELS:
+        inside = (each.values() if type(each) is dict else each for each in level)
+        level = [part for parts in inside for part in parts if type(part) in (dict, list)]
+        depth += 1
+    return depth
+
+
+def _refused_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number has more than {_MOST_DIGITS} digits")
+    return int(digits)
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits[:_MOST_DIGITS]} is too large a number")
+    return value
+
+
+_DECODER: Final = json.JSONDecoder(
+    parse_constant=_refused_constant, parse_int=_whole, parse_float=_finite
+)
