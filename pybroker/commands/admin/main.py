@@ -11,6 +11,7 @@ from pybroker.commands.admin.grammar import add_arguments
 from pybroker.commands.admin.output import shown
 from pybroker.commands.admin.rest import RestError
 from pybroker.commands.admin.tables import brokers, namespaces, others, topics
+from pybroker.commands.terminal import for_reader
 
 GROUPS: Final[dict[str, tuple[Command, ...]]] = {
     "brokers": brokers.BROKERS,
@@ -61,10 +62,10 @@ def run(options: argparse.Namespace) -> int:
     try:
         text = shown(command.execute(rest_of(options), chosen), options.format == "table")
     except (RestError, ValueError, OSError) as error:
-        print(f"pybroker admin: {error}", file=sys.stderr)
+        print(for_reader(sys.stderr, f"pybroker admin: {error}"), file=sys.stderr)
         return _EXIT_FAILED
     if text:
-        print(text)
+        print(for_reader(sys.stdout, text))
     return 0
 
 

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 _V2: Final = "/admin/v2/"
 _TIMEOUT_S: Final = 60.0
+_PORTS: Final = {"http": 80, "https": 443}
 
 
 class RestError(Exception):
@@ -34,7 +35,9 @@ class Rest:
         self._headers = {"Accept": "application/json"}
         if authorization:
             self._headers["Authorization"] = authorization
-        self._tls = tls
+        self._opener = urllib.request.build_opener(
+            urllib.request.HTTPSHandler(context=tls), _Redirects(bool(authorization))
+        )
 
     def ask(
         self, verb: str, path: str, body: Any = None, query: Mapping[str, str] | None = None
@@ -59,7 +62,7 @@ class Rest:
         headers = self._headers | ({} if data is None else {"Content-Type": "application/json"})
         request = urllib.request.Request(url, data, headers, method=verb)
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=self._tls) as answer:
+            with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
                 return Answer(answer.headers, answer.read())
         except urllib.error.HTTPError as error:
             raise RestError(f"HTTP {error.code}: {_reason(error)}") from None
@@ -71,6 +74,31 @@ class Rest:
                 f"{self._url} cannot be reached: {reason}; is the broker running, and --admin-url "
                 "the address of its HTTP port?"
             ) from None
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Followed, but who shows credentials shows them to nobody else than was meant."""
+
+    def __init__(self, shows_credentials: bool) -> None:
+        self._shows_credentials = shows_credentials
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """Raises RestError."""
+        if self._shows_credentials and _origin(newurl) != _origin(req.full_url):
+            fp.close()
+            raise RestError(
+                f"{req.host} wants this to be asked of {newurl}: credentials are not sent there "
+                "unless --admin-url says so"
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    """Raises ValueError."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

@@ -14,6 +14,7 @@ from pybroker.client import PulsarException
 from pybroker.commands.admin.rest import RestError
 from pybroker.commands.messages import COMMANDS, consume, peek, produce, read
 from pybroker.commands.messages.service import add_service
+from pybroker.commands.terminal import for_reader
 from pybroker.version import version
 
 _MODULES: Final[dict[str, ModuleType]] = {
@@ -41,7 +42,7 @@ def main(words: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _READER_LEFT
     except (PulsarException, RestError, ValueError, OSError) as error:
-        print(f"pybroker {options.command}: {error}", file=sys.stderr)
+        print(for_reader(sys.stderr, f"pybroker {options.command}: {error}"), file=sys.stderr)
         return _FAILED
     return 0
 

@@ -12,6 +12,7 @@ from pybroker.client import Client, ConsumerCryptoFailureAction
 from pybroker.commands.messages.schemas import Decoder
 from pybroker.commands.messages.shown import Look, Shown
 from pybroker.commands.messages.values import KeyUri, natural, rate
+from pybroker.commands.terminal import for_reader
 
 _WAIT_MS = 1000
 
@@ -65,7 +66,7 @@ class Screen:
     def show(self, shown: Shown) -> None:
         self.count += 1
         for line in self._look.lines(shown, self.count):
-            print(line)
+            print(for_reader(sys.stdout, line))
         sys.stdout.flush()
 
 
