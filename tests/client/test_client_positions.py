@@ -185,6 +185,86 @@ class TestReaders:
         assert broker.run(work()) == b"1"
         assert broker.asked_for(pb.CommandSubscribe)[1].start_message_id.entryId == 0
 
+    def test_a_new_session_before_the_first_message_seeks_to_the_time_again(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> list[bytes]:
+            reader = await client.create_reader("t", MessageId.earliest)
+            await reader.seek(12_345)
+            broker.peer.drop()
+            await asyncio.sleep(1)
+            for entry_id in (7, 8):
+                broker.peer.deliver(1, entry_id, b"%d" % entry_id)
+            return [each.data() for each in await reader.batch_read(10, 1000)]
+
+        assert broker.run(work()) == [b"7", b"8"]
+        assert [each.message_publish_time for each in broker.asked_for(pb.CommandSeek)] == [
+            12_345,
+            12_345,
+        ]
+        # Nothing may come from where the subscription begins: the time first, then permits.
+        kinds = [type(body) for body in broker.asked]
+        assert kinds.index(pb.CommandSeek) < len(kinds) - 1 - kinds[::-1].index(pb.CommandFlow)
+        last = kinds[len(kinds) - kinds[::-1].index(pb.CommandSubscribe) - 1 :]
+        assert last[:3] == [pb.CommandSubscribe, pb.CommandSeek, pb.CommandFlow]
+
+    def test_a_new_session_behind_the_first_message_of_a_time_begins_with_it(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> None:
+            reader = await client.create_reader("t", MessageId.earliest)
+            await reader.seek(12_345)
+            broker.peer.deliver(1, 7, b"7")
+            await turns()
+            broker.peer.drop()
+            await asyncio.sleep(1)
+
+        broker.run(work())
+        assert len(broker.asked_for(pb.CommandSeek)) == 1
+        assert broker.asked_for(pb.CommandSubscribe)[1].start_message_id.entryId == 7
+
+    def test_a_broker_that_closes_whoever_seeks_is_asked_once(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        """As Apache Pulsar does; the subscription then stands where it was asked to."""
+
+        def seek(peer: Peer, body: Any) -> Any:
+            peer.say(pb.CommandCloseConsumer(consumer_id=body.consumer_id, request_id=0))
+            return pb.CommandSuccess(request_id=0)
+
+        broker.answers["Seek"] = seek
+
+        async def work() -> None:
+            reader = await client.create_reader("t", MessageId.earliest)
+            await reader.seek(12_345)
+            await asyncio.sleep(10)
+            assert len(broker.asked_for(pb.CommandSeek)) == 1
+            broker.peer.drop()
+            await asyncio.sleep(10)
+
+        broker.run(work())
+        # Once more after the connection was lost, and not for the close that it brought.
+        assert len(broker.asked_for(pb.CommandSeek)) == 2
+        assert len(broker.asked_for(pb.CommandSubscribe)) == 4
+
+    def test_a_time_that_is_refused_to_a_new_session_is_asked_for_again(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> None:
+            reader = await client.create_reader("t", MessageId.earliest)
+            await reader.seek(12_345)
+            refused = iter([refusal(pb.MetadataError), refusal(pb.ServiceNotReady)])
+            broker.answers["Seek"] = lambda *_: next(refused, pb.CommandSuccess(request_id=0))
+            broker.peer.drop()
+            await asyncio.sleep(10)
+            broker.peer.deliver(1, 7, b"7")
+            assert (await reader.read_next(1000)).data() == b"7"
+
+        broker.run(work())
+        assert len(broker.asked_for(pb.CommandSeek)) == 4
+        # What was opened and not moved is closed before it is opened again.
+        assert len(broker.asked_for(pb.CommandCloseConsumer)) == 2
+
     def test_a_reader_knows_when_it_has_read_everything(self, broker: ScriptedBroker, client: Any):
         broker.answers["GetLastMessageId"] = self.last_is(0)
 

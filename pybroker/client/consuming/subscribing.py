@@ -30,6 +30,13 @@ _NOTHING_OF_IT: Final = -2
 class Start:
     message_id: MessageId
     inclusive: bool = False
+    # Not the message, but what was published from then on: only a SEEK can say so.
+    publish_time_ms: int | None = None
+
+    @property
+    def is_vague(self) -> bool:
+        """Where it is, the first message that comes tells."""
+        return self.message_id == MessageId.latest or self.publish_time_ms is not None
 
     @property
     def left_out(self) -> OrderKey | None:

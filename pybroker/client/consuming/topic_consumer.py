@@ -57,6 +57,9 @@ class TopicConsumer:
         self._attachment = Attachment(cluster, topic, self)
         self._permits_owed = 0
         self._start = spec.start
+        # Where a SEEK is under way; and where one has made the broker close the consumer.
+        self._seeking_on: Connection | None = None
+        self._moved_on: Connection | None = None
         options = spec.options
         self._acks = Acknowledger(self._id, self._attachment, options.batch_index_ack_enabled)
         self._intake = Intake(self, options, self._acks)
@@ -82,11 +85,15 @@ class TopicConsumer:
             self._spec, self.topic, self._id, self._start, self._intake.epoch
         )
         connection.consumers[self._id] = self
+        is_open = False
         try:
             await connection.request(command, self._cluster.timeout_s)
+            is_open = True
+            await self._seek_again(connection)
         except BaseException as error:
             connection.consumers.pop(self._id, None)
-            if isinstance(error, Timeout | asyncio.CancelledError) and not connection.closed:
+            may_be_open = is_open or isinstance(error, Timeout | asyncio.CancelledError)
+            if may_be_open and not connection.closed:
                 connection.post(pb.CommandCloseConsumer(consumer_id=self._id, request_id=0))
             raise
         self._intake.session += 1
@@ -97,7 +104,18 @@ class TopicConsumer:
         self._acks.send_over(connection)
         connection.post(pb.CommandFlow(consumer_id=self._id, messagePermits=self._queue_size))
 
+    async def _seek_again(self, connection: Connection) -> None:
+        """A cursor that is not durable is lost with its consumer; unless that was closed because
+        its cursor was moved, as Apache Pulsar does it."""
+        start, moved_on, self._moved_on = self._start, self._moved_on, None
+        if start is None or start.publish_time_ms is None or connection is moved_on:
+            return
+        command = pb.CommandSeek(consumer_id=self._id, message_publish_time=start.publish_time_ms)
+        await self._request_seek(connection, command)
+
     def detached(self) -> None:
+        if self._seeking_on is not None and not self._seeking_on.closed:
+            self._moved_on = self._seeking_on
         self._attachment.lost()
 
     def interrupted(self) -> None:
@@ -135,7 +153,7 @@ class TopicConsumer:
             self._leave()
             self.failed(error)
             return
-        if messages and self._start is not None and self._start.message_id == MessageId.latest:
+        if messages and self._start is not None and self._start.is_vague:
             # From here on a new session can say where it was.
             self._start = Start(messages[0].message_id(), inclusive=True)
         self._queue.put(messages)
@@ -288,22 +306,27 @@ class TopicConsumer:
             command.message_id.CopyFrom(place)
         else:
             command.message_publish_time = target
-            start, left_out = Start(MessageId.earliest), None
+            start, left_out = Start(MessageId.earliest, publish_time_ms=target), None
         # What the application acknowledged before must not be taken for something behind it.
         self._acks.flush()
-        self._intake.left_out, self._intake.seeking = left_out, True
+        self._intake.left_out = left_out
         self._intake.incomplete = None
         if self._start is not None:
             self._start = start
         try:
-            await connection.request(command, self._cluster.timeout_s)
+            await self._request_seek(connection, command)
         except BaseException:
             self._intake.left_out, self._start = None, before
             raise
-        finally:
-            self._intake.seeking = False
         if session == self._intake.session:
             self.owe_permits(self._queue.discard(self))
+
+    async def _request_seek(self, connection: Connection, command: pb.CommandSeek) -> None:
+        self._intake.seeking, self._seeking_on = True, connection
+        try:
+            await connection.request(command, self._cluster.timeout_s)
+        finally:
+            self._intake.seeking, self._seeking_on = False, None
 
     async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
         """The topic's last message and the subscription's mark-delete position, if it is told."""
