@@ -69,4 +69,6 @@ class Entries:
         return self._reader
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return self._runner.run(work)
+        """Not `Runner.run`: around each call that sets a signal handler, for which Python makes a
+        text of the task and its result, of megabytes of entries here."""
+        return self._runner.get_loop().run_until_complete(work)
