@@ -1,22 +1,33 @@
 #!/bin/sh
-# keys.sh FOLDER [HOST…]: certificates, the secret that signs tokens, and the tokens of two roles.
-# What is there stays, so it may run before each start.
+# keys.sh FOLDER BROKERS [HOST…]: certificates, the key pair of tokens, and the tokens of two roles.
+# BROKERS gets what the broker needs of that: no key that signs anything, and nobody's token but the
+# one that its health is asked for with. What is there stays, so it may run before each start.
 set -eu
 folder=$1
-shift
-mkdir -p "$folder"
+brokers=$2
+shift 2
+umask 077
+mkdir -p "$folder" "$brokers"
 for host in localhost "$@"; do hosts="${hosts:-} --host $host"; done
 # shellcheck disable=SC2086
 pybroker certificates --output "$folder" $hosts
-[ -e "$folder/secret.key" ] || pybroker tokens create-secret-key --output "$folder/secret.key"
-umask 077
-for role in admin app; do
+if [ ! -e "$folder/public.key" ]; then
+    rm -f "$folder"/*.key.new
+    pybroker tokens create-key-pair \
+        --output-private-key "$folder/private.key.new" --output-public-key "$folder/public.key.new"
+    for key in private public; do mv "$folder/$key.key.new" "$folder/$key.key"; done
+fi
+for role in admin app health; do
     [ -s "$folder/$role.token" ] && continue
-    pybroker tokens create --secret-key "file://$folder/secret.key" --subject "$role" >"$folder/$role.new"
+    pybroker tokens create --private-key "file://$folder/private.key" --subject "$role" >"$folder/$role.new"
     mv "$folder/$role.new" "$folder/$role.token"
 done
 for role in admin app; do
     printf '%s\n' brokerServiceUrl=pulsar+ssl://localhost:6651 webServiceUrl=https://localhost:8443 \
         authPlugin=AuthenticationToken "authParams=file://$folder/$role.token" \
         "tlsTrustCertsFilePath=$folder/ca.crt" >"$folder/$role.conf"
+done
+for file in ca.crt broker.crt broker.key public.key health.token; do
+    cp "$folder/$file" "$brokers/$file.new"
+    mv "$brokers/$file.new" "$brokers/$file"
 done

@@ -41,7 +41,9 @@ def words(name: str, key: str = "command") -> list[str]:
 
 
 class Secure:
-    """What the profile's containers share: a folder for /secrets, one for /data."""
+    """What the profile's containers share: a folder for /secrets, what the broker's container sees
+    there, one for /data.
+    """
 
     def __init__(self, folder: Path) -> None:
         tools = folder / "tools"
@@ -52,15 +54,19 @@ class Secure:
         path = f"{tools}:{os.environ['PATH']}"
         self.environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
         self.secrets = folder / "secrets"
+        self.brokers = folder / "broker-secrets"
         self.conf = folder / "broker.conf"
         text = (DOCKER / "secure" / "broker.conf").read_text()
         for port in ("6651", "8443"):
             text = text.replace(f"={port}\n", "=0\n")
-        self.conf.write_text(text.replace("/secrets", str(self.secrets)))
+        self.conf.write_text(text.replace("/secrets", str(self.brokers)))
         self.places = {
             "/secrets": str(self.secrets),
+            "/broker-secrets": str(self.brokers),
             "/data": str(folder / "data"),
             "/secrets/admin.conf": str(self.secrets / "admin.conf"),
+            "/secrets/ca.crt": str(self.brokers / "ca.crt"),
+            "file:///secrets/health.token": f"file://{self.brokers}/health.token",
             f"{IN_IMAGE}/secure/broker.conf": str(self.conf),
             f"{IN_IMAGE}/secure/keys.sh": str(DOCKER / "secure" / "keys.sh"),
             "0.0.0.0": "127.0.0.1",
@@ -122,20 +128,32 @@ def test_the_profile_serves_who_has_a_token_over_tls(secure: Secure, urls: list[
 
 
 @pytest.mark.slow
-def test_its_health_is_asked_for_as_the_admin(secure: Secure, urls: list[str]) -> None:
+def test_its_health_is_asked_for_by_who_may_nothing_else(secure: Secure, urls: list[str]) -> None:
     kind, *asked = words("secure-broker", "test")
     assert kind == "CMD"
-    asked[2:2] = ["--admin-url", urls[1]]
+    asked[asked.index("--admin-url") + 1] = urls[1]
     assert "ok" in secure.run(asked)
+    secure.run([*asked[:-2], "tenants", "list"], code=1)
+
+
+@pytest.mark.slow
+def test_the_broker_sees_nothing_that_signs(secure: Secure) -> None:
+    seen = {path.name for path in secure.brokers.iterdir()}
+    assert seen == {"ca.crt", "broker.crt", "broker.key", "public.key", "health.token"}
+    assert {"ca.key", "private.key", "admin.token"} <= {p.name for p in secure.secrets.iterdir()}
+    assert (secure.brokers / "broker.key").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.slow
 def test_keys_that_are_there_stay(secure: Secure) -> None:
-    before = {path.name: path.read_bytes() for path in secure.secrets.iterdir()}
+    places = [*secure.secrets.iterdir(), *secure.brokers.iterdir()]
+    all_before = {path: path.read_bytes() for path in places}
+    before = {path.name for path in secure.secrets.iterdir()}
     secure.run([*words("secure-keys", "entrypoint"), *words("secure-keys")])
-    assert {path.name: path.read_bytes() for path in secure.secrets.iterdir()} == before
-    assert {"ca.crt", "broker.crt", "secret.key", "app.token", "admin.conf"} <= set(before)
-    for name in ("broker.key", "secret.key", "app.token", "admin.token"):
+    places = [*secure.secrets.iterdir(), *secure.brokers.iterdir()]
+    assert {path: path.read_bytes() for path in places} == all_before
+    assert {"ca.crt", "broker.crt", "private.key", "app.token", "admin.conf"} <= before
+    for name in ("broker.key", "private.key", "app.token", "admin.token"):
         assert (secure.secrets / name).stat().st_mode & 0o077 == 0
 
 
@@ -225,11 +243,11 @@ def test_services_and_files_that_the_page_names_are_there() -> None:
 
 def test_only_who_makes_the_keys_may_write_them() -> None:
     mounts = {
-        name: re.findall(r"secrets:/secrets[:\w]*", service(name))
+        name: re.findall(r"[\w-]*secrets:/[\w-]+[:\w]*", service(name))
         for name in ("secure-keys", "secure-broker", "secure-grants")
     }
     assert mounts == {
-        "secure-keys": ["secrets:/secrets"],
-        "secure-broker": ["secrets:/secrets:ro"],
+        "secure-keys": ["secrets:/secrets", "broker-secrets:/broker-secrets"],
+        "secure-broker": ["broker-secrets:/secrets:ro"],
         "secure-grants": ["secrets:/secrets:ro"],
     }
