@@ -5,6 +5,8 @@ Routes match the path as it was sent, so that a name may hold an encoded slash (
 the route is (`operation.py`): what is read here is what was declared there.
 """
 
+import json
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
@@ -18,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from managed_ledger.position import Position
 from pybroker import json_schema
 from pybroker.admin.operation import (
+    JSON,
     NOTHING,
     Answer,
     Body,
@@ -30,6 +33,8 @@ from pybroker.errors import InvalidTopicName
 from pybroker.json_schema import Schema
 from pybroker.json_text import json_of
 from pybroker.names import MAX_PROPERTIES_CHARS, TopicName
+
+log = logging.getLogger(__name__)
 
 Handler = Callable[[Request], Awaitable[Any]]
 
@@ -104,9 +109,21 @@ def route(
         answer = await handler(request)
         if answer is None:
             return Response(status_code=204)
-        return answer if isinstance(answer, Response) else JSONResponse(answer)
+        return answer if isinstance(answer, Response) else _as_json(answer)
 
     return DescribedRoute(path, endpoint, method, operation)
+
+
+def _as_json(answer: Any) -> Response:
+    try:
+        return JSONResponse(answer)
+    except ValueError:  # what was stored when more was taken for JSON, and cannot be said as such
+        text = json.dumps(answer)
+        log.warning("an answer holds what is not JSON: %s", text[:1000])
+        kept = json.loads(text, parse_constant=lambda name: None)
+        return Response(
+            json.dumps(kept, ensure_ascii=False).encode(errors="replace"), 200, media_type=JSON
+        )
 
 
 def _check(value: Any, body: Body) -> None:

@@ -7,7 +7,9 @@ Whoever acts on policies hears of a change from the metadata store, whichever wa
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
@@ -15,11 +17,14 @@ from weakref import WeakValueDictionary
 from managed_ledger.errors import BadVersion
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.policies.effective import Effective, Values
+from pybroker.broker.policies.kinds import BadPolicy
 from pybroker.broker.policies.policy import Level, Policy
 from pybroker.broker.policies.table import POLICIES, check_together
 from pybroker.broker.tenants import NAMESPACES, Conflict, Tenants
 from pybroker.config import BrokerConfig
 from pybroker.names import TopicName
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 TOPIC_POLICIES: Final = "/topic-policies/"
@@ -78,11 +83,12 @@ class Policies:
     # -- what was set
 
     def namespace_values(self, namespace: str) -> Values:
-        return _by_policy(self._record(NAMESPACES + namespace), _OF_NAMESPACES)
+        key = NAMESPACES + namespace
+        return _by_policy(self._record(key), _OF_NAMESPACES, key)
 
     def _of_topic(self, topic: TopicName, everywhere: bool) -> Values:
         record = self._record(topic_key(topic)).get(_part(everywhere), {})
-        return _by_policy(record, _OF_TOPICS)
+        return _by_policy(record, _OF_TOPICS, topic_key(topic))
 
     def set_of_namespace(self, namespace: str, policy: Policy[T]) -> T | None:
         """What was set, if anything. Raises NotFound."""
@@ -178,9 +184,28 @@ def _part(everywhere: bool) -> str:
     return "global" if everywhere else "local"
 
 
-def _by_policy(record: Mapping[str, Any], table: Mapping[str, Policy[Any]]) -> Values:
-    found = {table[field].name: value for field, value in record.items() if field in table}
-    return found or NOTHING
+def _by_policy(
+    record: Mapping[str, Any], table: Mapping[str, Policy[Any]], key: str = ""
+) -> Values:
+    known = {field: value for field, value in record.items() if field in table}
+    read = {table[field].name: _readable(table[field], v, key) for field, v in known.items()}
+    return {name: value for name, value in read.items() if value is not None} or NOTHING
+
+
+def _readable(policy: Policy[T], value: Any, key: str = "") -> T | None:
+    """What was set, perhaps before there was such a check; None for what nobody could act on."""
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        checked: T = policy.check(value)
+    except (BadPolicy, ValueError) as error:
+        _say_ignored(key, policy.name, str(error))
+        return None
+    return checked
+
+
+@lru_cache(maxsize=1000)  # once of each
+def _say_ignored(key: str, name: str, why: str) -> None:
+    log.warning("what %s says of the policy %s counts as not set: %s", key, name, why)
 
 
 def _changed(
@@ -192,7 +217,8 @@ def _changed(
 ) -> dict[str, Any]:
     """The record with another value. Raises BadPolicy."""
     assert level is not None, f"{policy.name} has no such level"
-    value = change(record.get(level.field))
+    now = record.get(level.field)
+    value = change(None if now is None else _readable(policy, now))
     changed = {field: kept for field, kept in record.items() if field != level.field}
     if value is not None:
         changed[level.field] = policy.check(value)

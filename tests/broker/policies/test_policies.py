@@ -211,3 +211,32 @@ def test_another_broker_s_change_arrives_in_the_same_way() -> None:
 def _another(backend: MemoryBackend) -> Policies:
     config = BrokerConfig()
     return Policies(backend.metadata, Tenants(backend.metadata, config), config, lambda name: None)
+
+
+def test_what_was_stored_before_it_was_checked_counts_as_not_set() -> None:
+    async def scenario(world: World) -> None:
+        policies = world.topics.policies
+        await world.topic()
+        odd = {
+            "max_producers_per_topic": "many",
+            "message_ttl_in_seconds": -5,
+            "resource_group_name": "\ud800",
+            "persistence": {"managedLedgerMaxMarkDeleteRate": float("nan")},
+            "bookieAffinityGroup": [float("inf")],
+            "backlog_quota_map": {"destination_storage": 5},
+            "deduplicationEnabled": True,
+        }
+        await world.backend.metadata.put(f"/namespaces/{DEFAULT}", json.dumps(odd).encode(), -1)
+        holds = policies.of(ORDERS)
+        assert (holds[MAX_PRODUCERS], holds[MESSAGE_TTL], holds[DEDUPLICATION]) == (5, 30, True)
+        assert list(policies.namespace_values(DEFAULT)) == [DEDUPLICATION.name]
+        quota = {"message_age": {"limitTime": 2, "policy": "consumer_backlog_eviction"}}
+        await policies.change_for_namespace(
+            DEFAULT, BACKLOG_QUOTAS, lambda now: (now or {}) | quota
+        )
+        assert list(policies.namespace_values(DEFAULT)) == [DEDUPLICATION.name, BACKLOG_QUOTAS.name]
+        for policy in (MAX_PRODUCERS, MESSAGE_TTL):
+            await policies.set_for_namespace(DEFAULT, policy, 7)
+            assert policies.of(ORDERS)[policy] == 7
+
+    run(scenario, max_producers_per_topic=5, ttl_duration_default_in_seconds=30)
