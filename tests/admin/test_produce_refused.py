@@ -297,5 +297,15 @@ def test_what_is_posted_at_once_is_limited(
         sent(admin, topic, {"payload": "x" * 500})
 
 
+def test_waiting_for_what_others_sent_has_an_end(
+    admin: httpx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce, "ENCODING_TIMEOUT_S", 0.0)
+    answer = post(admin, topic, {"payload": "x"})
+    assert (answer.status_code, "Others" in answer.text) == (429, True)
+    monkeypatch.undo()
+    sent(admin, topic, {"payload": "x"})
+
+
 def test_waiting_has_an_end_behind_what_a_rate_holds() -> None:
     assert PUBLISH_TIMEOUT_S <= 60

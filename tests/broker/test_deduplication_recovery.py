@@ -323,3 +323,12 @@ def test_nothing_below_what_was_forgotten_is_receipted() -> None:
         assert await world.publish(one(4))
 
     with_world(scenario)
+
+
+def test_a_log_from_before_it_was_switched_on_may_hold_ids_that_no_answer_can_tell() -> None:
+    async def scenario(world: World) -> None:
+        await world.ledger.append_one(entry_of(one(2**64 - 1), "p", None))
+        await world.crash_and_recover()
+        assert world.deduplication.last_sequence_id("p") == 2**63 - 1
+
+    with_world(scenario)

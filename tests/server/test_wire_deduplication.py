@@ -141,3 +141,34 @@ def _publish_chunk(raw: RawClient, number: int, txn_id: TxnId | None) -> None:
         total_chunk_msg_size=14,
     )
     raw.receive(pb.BaseCommand.SEND_RECEIPT)
+
+
+@CRASHES
+@pytest.mark.parametrize("chunks", [{}, {"num_chunks_from_msg": 2, "chunk_id": 0}])
+def test_an_id_that_no_answer_can_tell_is_refused_and_the_producer_comes_back(
+    broker: RunningBroker, topic: str, crash: bool, chunks: dict[str, int]
+) -> None:
+    raw = connected(broker, topic)
+    raw.publish(b"zero", 0)
+    for too_high in (2**63, 2**64 - 1):
+        refused = raw.publish(b"too high", too_high, **chunks)
+        assert isinstance(refused, pb.CommandSendError)
+        assert "above the highest" in refused.message
+    raw.publish(b"highest", 2**63 - 1)
+    raw = again(broker, raw, topic, crash)
+    raw.close_producer()
+    assert raw.ask_for_producer(topic, producer_name="p").last_sequence_id == 2**63 - 1
+    raw.close()
+    assert stored(broker, topic) == [b"zero", b"highest"]
+
+
+def test_too_high_ids_among_others_are_refused_alone(broker: RunningBroker, topic: str) -> None:
+    with connected(broker, topic) as raw:
+        with raw.in_one_piece():
+            for number, sequence_id in enumerate((1, 2, 2**63, 3, 2**64 - 1)):
+                raw.start_publish(b"%d" % number, sequence_id)
+        kinds = pb.BaseCommand.SEND_RECEIPT, pb.BaseCommand.SEND_ERROR
+        answers = [raw.receive(*kinds) for _ in range(5)]
+    refused = [each.sequence_id for each in answers if isinstance(each, pb.CommandSendError)]
+    assert refused == [2**63, 2**64 - 1]
+    assert stored(broker, topic) == [b"0", b"1", b"3"]

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _TOPIC: Final = "/topics/{domain:domain}/{tenant:segment}/{namespace:segment}/{topic:segment}"
 MOST_BYTES_AT_WORK: Final = 16 * 1024 * 1024
+ENCODING_TIMEOUT_S: Final = 10.0  # what others sent comes first
 _TAKEN: Final = Body(MESSAGES, misfit=None, most_bytes=MAX_BODY_BYTES)
 _STORED, _TRY_AGAIN, _REFUSED = 0, 1, 2  # Apache Pulsar's error codes
 _MAY_GO_WELL: Final = (ServiceNotReady, PersistenceError, QuotaExceededError)
@@ -157,14 +158,20 @@ class ProduceRoutes:
         self, producing: "ModuleType", messages: list[Any], schema: StoredSchema, count: int
     ) -> tuple[Sequence[_Made], Sequence[int]]:
         """The messages, and the indexes of their partitions."""
-        turn, now_ms = next(self._turn), self._services.clock.now_ms()
+        turn, now_ms, given_up = next(self._turn), self._services.clock.now_ms(), False
 
         def work() -> tuple[Sequence[_Made], Sequence[int]]:
+            if given_up:
+                return (), ()
             made = producing.made_messages(messages, schema, now_ms)
             return made, producing.chosen_partitions(made, count, turn)
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._encoding, work)
+            async with asyncio.timeout(ENCODING_TIMEOUT_S):
+                return await asyncio.get_running_loop().run_in_executor(self._encoding, work)
+        except TimeoutError:
+            given_up = True
+            raise TooManyRequests("Others publish too much over HTTP; try again later") from None
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
 

@@ -20,7 +20,14 @@ from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.backend import EntryRun, MetadataStore
-from pybroker.broker.deduplication.pieces import New, Piece, SequencedRun, chunk_of, pieces_of
+from pybroker.broker.deduplication.pieces import (
+    HIGHEST_ID,
+    New,
+    Piece,
+    SequencedRun,
+    chunk_of,
+    pieces_of,
+)
 from pybroker.broker.deduplication.producer_sequence import Chunk, ProducerSequence
 from pybroker.broker.deduplication.sent import Sent, decode_sent
 from pybroker.broker.deduplication.snapshot import (
@@ -69,9 +76,12 @@ class Deduplication:
         self._waiting: dict[TxnId, list[Callable[[], None]]] = {}
 
     def last_sequence_id(self, producer: str) -> int:
-        """-1 for a producer that never published here; what was aborted does not count."""
+        """-1 for a producer that never published here; what was aborted does not count.
+
+        No more than is sent: a log from before there was deduplication may hold higher ones.
+        """
         state = self._producers.get(producer)
-        return state.returned.before(state.top) if state else -1
+        return min(state.returned.before(state.top), HIGHEST_ID) if state else -1
 
     def pieces(self, producer: str, run: SequencedRun) -> Iterator[Piece]:
         """What is to be done with a run, piece by piece; a Copy is the last one."""

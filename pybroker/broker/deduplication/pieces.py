@@ -6,7 +6,7 @@ what is new is taken with its piece, so that a copy of it further on in the run 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from pybroker.broker.deduplication.producer_sequence import (
     Answer,
@@ -19,6 +19,8 @@ from pybroker.broker.deduplication.sequence_ranges import Range
 from pybroker.errors import NotAllowed
 from pybroker.names import TxnId
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
+
+HIGHEST_ID: Final = 2**63 - 1  # what a producer can be told of when it comes back
 
 
 class SequencedRun(Protocol):
@@ -131,17 +133,26 @@ class Refused(Piece):
 
 
 def pieces_of(state: ProducerSequence, producer: str, run: SequencedRun) -> Iterator[Piece]:
-    chunk = _chunk_of(run) if run.chunked else None
+    firsts, lasts = run.sequence_ids(), run.highest_sequence_ids()
+    some_too_high = max(max(firsts), max(lasts)) > HIGHEST_ID
+    chunk = _chunk_of(run) if run.chunked and not some_too_high else None
     if chunk is not None:
         yield _chunk_piece(state, producer, chunk, run.txn_id)
         return
     start, taken = 0, Taken(state, run.txn_id)
-    ids = zip(run.sequence_ids(), run.highest_sequence_ids(), strict=True)
-    for index, (first, last) in enumerate(ids):
+    for index, (first, last) in enumerate(zip(firsts, lasts, strict=True)):
         if index - start == MAX_TAKEN:
             taken.settle()
             yield New(start, index, taken)
             start, taken = index, Taken(state, run.txn_id)
+        if some_too_high and max(first, last) > HIGHEST_ID:
+            taken.settle()
+            if start < index:
+                yield New(start, index, taken)
+                taken = Taken(state, run.txn_id)
+            start = index + 1
+            yield Refused(index, start, _too_high(producer, max(first, last)))
+            continue
         if first > state.top:
             taken.add(first, max(first, last))
             continue
@@ -162,6 +173,10 @@ def pieces_of(state: ProducerSequence, producer: str, run: SequencedRun) -> Iter
     if start < len(run.entries):
         taken.settle()
         yield New(start, len(run.entries), taken)
+
+
+def _too_high(producer: str, sequence_id: int) -> NotAllowed:
+    return NotAllowed(f"{producer}: sequence id {sequence_id} is above the highest, {HIGHEST_ID}")
 
 
 def _known(
