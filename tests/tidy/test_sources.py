@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from enum import Enum
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,11 @@ def label(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def dotted_calls(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -76,54 +82,57 @@ def dotted_calls(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("path", LIBRARY + TESTS, ids=label)
-def test_no_file_is_two_things(path: Path) -> None:
-    lines = len(path.read_text().splitlines())
-    assert lines <= MAX_LINES, f"{label(path)} has {lines} lines: look for the second thing it is"
+# Each rule is a test that says all that breaks it: one test a file would take longer to count
+# than to run.
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=label)
-def test_a_module_says_how_it_works(path: Path) -> None:
-    source = path.read_text()
-    docstring = ast.get_docstring(ast.parse(source)) or ""
-    assert docstring or not source.strip(), f"{label(path)} has no docstring"
-    assert len(docstring.splitlines()) <= MAX_MODULE_DOCSTRING_LINES
+def test_no_file_is_two_things() -> None:
+    lengths = {label(path): len(path.read_text().splitlines()) for path in LIBRARY + TESTS}
+    long = {name: lines for name, lines in lengths.items() if lines > MAX_LINES}
+    assert not long, "too many lines: look for the second thing that they are"
 
 
-@pytest.mark.parametrize("path", LIBRARY + CASES, ids=label)
-def test_no_exception_is_swallowed_unseen(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
+def test_a_module_says_how_it_works() -> None:
+    docstrings = {label(path): ast.get_docstring(parsed(path)) or "" for path in LIBRARY}
+    assert not [name for name, text in docstrings.items() if not text and (ROOT / name).read_text()]
+    lengths = {name: len(text.splitlines()) for name, text in docstrings.items()}
+    assert not {n: lines for n, lines in lengths.items() if lines > MAX_MODULE_DOCSTRING_LINES}
+
+
+def swallowed(path: Path) -> Iterator[str]:
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ExceptHandler):
-            where = f"{label(path)}:{node.lineno}"
-            assert node.type is not None, f"{where}: a bare except"
             catches_all = isinstance(node.type, ast.Name) and node.type.id.endswith("Exception")
             does_nothing = all(isinstance(step, ast.Pass) for step in node.body)
-            assert not (catches_all and does_nothing), f"{where}: swallows every exception"
+            if node.type is None or (catches_all and does_nothing):
+                yield f"{label(path)}:{node.lineno}"
 
 
-@pytest.mark.parametrize("path", CASES, ids=label)
-def test_tests_do_not_sleep(path: Path) -> None:
-    assert "time.sleep" not in set(dotted_calls(ast.parse(path.read_text())))
+def test_no_exception_is_swallowed_unseen() -> None:
+    assert not [where for path in LIBRARY + CASES for where in swallowed(path)]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        path
+def test_tests_do_not_sleep() -> None:
+    assert not [label(path) for path in CASES if "time.sleep" in dotted_calls(parsed(path))]
+
+
+def test_time_and_chance_are_handed_in() -> None:
+    found = {
+        label(path): uses
         for path in LIBRARY
         if label(path).startswith(SIMULATED) and label(path) not in NOT_SIMULATED
-    ],
-    ids=label,
-)
-def test_time_and_chance_are_handed_in(path: Path) -> None:
-    found = NONDETERMINISTIC & set(dotted_calls(ast.parse(path.read_text())))
-    assert not found, f"{label(path)} uses {', '.join(sorted(found))}: take a clock or an rng"
+        if (uses := NONDETERMINISTIC & set(dotted_calls(parsed(path))))
+    }
+    assert not found, "take a clock or an rng"
 
 
-@pytest.mark.parametrize("path", LIBRARY + TESTS, ids=label)
-def test_documents_that_comments_name_are_there(path: Path) -> None:
-    for name in re.findall(r"[\w/-]+\.md\b", path.read_text()):
-        assert (ROOT / name).exists(), f"{label(path)} points to {name}, which readers do not have"
+def test_documents_that_comments_name_are_there() -> None:
+    named = {
+        (label(path), name)
+        for path in LIBRARY + TESTS
+        for name in re.findall(r"[\w/-]+\.md\b", path.read_text())
+    }
+    assert not [pair for pair in named if not (ROOT / pair[1]).exists()], "readers have them not"
 
 
 def is_state_table(table: dict[object, object]) -> bool:
