@@ -5,10 +5,10 @@ A change is durable, and holds for whoever asks next, when it returns.
 
 import asyncio
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from managed_ledger.errors import BadVersion
 from managed_ledger.storage.backend import MetadataStore, Versioned
@@ -32,12 +32,19 @@ Stored = tuple[Versioned | None, Versioned | None]
 Change = Callable[[dict[str, Any]], None]
 
 
+class OnTopic(NamedTuple):
+    topic: TopicName
+    role: str
+    actions: Collection[str] | None  # None: what was granted is revoked
+
+
 class Permissions:
     def __init__(self, metadata: MetadataStore, tenants: Tenants) -> None:
         self._metadata = metadata
         self._tenants = tenants
         self._writing = asyncio.Lock()
         self._known: dict[str, tuple[Stored, Grants]] = {}  # parsed, and from what
+        self._known_admins: dict[str, tuple[Versioned | None, frozenset[str]]] = {}
 
     def watch(self, changed: Callable[[], None]) -> None:
         """`changed` is called whenever somebody may have lost, or got, a permission."""
@@ -48,7 +55,13 @@ class Permissions:
 
     def tenant_admins(self, tenant: str) -> Collection[str]:
         stored = self._metadata.get(_TENANTS + tenant)
-        return json.loads(stored.value).get("adminRoles", ()) if stored is not None else ()
+        known = self._known_admins.get(tenant)
+        if known is None or known[0] != stored:
+            if len(self._known_admins) >= _KNOWN:
+                self._known_admins.clear()
+            admins = frozenset(_json(stored).get("adminRoles", ()))
+            known = self._known_admins[tenant] = stored, admins
+        return known[1]
 
     def grants(self, namespace: str) -> Grants:
         granted = self._metadata.get(PERMISSIONS + namespace)
@@ -73,12 +86,15 @@ class Permissions:
         await self._change(namespace, lambda all_: _set(all_, (_NAMESPACE, role), None))
 
     async def grant_on_topic(self, topic: TopicName, role: str, actions: Collection[str]) -> None:
-        key = _TOPICS, str(topic), role
-        await self._change(topic.namespace_name, lambda all_: _set(all_, key, list(actions)))
+        await self.set_on_topics([OnTopic(topic, role, actions)])
 
-    async def revoke_on_topic(self, topic: TopicName, role: str) -> None:
-        key = _TOPICS, str(topic), role
-        await self._change(topic.namespace_name, lambda all_: _set(all_, key, None))
+    async def set_on_topics(self, wanted: Iterable[OnTopic]) -> None:
+        """Of each namespace all at once: its record is written as a whole."""
+        by_namespace: dict[str, list[OnTopic]] = {}
+        for each in wanted:
+            by_namespace.setdefault(each.topic.namespace_name, []).append(each)
+        for namespace, its in by_namespace.items():
+            await self._change(namespace, partial(_set_on_topics, wanted=its))
 
     async def forget_topic(self, topic: TopicName) -> None:
         """Also what was granted on its partitions alone."""
@@ -138,11 +154,16 @@ def _json(stored: Versioned | None) -> dict[str, Any]:
     return dict(json.loads(stored.value)) if stored is not None else {}
 
 
+def _set_on_topics(record: dict[str, Any], wanted: Iterable[OnTopic]) -> None:
+    for topic, role, actions in wanted:
+        _set(record, (_TOPICS, str(topic), role), None if actions is None else list(actions))
+
+
 def _set(record: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     """None removes; what is left empty by that goes too."""
     first, *rest = path
     if rest:
-        inner = dict(record.get(first, {}))
+        inner = record.get(first, {})
         _set(inner, tuple(rest), value)
         value = inner or None
     if value is None:

@@ -7,7 +7,7 @@ import pytest
 
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.broker import permissions
-from pybroker.broker.permissions import Permissions
+from pybroker.broker.permissions import OnTopic, Permissions
 from pybroker.broker.tenants import Conflict, NotFound, Tenants
 from pybroker.config import BrokerConfig
 from pybroker.names import TopicName
@@ -53,6 +53,43 @@ def test_what_a_namespace_grants_has_a_bound_and_can_always_be_revoked() -> None
         assert len(granted.grants(NAMESPACE).subscriptions["s"]) == 500
         await granted.revoke_on_subscription(NAMESPACE, "s", long_ones[0])
         assert len(granted.grants(NAMESPACE).subscriptions["s"]) == 499
+
+    run(scenario)
+
+
+def test_grants_on_many_topics_are_one_change_of_each_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.tenants.create_namespace("public/other", {})
+        topics = [
+            TopicName.parse(f"persistent://{namespace}/t{number}")
+            for number in range(100)
+            for namespace in (NAMESPACE, "public/other")
+        ]
+        written, change = [], world.permissions._change
+        monkeypatch.setattr(
+            world.permissions,
+            "_change",
+            lambda name, how: written.append(name) or change(name, how),
+        )
+        await world.permissions.set_on_topics(OnTopic(t, "alice", ["consume"]) for t in topics)
+        assert written == [NAMESPACE, "public/other"]
+        found = world.permissions.grants(NAMESPACE).topics
+        assert found == {str(t): {"alice": ["consume"]} for t in topics[::2]}
+        await world.permissions.set_on_topics(OnTopic(t, "alice", None) for t in topics[2:])
+        assert list(world.permissions.grants(NAMESPACE).topics) == [str(topics[0])]
+
+    run(scenario)
+
+
+def test_the_admins_of_a_tenant_are_those_of_its_record_now() -> None:
+    async def scenario(world: World) -> None:
+        for roles in (["alice"], ["bob", "carol"], []):
+            await world.tenants.put_tenant("company", {"adminRoles": roles})
+            assert sorted(world.permissions.tenant_admins("company")) == roles
+        await world.tenants.delete_tenant("company")
+        assert not world.permissions.tenant_admins("company")
 
     run(scenario)
 

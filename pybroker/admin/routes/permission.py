@@ -13,7 +13,7 @@ from pybroker.admin.operation import MUCH_BYTES, Body, DescribedRoute
 from pybroker.admin.routing import NAMESPACE, TOPIC, namespace_of, read_json, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
-from pybroker.broker.permissions import merged
+from pybroker.broker.permissions import OnTopic, merged
 from pybroker.json_schema import TEXT, choice, list_of, map_of, taken
 from pybroker.names import TopicName
 from pybroker.security.authorization import ACTIONS, Need, Target
@@ -135,23 +135,22 @@ class PermissionRoutes:
         on_topic = self._record(topic.namespace_name)["destination_auth"].get(str(topic), {})
         if role not in on_topic:
             raise HTTPException(412, "Permissions are not set at the topic level")
-        await self._permissions.revoke_on_topic(topic, role)
+        await self._permissions.set_on_topics([OnTopic(topic, role, None)])
         await self._applied()
 
     async def grant_on_topics(self, request: Request) -> None:
         """The body lists topics with a role and its actions each; all are checked before any."""
         self._check_enabled()
-        wanted = [
-            (topic, role, _without_repetitions(each.get("actions") or []))
-            for topic, role, each in self._each_of_mine(request, await read_json(request))
-        ]
-        for topic, role, actions in wanted:
-            await self._permissions.grant_on_topic(topic, role, actions)
+        mine = self._each_of_mine(request, await read_json(request))
+        await self._permissions.set_on_topics(
+            OnTopic(topic, role, _without_repetitions(each.get("actions") or []))
+            for topic, role, each in mine
+        )
         await self._applied()
 
     async def revoke_on_topics(self, request: Request) -> None:
-        for topic, role, _ in self._each_of_mine(request, await read_json(request)):
-            await self._permissions.revoke_on_topic(topic, role)
+        mine = self._each_of_mine(request, await read_json(request))
+        await self._permissions.set_on_topics(OnTopic(topic, role, None) for topic, role, _ in mine)
         await self._applied()
 
     def _each_of_mine(self, request: Request, body: Any) -> list[tuple[TopicName, str, Any]]:

@@ -48,6 +48,7 @@ TYPE_NAMES: Final = (
     "AUTO_CONSUME",
     "EXTERNAL",
 )
+MAX_PROPERTIES: Final = 1000  # of a schema
 _AVRO_BASED: Final = (JSON, PROTOBUF, AVRO)
 _SIZE: Final = struct.Struct(">i")
 
@@ -138,6 +139,8 @@ def why_invalid(schema: StoredSchema) -> str | None:
             f"it has {schema.size_bytes} bytes, its name and properties among them; "
             f"at most {MAX_SCHEMA_BYTES} are kept"
         )
+    if len(schema.properties) > MAX_PROPERTIES:
+        return f"it has {len(schema.properties)} properties; at most {MAX_PROPERTIES} are kept"
     if schema.type in _AVRO_BASED and not _json_schema_id(schema):
         try:
             parse(schema.data)

@@ -11,6 +11,7 @@ import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 from weakref import WeakValueDictionary
 
 from managed_ledger.storage.backend import MetadataStore
@@ -35,7 +36,9 @@ from pybroker.broker.schemas.known_versions import (
 )
 from pybroker.errors import IncompatibleSchema, ServiceNotReady, TopicNotFound
 from pybroker.names import TopicName
-from pybroker.runtime import Clock
+from pybroker.runtime import Clock, Pace
+
+_BYTES_A_TURN: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class Schemas:
         """
         if schema.type == AUTO_CONSUME:
             return None
+        self._check_stays(topic)  # before anything is awaited: it might be gone by then
         async with self._locked(topic):
             known = await self._known.of(topic)
             found = known.find(schema)
@@ -141,8 +145,7 @@ class Schemas:
     async def _append(
         self, topic: TopicName, schema: StoredSchema, known: Known, deletion: bool = False
     ) -> int:
-        if self._is_going(topic):
-            raise ServiceNotReady(f"{topic} is being deleted; try again")
+        self._check_stays(topic)
         if not deletion and (full := known.why_full(schema)) is not None:
             raise IncompatibleSchema(f"{topic} takes no further schema: {full}")
         keys = schema_keys(self._metadata, topic)
@@ -150,6 +153,10 @@ class Schemas:
         record = _encode(schema, self._clock.now_ms(), deletion)
         await self._metadata.put(version_key(topic, number), record, -1)
         return number
+
+    def _check_stays(self, topic: TopicName) -> None:
+        if self._is_going(topic):
+            raise ServiceNotReady(f"{topic} is being deleted; try again")
 
     # -- by the administrator
 
@@ -187,8 +194,12 @@ class Schemas:
         """Those that were not deleted, the oldest first. Raises TopicNotFound if there is none."""
         self.get(topic)
         known = await self._known.of(topic)
-        found = (self._version(topic, version.number) for version in known.versions)
-        return [version for version in found if version is not None]
+        found, pace = [], Pace(_BYTES_A_TURN)
+        for version in known.versions:
+            if (read := self._version(topic, version.number)) is not None:
+                found.append(read)
+            await pace.step(version.size_bytes)
+        return found
 
     async def delete(self, topic: TopicName) -> int:
         """The version that stands for the deletion: later schemas have higher ones, so that no

@@ -175,3 +175,12 @@ def test_a_schemas_name_and_properties_count_as_its_definition_does() -> None:
             await schemas.add(ORDERS, replace(json_schema(20), properties={"a": "b" * 200_000}))
 
     run(scenario)
+
+
+def test_a_schema_has_few_properties_for_all_versions_are_read_at_once() -> None:
+    async def scenario(schemas: Schemas) -> None:
+        many = {str(number): "" for number in range(1001)}
+        with pytest.raises(IncompatibleSchema, match="1001 properties"):
+            await schemas.add(ORDERS, StoredSchema("s", STRING, b"", many))
+
+    run(scenario)
