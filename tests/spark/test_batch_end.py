@@ -173,3 +173,20 @@ def test_an_aborted_batch_leaves_nothing_open(sink):
     written = sink.attempt(0, "ab")
     sink.end(0, written).abort()
     assert (sink.seen(), sink.state(written)) == ("", "aborted")
+
+
+def test_a_batch_that_fails_leaves_the_tasks_of_another_driver_alone(sink):
+    """Both are at work on it; one of them has lost a task for good."""
+    sink.batch(0, "ab")
+    mine, others = sink.attempt(1, "cd"), sink.attempt(1, "cd")
+    sink.end(1, mine).abort()
+    assert (sink.state(mine), sink.state(others)) == ("aborted", "open")
+    sink.end(1, others).commit()
+    assert sink.seen() == "abcd"
+
+
+def test_a_batch_that_fails_ends_its_killed_attempts_too(sink):
+    job = sink.job(0)
+    accepted, killed = (write(job, [entry(row)]) for row in ("ab", "cd"))
+    sink.end(0, accepted).abort()
+    assert (sink.state(accepted), sink.state(killed)) == ("aborted", "aborted")

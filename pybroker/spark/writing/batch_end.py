@@ -149,11 +149,11 @@ class BatchEnd:
         self.on_step(Step.COMMITTED, self.work)
         self._sweep(session)
 
-    def _sweep(self, session: Session) -> None:
+    def _sweep(self, session: Session, job: TxnId | None = None) -> None:
         """Losers, zombies, what a dead driver or another one left; else it times out."""
         if self.job.max_driver_bytes is not None:
             with contextlib.suppress(PulsarError):
-                self.chain.sweep(session, self.work.batch_id)
+                self.chain.sweep(session, self.work.batch_id, job)
 
     def _begin(self, session: Session) -> Transaction:
         """The job's own, at first; whatever became of that, another one does as well."""
@@ -202,9 +202,10 @@ class BatchEnd:
             self._with_session(self._abort)
 
     def _abort(self, session: Session) -> None:
+        """This job's alone: the batch is not over, and another driver may be at work on it."""
         abort_all(session, [self.job.txn_id, *accepted(self.written)])
         self.chain.newest(session)
-        self._sweep(session)
+        self._sweep(session, self.job.txn_id)
 
     def _with_session(self, action: Callable[[Session], None]) -> None:
         session = Session(self.job.connect())
