@@ -1,8 +1,8 @@
 """Rows of Spark: writing exactly once, and reading and writing in one transaction.
 
 Beside them Spark's own Parquet source and sink on the same rows, in the JVM alone and without a
-guarantee for several outputs, so that figures of different machines can be compared. The first run
-of each warms the JVM and is not counted. A stream's figure has its start and its end in it.
+guarantee for several outputs, so that figures of different machines can be compared. The first runs
+of each warm the JVM and are not counted. A stream's figure has its start and its end in it.
 """
 
 from collections.abc import Callable
