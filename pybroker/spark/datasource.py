@@ -1,6 +1,8 @@
 """format("pulsar"): the one class that Spark knows, and which part of ours does what.
 
 The options are of one table (pybroker.spark.options); each way of use takes those that are its own.
+Spark makes several Python processes for a query, which import this anew: who reads does not import
+what writes, nor pyarrow.compute, which takes 50 ms.
 """
 
 from typing import Final
@@ -20,7 +22,6 @@ from pybroker.spark.options import Mode, chosen
 from pybroker.spark.reading.batch import PulsarBatchReader
 from pybroker.spark.reading.stream import PulsarStreamReader
 from pybroker.spark.reading.typed import topic_schema
-from pybroker.spark.writing.sink import Plan, PulsarBatchWriter, PulsarStreamWriter
 
 _PUSHES_FILTERS: Final = "spark.sql.python.filterPushdown.enabled"
 
@@ -55,7 +56,11 @@ class PulsarDataSource(DataSource):
         return PulsarStreamReader(options, Shape.of(schema, topic_schema(options)))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pybroker.spark.writing.sink import Plan, PulsarBatchWriter
+
         return PulsarBatchWriter(Plan(chosen(self.options, Mode.WRITE), schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from pybroker.spark.writing.sink import Plan, PulsarStreamWriter
+
         return PulsarStreamWriter(Plan(chosen(self.options, Mode.WRITE_STREAM), schema, overwrite))

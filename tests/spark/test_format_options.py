@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 from pybroker.errors import NotAllowed
@@ -92,3 +95,11 @@ def test_credentials_without_their_kind_are_refused():
     endpoint = Endpoint.of(chosen(URL | {"pulsar.client.authParams": "token:abc"}, Mode.READ))
     with pytest.raises(NotAllowed, match="authPluginClassName beside it"):
         endpoint.connect()
+
+
+def test_who_reads_does_not_import_what_only_writing_needs():
+    """Spark's processes come and go, and each imports this anew."""
+    heavy = "pyarrow.compute", "pybroker.spark.writing.sink", "pandas"
+    program = f"import sys, pybroker.spark.datasource; print(sys.modules.keys() & set({heavy}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -57,6 +56,8 @@ def _message_id(slab: Slab, topic: TopicName) -> pa.Array:
 
 
 def _message_id_text(slab: Slab, topic: TopicName) -> pa.Array:
+    import pyarrow.compute as pc
+
     parts = (pa.array(each).cast(pa.string()) for each in (slab.ledger, slab.entry))
     return pc.binary_join_element_wise(*parts, pa.array(slab.batch_index).cast(pa.string()), ":")
 

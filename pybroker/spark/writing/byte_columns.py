@@ -2,7 +2,8 @@
 
 What a format puts around a value (lengths, tags, numbers) is a column, too: computed by numpy for
 all rows at once, and joined with the values by Arrow. A part that is the same in each row is plain
-bytes. So a row costs what its bytes cost.
+bytes. So a row costs what its bytes cost. Who reads imports this module with the rest of the
+package: so pyarrow.compute, which takes 50 ms, is imported by who encodes.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 Numbers = npt.NDArray[np.int64]
 Matrix = npt.NDArray[np.uint8]
@@ -25,7 +25,7 @@ _MAX_VARINT_BYTES: Final = 10
 
 def of(array: pa.Array) -> pa.LargeBinaryArray:
     """Strings and byte strings of any kind, as they are; null is the empty one."""
-    return pc.fill_null(array.cast(_KIND), b"")
+    return array.cast(_KIND).fill_null(b"")
 
 
 def of_matrix(matrix: Matrix) -> pa.LargeBinaryArray:
@@ -91,15 +91,23 @@ def only(mask: Mask, part: Part) -> Part:
     """Where the mask is set; elsewhere nothing."""
     if mask.all():
         return part
-    return pc.if_else(pa.array(mask), part, b"").cast(_KIND)
+    return _chosen(mask, part, b"")
 
 
 def either(mask: Mask, there: bytes, elsewhere: bytes) -> Part:
+    return _chosen(mask, there, elsewhere)
+
+
+def _chosen(mask: Mask, there: Part, elsewhere: bytes) -> pa.LargeBinaryArray:
+    import pyarrow.compute as pc
+
     return pc.if_else(pa.array(mask), there, elsewhere).cast(_KIND)
 
 
 def joined(parts: Sequence[Part], rows: int) -> pa.LargeBinaryArray:
     """Each row's parts, one behind the other."""
+    import pyarrow.compute as pc
+
     if all(isinstance(part, bytes) for part in parts):
         return of_matrix(np.tile(np.frombuffer(b"".join(parts), np.uint8), (rows, 1)))
     operands = [pa.scalar(part, _KIND) if isinstance(part, bytes) else part for part in parts]
