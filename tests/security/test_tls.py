@@ -137,7 +137,8 @@ def test_https_answers(broker: RunningBroker, authority: Authority) -> None:
     with httpx.Client(verify=context(authority)) as https:
         for _ in range(3):
             assert https.get(url).json() == ["standalone"]
-        large = https.put(broker.admin_url_tls + "/admin/v2/tenants/x", content=b"{" * 900_000)
+        topic = broker.admin_url_tls + "/admin/v2/persistent/public/default/large"
+        large = https.put(topic, content=b"{" * 500_000)
         assert large.status_code == 400
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 MAX_STEPS: Final = 8000
 MAX_SCHEMA_BYTES: Final = 256 * 1024
-MAX_PARTS: Final = 40_000  # parsed within milliseconds; a field of a record has five or six
+MAX_PARTS: Final = 30_000  # parsed within milliseconds; a field of a record has five or six
 _SYMBOLS_A_STEP: Final = 64  # of an enum
 _PRIMITIVES: Final = frozenset(
     {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
