@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 from starlette.convertors import register_url_convertor
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from managed_ledger.position import Position
@@ -148,11 +148,14 @@ async def _received_body(request: Request) -> bytes:
     pieces, size = [], int(request.headers.get("content-length", "0"))
     if size <= body.most_bytes:
         size = 0
-        async for piece in request.stream():
-            pieces.append(piece)
-            size += len(piece)
-            if size > body.most_bytes:
-                break
+        try:
+            async for piece in request.stream():
+                pieces.append(piece)
+                size += len(piece)
+                if size > body.most_bytes:
+                    break
+        except ClientDisconnect:
+            raise HTTPException(400, "The body ended before its end") from None
     if size > body.most_bytes:
         raise HTTPException(413, f"The body is larger than {body.most_bytes} bytes")
     return b"".join(pieces)

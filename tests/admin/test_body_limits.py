@@ -1,14 +1,19 @@
 """How large a body each route takes: as it declares, and no byte more."""
 
+import asyncio
 from collections.abc import Iterator
 
 import httpx
 import pytest
 from described import routes
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
+from pybroker.admin import routing
 from pybroker.admin.http.guard import MAX_BODY_BYTES
 from pybroker.admin.http.permitted import plain_path
 from pybroker.admin.operation import MUCH_BYTES, USUAL_BYTES, DescribedRoute
+from pybroker.json_schema import TEXT
 from pybroker.names import MAX_PROPERTIES_CHARS
 
 P = "/admin/v2/persistent"
@@ -78,3 +83,15 @@ def test_the_description_says_how_much_a_route_takes(admin: httpx.Client) -> Non
         said = f"At most {limit(route)} bytes"
         bodies = [each.get("requestBody", {}) for each in operations if each]
         assert any(body.get("description") == said for body in bodies), route.path
+
+
+def test_who_goes_in_the_middle_of_a_body_is_no_error_of_the_broker() -> None:
+    async def gone() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def handler(_: Request) -> None:
+        raise AssertionError("there is no body")
+
+    made = routing.route("POST", "/odd", handler, body=TEXT)
+    with pytest.raises(HTTPException, match="ended before"):
+        asyncio.run(made.endpoint(Request({"type": "http", "headers": []}, gone)))

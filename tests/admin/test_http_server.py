@@ -28,7 +28,8 @@ def exchange(sent: bytes) -> bytes:
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         route = Route("/", hello, methods=["GET", "DELETE"])
-        server = HttpServer(UnsaidBodies(Starlette(routes=[route])))
+        other = Route("/length", length, methods=["POST"])
+        server = HttpServer(UnsaidBodies(Starlette(routes=[route, other])))
         await server.start(listener)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
@@ -144,3 +145,27 @@ def test_who_does_not_take_the_answer_is_hung_up_on(monkeypatch: pytest.MonkeyPa
             assert received < 50_000_000
 
     with_server(scenario, bytes(50_000_000))
+
+
+async def length(request: Request) -> Response:
+    return PlainTextResponse(str(len(await request.body())))
+
+
+def test_a_body_of_very_many_chunks_lets_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed, parse = [], patience.H11Protocol.data_received
+
+    def count(protocol: Any, data: bytes) -> None:
+        parsed.append(data.count(b"\n"))
+        parse(protocol, data)
+
+    monkeypatch.setattr(patience.H11Protocol, "data_received", count)
+    head = b"POST /length HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+    chunks = b"1\r\nx\r\n" * 30_000 + b"0\r\n\r\n"
+    last = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    said = exchange(head + b"\r\n" + chunks + last)
+    assert (said.count(b"HTTP/1.1 200"), b"\r\n\r\n30000HTTP" in said) == (2, True)
+    assert said.endswith(b"hello")
+    assert max(parsed) <= max(patience.MOST_LINES, patience.PIECE_BYTES)
+    assert sum(parsed) == (head + b"\r\n" + chunks + last).count(b"\n")

@@ -7,8 +7,10 @@ waiting for its peer the longest makes room. So whoever asks and reads is always
 """
 
 import asyncio
+from collections import deque
 from typing import Any, Final
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pybroker.admin.http.authenticated import with_certificate
@@ -17,6 +19,19 @@ HEAD_S: Final = 10.0
 TAKE_S: Final = 10.0
 _LINGER_S: Final = 5.0  # to take what was written before it is closed
 MAX_CONNECTIONS: Final = 200
+# Each chunk of a body is an event of the parser, however short: what has more lines goes in pieces.
+MOST_LINES: Final = 400
+PIECE_BYTES: Final = 2048
+
+
+class _Flow(FlowControl):
+    """Of a connection; while it is `held`, nobody reads on."""
+
+    held = False
+
+    def resume_reading(self) -> None:
+        if not self.held:
+            super().resume_reading()
 
 
 class ImpatientProtocol(H11Protocol):
@@ -25,6 +40,7 @@ class ImpatientProtocol(H11Protocol):
         self.waiting_since_s = self.loop.time()
         self._head_due: asyncio.TimerHandle | None = None
         self._take_due: asyncio.TimerHandle | None = None
+        self._later: deque[bytes] = deque()  # what was received and not parsed
 
     @property
     def waits_for_peer(self) -> bool:
@@ -34,6 +50,7 @@ class ImpatientProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._make_room()
         super().connection_made(transport)
+        self.flow = self._reading = _Flow(transport)
         certificate = transport.get_extra_info("peercert")
         if certificate:
             self.app = with_certificate(self.app, certificate)
@@ -54,6 +71,29 @@ class ImpatientProtocol(H11Protocol):
                 timer.cancel()
 
     # -- requests
+
+    def data_received(self, data: bytes) -> None:
+        if not self._later and data.count(b"\n") <= MOST_LINES:
+            super().data_received(data)
+            return
+        if not self._later:
+            self.loop.call_soon(self._parse_next)
+        self._later += (data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES))
+        self.flow.pause_reading()
+        self._reading.held = True
+
+    def _parse_next(self) -> None:
+        """Others have their turn between pieces."""
+        if self.transport.is_closing():
+            self._later.clear()
+            return
+        piece = self._later.popleft()
+        if self._later:
+            self.loop.call_soon(self._parse_next)
+        else:
+            self._reading.held = False
+            self.flow.resume_reading()
+        super().data_received(piece)
 
     def _wait_for_head(self) -> None:
         self.waiting_since_s = self.loop.time()
