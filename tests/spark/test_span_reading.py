@@ -1,12 +1,10 @@
 """What a task reads of a span, from a broker in this process; no Spark."""
 
-import gc
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from pyspark import TaskContext
 
 from pybroker.client import (
     Client,
@@ -20,7 +18,6 @@ from pybroker.client.consuming.entry_reader import StoredEntry
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Position, Span
-from pybroker.spark.reading import spans
 from pybroker.spark.reading.spans import Reading, Work, read_span
 from pybroker.spark.replay import InputLost
 from pybroker.spark.session import position_of
@@ -68,20 +65,6 @@ def test_nobody_makes_a_text_of_entries_that_are_read(client, read, monkeypatch)
     places = sent(client, *[Outgoing(b"%d" % number) for number in range(5)])
     assert len(read(before(places[0]), places[-1])) == 5
     assert not texts
-
-
-def test_what_a_spark_worker_has_loaded_is_no_garbage_to_look_for(client, read, monkeypatch):
-    """Once a process, and in Spark's alone."""
-    frozen = []
-    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
-    [place] = sent(client, Outgoing(b"x"))
-    for task in (None, "a task"):
-        monkeypatch.setattr(TaskContext, "get", lambda task=task: task)
-        spans._keep_what_is_loaded.cache_clear()
-        for _ in range(2):
-            assert len(read(before(place), place)) == 1
-        assert len(frozen) == (0 if task is None else 1)
-    spans._keep_what_is_loaded.cache_clear()
 
 
 def test_null_values_and_empty_keys_are_told_from_empty_values_and_none(client, read):

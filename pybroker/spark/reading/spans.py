@@ -5,18 +5,15 @@ it is done by reaching it, across ledgers, aborted messages and markers. One tha
 has been deleted, which is an error unless the query takes it as it is (failOnDataLoss).
 """
 
-import gc
 import logging
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark import TaskContext
 
 from pybroker.client import CryptoError, Timeout
 from pybroker.client.consuming.entry_reader import StoredEntry
@@ -24,6 +21,7 @@ from pybroker.names import TopicName
 from pybroker.spark.columns.shape import Shape
 from pybroker.spark.columns.slab import DamagedEntry, Heads, Slab, only, read_heads, slab_of
 from pybroker.spark.endpoint import Endpoint
+from pybroker.spark.loaded import keep_what_is_loaded
 from pybroker.spark.offsets import Position, Span, Stretch
 from pybroker.spark.reading.chunked import Chunks
 from pybroker.spark.reading.entries import QUIET_S, Entries
@@ -63,7 +61,7 @@ class Reading:
 
 def read_span(reading: Reading, work: Work) -> Iterator[pa.RecordBatch]:
     """The span's messages; after a lost connection, from the last whole entry handed out."""
-    _keep_what_is_loaded()
+    keep_what_is_loaded()
     topic, span = TopicName.parse(work.topic), work.span
     chunks, versions = Chunks(reading.endpoint, work.topic), _Versions()
     after = span.after
@@ -83,13 +81,6 @@ def read_span(reading: Reading, work: Work) -> Iterator[pa.RecordBatch]:
             if time.monotonic() >= give_up_at:
                 raise
             time.sleep(PAUSE_S)
-
-
-@cache
-def _keep_what_is_loaded() -> None:
-    """Spark's Python collects garbage between two tasks; not among all modules each time, 35 ms."""
-    if TaskContext.get() is not None:
-        gc.freeze()
 
 
 class _Versions:

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pybroker.client import Client, TopicSchema
 from pybroker.errors import PulsarError
 from pybroker.names import TxnId
+from pybroker.spark.loaded import keep_what_is_loaded
 from pybroker.spark.session import Session
 from pybroker.spark.writing.entries import Destined
 from pybroker.spark.writing.notes import NoteBook, require_open
@@ -56,6 +57,7 @@ class Written(WriterCommitMessage):
 
 def write(job: Job, entries: Iterable[Destined]) -> Written:
     """Raises what the broker refused; then nothing of it will be seen."""
+    keep_what_is_loaded()
     few: list[Destined] = []
     size = 0
     rest = iter(entries)
