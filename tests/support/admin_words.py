@@ -61,6 +61,7 @@ OPTIONS: Final = {
     "--ttl": "1h",
     "--time": "1h",
     "--expireTime": "1h",
+    "--max-inactive-duration": "86400",  # or topics go while other commands run
     "--size": "10M",
     "--partitions": "3",
     "--group": "apart",
