@@ -50,6 +50,7 @@ class SnapshotLog(Generic[R]):
         self._gathered: list[R] = []  # in this tick
         self._gathered_done: list[Done] = []
         self.records_since_snapshot = 0
+        self._replacing = asyncio.Lock()
         # Told of every append that failed, whether or not anybody waits for it.
         self.on_failure: Callable[[Exception], None] = lambda error: None
 
@@ -141,7 +142,20 @@ class SnapshotLog(Generic[R]):
         one has, PARTS_PER_ENTRY at most. `elsewhere` makes durable what the dropped entries led to
         outside this log.
         """
-        self.records_since_snapshot = 0
+        async with self._replacing:
+            replaced, self.records_since_snapshot = self.records_since_snapshot, 0
+            try:
+                await self._replace_past(snapshot, weigh, elsewhere)
+            except BaseException:
+                self.records_since_snapshot += replaced
+                raise
+
+    async def _replace_past(
+        self,
+        snapshot: Iterable[R],
+        weigh: Callable[[R], int],
+        elsewhere: Callable[[], Awaitable[None]],
+    ) -> None:
         appended: list[asyncio.Future[Position]] = []
         for records in _by_weight(snapshot, weigh):
             self._write_gathered()  # it has been applied: the snapshot comes behind it
@@ -170,8 +184,12 @@ class SnapshotLog(Generic[R]):
         return durable
 
     async def close(self) -> None:
-        self._write_gathered()
-        await self._ledger.close()
+        """Who is replacing the past has done so by then: what it has moved must not be told of what
+        went before by the next replay.
+        """
+        async with self._replacing:
+            self._write_gathered()
+            await self._ledger.close()
 
 
 def _by_weight(records: Iterable[R], weigh: Callable[[R], int]) -> Iterator[list[R]]:

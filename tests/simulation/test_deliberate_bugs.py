@@ -76,6 +76,7 @@ CASES = {
     "tombstone-takes-a-live-key": Case("COMPACTED AWAY", 0, ("compacting",)),
     "unload-cancels-who-waits": Case("STUCK", 28, ("unloads",)),
     "unload-drops-pending-acks": Case("ACKNOWLEDGED TWICE", 9, ("unloads",)),
+    "unload-overtakes-a-seek": Case("MOVED WRONGLY", 98_010_664, ("navigation", "unloads")),
 }
 
 

@@ -362,14 +362,16 @@ def test_closing_leaves_a_short_log_and_no_timer(in_flight: bool) -> None:
 async def test_what_is_being_done_to_shorten_the_log_ends_with_the_closing(world: World) -> None:
     acks, _, at = await ten_messages(world)
     await acks.acknowledge(await world.begin_acking(), whole(at[0]))
-    with patch.object(acks, "_cursor", Mock(flush=asyncio.Event().wait)):  # for ever
+    for_ever, at_once = asyncio.Event().wait(), asyncio.sleep(0)
+    with patch.object(acks, "_cursor", Mock(flush=Mock(side_effect=[for_ever, at_once]))):
         acks._start_checkpoint()
         await soon()
         assert len(acks._tasks) == 1
-        await acks.close()
+        await acks.close()  # which does it itself, then
     assert len(acks._tasks) == 0
     world = await world.crashed()
     assert (await world.acks()).is_pending(*at[0])
+    assert await log_length(world) == 1
 
 
 @in_world

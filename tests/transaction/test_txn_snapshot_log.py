@@ -1,5 +1,6 @@
 """A log that replaces its past: what becomes one entry, and who hears of a write that failed."""
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -78,6 +79,37 @@ async def test_a_snapshot_takes_the_place_of_all_before_it(world: World) -> None
     log.append(3, ignore)
     await soon()
     assert await replayed(await world.crashed()) == [[7, 8], [9], [3]]
+
+
+@in_world
+async def test_who_replaces_the_past_has_done_so_before_the_log_is_closed(world: World) -> None:
+    log, _ = await opened(world)
+    log.append(1, ignore)
+    await soon()
+    may_go_on = asyncio.Event()
+
+    async def elsewhere() -> None:
+        await may_go_on.wait()
+
+    replacing = asyncio.ensure_future(log.replace_past([7], lambda record: 1, elsewhere))
+    await soon()
+    closing = asyncio.ensure_future(log.close())
+    await soon()
+    assert not closing.done()
+    may_go_on.set()
+    await asyncio.gather(replacing, closing)
+    assert await replayed(await world.crashed()) == [[7]]
+
+
+@in_world
+async def test_a_past_that_could_not_be_replaced_still_counts(world: World) -> None:
+    log, _ = await opened(world)
+    log.append(1, ignore)
+    await soon()
+    world.storage.full = True
+    with pytest.raises(ManagedLedgerError):
+        await log.replace_past([7], lambda record: 1, nothing)
+    assert log.records_since_snapshot == 1
 
 
 @in_world

@@ -18,6 +18,7 @@ from pybroker.broker.transactional_acks import TransactionalAcks
 from pybroker.transaction.pending_ack import PendingAcks
 from pybroker.transaction.pending_ack_state import AcksOfTransaction
 from pybroker.transaction.pending_ack_store import AckRecord
+from pybroker.transaction.snapshot_log import SnapshotLog
 
 
 @contextmanager
@@ -165,6 +166,18 @@ def markers_tell_the_time() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def unload_overtakes_a_seek() -> Iterator[None]:
+    """A log is closed while who moved the cursor is still about to drop its records."""
+
+    async def close(self: SnapshotLog[Any]) -> None:
+        self._write_gathered()
+        await self._ledger.close()
+
+    with patch.object(SnapshotLog, "close", close):
+        yield
+
+
 BUGS = {
     "entry-skipped-after-redelivery": entry_skipped_after_redelivery,
     "delayed-written-as-acknowledged": delayed_written_as_acknowledged,
@@ -176,4 +189,5 @@ BUGS = {
     "unload-drops-pending-acks": unload_drops_pending_acks,
     "unload-cancels-who-waits": unload_cancels_who_waits,
     "markers-tell-the-time": markers_tell_the_time,
+    "unload-overtakes-a-seek": unload_overtakes_a_seek,
 }
