@@ -145,26 +145,23 @@ class SnapshotLog(Generic[R]):
         async with self._replacing:
             replaced, self.records_since_snapshot = self.records_since_snapshot, 0
             try:
-                await self._replace_past(snapshot, weigh, elsewhere)
+                begin = await self._append_durably(_by_weight(snapshot, weigh))
+                await elsewhere()
+                self._cursor.mark_delete(begin.before)
+                await self._cursor.flush()
             except BaseException:
                 self.records_since_snapshot += replaced
                 raise
 
-    async def _replace_past(
-        self,
-        snapshot: Iterable[R],
-        weigh: Callable[[R], int],
-        elsewhere: Callable[[], Awaitable[None]],
-    ) -> None:
+    async def _append_durably(self, snapshot: Iterable[Sequence[R]]) -> Position:
+        """Of its first entry."""
         appended: list[asyncio.Future[Position]] = []
-        for records in _by_weight(snapshot, weigh):
+        for records in snapshot:
             self._write_gathered()  # it has been applied: the snapshot comes behind it
             appended.append(self._append_snapshot(self._encode(records)))
             await asyncio.sleep(0)
         first, *_ = [await durable for durable in appended]
-        await elsewhere()
-        self._cursor.mark_delete(first.before)
-        await self._cursor.flush()
+        return first
 
     def _append_snapshot(self, entry: bytes) -> asyncio.Future[Position]:
         durable: asyncio.Future[Position] = asyncio.get_running_loop().create_future()

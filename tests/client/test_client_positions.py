@@ -11,6 +11,11 @@ from pybroker.errors import MetadataError
 from pybroker.wire import pulsar_api_pb2 as pb
 
 
+def closes_whoever_seeks(peer: Peer, body: Any) -> pb.CommandSuccess:
+    peer.say(pb.CommandCloseConsumer(consumer_id=body.consumer_id, request_id=0))
+    return pb.CommandSuccess(request_id=0)
+
+
 class TestSeeking:
     def test_it_drops_what_was_under_way_and_asks_for_what_is_behind_the_message(
         self, broker: ScriptedBroker, client: Any
@@ -111,11 +116,7 @@ class TestSeeking:
     def test_a_broker_that_closes_the_consumer_first_is_followed(
         self, broker: ScriptedBroker, client: Any
     ):
-        def seek(peer: Peer, body: Any) -> Any:
-            peer.say(pb.CommandCloseConsumer(consumer_id=body.consumer_id, request_id=0))
-            return pb.CommandSuccess(request_id=0)
-
-        broker.answers["Seek"] = seek
+        broker.answers["Seek"] = closes_whoever_seeks
 
         async def work() -> None:
             consumer = await client.subscribe("t", "s")
@@ -227,12 +228,7 @@ class TestReaders:
         self, broker: ScriptedBroker, client: Any
     ):
         """As Apache Pulsar does; the subscription then stands where it was asked to."""
-
-        def seek(peer: Peer, body: Any) -> Any:
-            peer.say(pb.CommandCloseConsumer(consumer_id=body.consumer_id, request_id=0))
-            return pb.CommandSuccess(request_id=0)
-
-        broker.answers["Seek"] = seek
+        broker.answers["Seek"] = closes_whoever_seeks
 
         async def work() -> None:
             reader = await client.create_reader("t", MessageId.earliest)
