@@ -181,8 +181,6 @@ class ManagedLedgerFactory:
             dirty = self._dirty[interval_ms] = {}
             self.housekeeper.visit_in(interval_ms / 1000, partial(self._write_cursors, interval_ms))
         dirty[ledger] = None
-        if ledger.has_old_ledgers:  # they may be consumed now
-            ledger.touch()
 
     def _write_cursors(self, interval_ms: int) -> None:
         """Some; the others in the next turn."""
@@ -199,6 +197,9 @@ class ManagedLedgerFactory:
     async def _flush(self, ledgers: list[ManagedLedger]) -> None:
         writes = [ledger.flush_cursors() for ledger in ledgers]
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
+        for ledger in ledgers:
+            if ledger.has_old_ledgers:  # all that is acknowledged by now may free them
+                ledger.touch()
         if errors := [outcome for outcome in outcomes if outcome is not None]:
             log.error("cursors of %d logs could not be written: %s", len(errors), errors[0])
 

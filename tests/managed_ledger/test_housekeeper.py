@@ -286,10 +286,28 @@ def test_what_was_consumed_is_trimmed_some_seconds_later() -> None:
         await asyncio.sleep(60)
         assert len(ledger.ledgers()) == 3
         cursor.mark_delete(ledger.last_confirmed)
-        await asyncio.sleep(11)
+        await asyncio.sleep(12)
         assert len(ledger.ledgers()) == 1
         await asyncio.sleep(60)
         assert len(factory.housekeeper) == 1, "to roll over what it holds, hours later"
+
+    keeping_house(scenario, SMALL)
+
+
+@pytest.mark.parametrize("acknowledged_s", [10.0, 10.1, 10.4, 10.6])
+def test_what_was_consumed_just_after_a_visit_is_trimmed_by_the_next(acknowledged_s: float) -> None:
+    """The visit comes after 10 s; what has been acknowledged since 9.5 s is written at 10.5 s."""
+
+    async def scenario(factory: ManagedLedgerFactory) -> None:
+        ledger = await factory.open("log")
+        cursor = await ledger.open_cursor("sub")
+        await filled(factory)
+        await asyncio.sleep(9.5)
+        cursor.mark_delete(ledger.first_position)
+        await asyncio.sleep(acknowledged_s - 9.5)
+        cursor.mark_delete(ledger.last_confirmed)
+        await asyncio.sleep(12)
+        assert len(ledger.ledgers()) == 1
 
     keeping_house(scenario, SMALL)
 

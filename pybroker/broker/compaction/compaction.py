@@ -223,6 +223,7 @@ class Compaction:
             return
         finally:
             self._keep_all_from = None
+            self._topic.ledger.touch()  # it may be trimmed further
         self.status, self.last_error = Status.SUCCESS, ""
         ended_ms = self._topic.clock.now_ms()
         left_out = outcome.left_out if outcome is not None else 0

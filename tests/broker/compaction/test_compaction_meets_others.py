@@ -9,6 +9,8 @@ import pytest
 from compacting import SOON_MS, compact, logs_of, pairs, read, send
 
 import pybroker.testing
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import Position
 from pybroker.broker.compaction import compaction
 from pybroker.client import Client, InitialPosition
 from pybroker.names import TopicName
@@ -123,3 +125,21 @@ def test_after_a_restart_what_was_read_of_the_trimmed_part_does_not_come_again(
     consumer = client.subscribe(topic, "s", **options)
     rest = [consumer.receive(timeout_millis=SOON_MS) for _ in range(13)]
     assert [m.data() for m in first + rest] == [b"%d" % i for i in range(20)]
+
+
+def test_what_a_compaction_held_back_is_looked_at_again_at_its_end(
+    broker: RunningBroker, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ledgers may have been consumed long ago, and nothing else happens to them."""
+    needed: list[Position] = []
+    right = ManagedLedger.touch
+
+    def touch(ledger: ManagedLedger) -> None:
+        needed.extend(kept_from() for kept_from in ledger.kept_from)
+        right(ledger)
+
+    send(client, topic, *((f"k{i}", b"%d" % i) for i in range(7)))
+    monkeypatch.setattr(ManagedLedger, "touch", touch)
+    compact(broker, topic)
+    found = broker.call(lambda running: running.topics.get(topic))
+    assert found.ledger.last_confirmed.after in needed
