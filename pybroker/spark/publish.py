@@ -1,8 +1,10 @@
 """The outputs of a foreachBatch: DataFrames for several topics, written by one Spark job.
 
-An output is a DataFrame with a column `value` (string or binary) and, if wanted, `key` (string),
-`event_time` (timestamp) and `properties` (map of strings). All outputs of a batch become one Spark
-job: their union, encoded into batched entries where the rows are (pybroker.spark.writing).
+An output is a DataFrame with a column `value` (string or binary) and, if wanted, `__key` (string or
+binary), `__eventTime` (timestamp, or ms) and `__messageProperties` (map of strings), or `key`,
+`event_time` and `properties`: as for the sink (pybroker.spark.writing.rows), so that what a source
+hands out can be published as it is. All outputs of a batch become one Spark job: their union,
+encoded into batched entries where the rows are (pybroker.spark.writing).
 
 A task that has many entries publishes them itself; order is kept within each of the DataFrame's
 partitions, not between them. In driver mode all entries come to the driver, which sends them in the
@@ -17,10 +19,12 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType
 
 from pybroker.errors import NotAllowed
 from pybroker.spark.writing.attempt import Job, Written, write
 from pybroker.spark.writing.entries import Destined, EntryEncoder, Partitions
+from pybroker.spark.writing.rows import rows_of
 
 Outputs = Mapping[str, DataFrame]
 
@@ -60,17 +64,29 @@ def _rows(outputs: Outputs) -> DataFrame:
 
 
 def _shaped(topic: str, frame: DataFrame) -> DataFrame:
-    def optional(name: str, kind: str) -> Column:
-        column = F.col(name) if name in frame.columns else F.lit(None)
-        return column.cast(kind).alias(name)
+    """As EntryEncoder takes it. Raises NotAllowed for a column that is no part of a message: to
+    leave it out in silence would lose a key by another name."""
+    rows = rows_of(frame.schema, topic)
+    if not rows.is_raw:
+        raise NotAllowed(
+            f"The output for {topic} has no column 'value' of text or bytes; it has {frame.columns}"
+        )
 
-    if "value" not in frame.columns:
-        raise NotAllowed(f"The output for {topic} has no column 'value'; it has {frame.columns}")
+    def column(part: str) -> Column:
+        return frame[f"`{rows.parts[part]}`"] if part in rows.parts else F.lit(None)
+
     return frame.select(
         F.lit(topic).alias("topic"),
         F.spark_partition_id().alias("part"),
-        F.col("value").cast("binary").alias("value"),
-        optional("key", "string"),
-        F.unix_millis(optional("event_time", "timestamp")).alias("event_time"),
-        optional("properties", "map<string,string>"),
+        frame["value"].cast("binary").alias("value"),
+        column("key").cast("binary").alias("key"),
+        _in_ms(frame, column("event_time"), rows.parts.get("event_time")).alias("event_time"),
+        column("properties").cast("map<string,string>").alias("properties"),
     )
+
+
+def _in_ms(frame: DataFrame, column: Column, name: str | None) -> Column:
+    """Numbers are milliseconds already, as for the sink."""
+    if name is not None and isinstance(frame.schema[name].dataType, LongType):
+        return column
+    return F.unix_millis(column.cast("timestamp"))

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -93,6 +92,8 @@ class Rows(NamedTuple):
             return pa.nulls(batch.num_rows, pa.int64())
         times = batch.column(self.parts["event_time"])
         if pa.types.is_timestamp(times.type):
+            import pyarrow.compute as pc
+
             microseconds = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
             return pc.divide(microseconds, 1000)
         return times

@@ -1,0 +1,59 @@
+"""What `exactly_once` makes of the DataFrames that `write` returns; a Spark without a broker."""
+
+import pytest
+from pyspark.sql import functions as F
+
+from pybroker.errors import NotAllowed
+from pybroker.names import TxnId
+from pybroker.spark.publish import publish_outputs
+from pybroker.spark.writing.attempt import Job
+from pybroker.spark.writing.notes import NoteBook
+from pybroker.wire.single_messages import split_batch
+
+pytestmark = pytest.mark.spark
+
+OUT = "persistent://public/default/out"
+JOB = Job(print, TxnId(0, 1), NoteBook("control", "query"), 1000, max_driver_bytes=None)
+
+# Named as the source hands them out.
+READ = """
+    select x'76' `value`, x'ff6b' `__key`, '{topic}' `__topic`, x'00' `__messageId`,
+      timestamp '2024-01-01 00:00:00 UTC' `__eventTime`, current_timestamp() `__publishTime`,
+      map('colour', 'red') `__messageProperties`
+"""
+
+
+def published(frame):
+    [entry] = [
+        entry
+        for written in publish_outputs({OUT: frame}, {OUT: [OUT]}, JOB, 0)
+        for entry in written.entries
+    ]
+    assert entry.topic == OUT
+    return list(split_batch(entry.batch.payload, entry.batch.message_count))
+
+
+def test_a_batch_that_is_published_as_it_was_read_keeps_keys_times_and_properties(spark):
+    [(single, content)] = published(spark.sql(READ.format(topic="elsewhere")))
+    assert content == b"v"
+    assert single.SerializeToString().count(b"\xffk") == 1
+    assert single.event_time == 1_704_067_200_000
+    assert [(pair.key, pair.value) for pair in single.properties] == [("colour", "red")]
+
+
+def test_the_plain_names_do_as_well_and_numbers_are_milliseconds(spark):
+    frame = spark.sql("select 'v' value, 'k' key, 5L event_time, map('a', 'b') properties")
+    [(single, content)] = published(frame)
+    assert (content, single.partition_key, single.event_time) == (b"v", "k", 5)
+
+
+def test_a_column_that_is_no_part_of_a_message_is_refused(spark):
+    frame = spark.sql("select 'v' value, 'k' `Key`")
+    with pytest.raises(NotAllowed, match=r"Beside the column value.* there are Key"):
+        published(frame)
+
+
+def test_an_output_without_a_value_of_text_or_bytes_is_refused(spark):
+    frame = spark.range(1).select(F.col("id").alias("value"))
+    with pytest.raises(NotAllowed, match="no column 'value' of text or bytes"):
+        published(frame)
