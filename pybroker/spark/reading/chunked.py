@@ -4,14 +4,18 @@ A message is where its last chunk is. What begins before the entries of a task i
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pybroker.spark.columns.slab import Heads, read_heads
+from pybroker.client import Timeout
+from pybroker.client.consuming.entry_reader import StoredEntry
+from pybroker.errors import PulsarError
+from pybroker.spark.columns.slab import DamagedEntry, Heads, read_heads
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Position
-from pybroker.spark.reading.entries import Entries
+from pybroker.spark.reading.entries import QUIET_S, Entries
+from pybroker.spark.session import PATIENCE_S
 
 log = logging.getLogger("pybroker.spark")
 
@@ -73,9 +77,13 @@ class Chunks:
         place = Position(entry.ledger_id, entry.entry_id)
         nearby = Position(place.ledger_id, max(-1, place.entry_id - _ENTRIES_EACH * number - 1))
         for after in (nearby, Position(-1, -1)):
-            for each, at in self._before(after, place):
-                if each.is_chunk[at] and _uuid(each, at) == uuid:
-                    self._append_early(each, at, uuid)
+            try:
+                for each, at in self._before(after, place):
+                    if each.is_chunk[at] and _uuid(each, at) == uuid:
+                        self._append_early(each, at, uuid)
+            except PulsarError:
+                self._incomplete.pop(uuid, None)  # Whoever comes again looks for all of them again.
+                raise
             if uuid in self._incomplete and len(self._incomplete[uuid].parts) == number:
                 return
             self._incomplete.pop(uuid, None)
@@ -86,14 +94,38 @@ class Chunks:
             self._append(heads, index, uuid, number)
 
     def _before(self, after: Position, place: Position) -> Iterator[tuple[Heads, int]]:
+        """All entries up to `place`, which can be delivered. Raises Timeout if they do not come."""
+        silent_s = 0.0
         with Entries(self._endpoint, self._topic, after) as entries:
-            while taken := entries.take(place):
-                heads = read_heads(taken)
-                entries.unpacked(int(heads.number("num_messages_in_batch").clip(1).sum()))
-                for index, entry in enumerate(taken):
-                    if entry[:2] >= place:
-                        return
-                    yield heads, index
+            while True:
+                taken = entries.take(place)
+                silent_s = 0.0 if taken else silent_s + QUIET_S
+                damaged = len(taken)
+                for heads in _whole(taken):
+                    damaged -= len(heads.entries)
+                    entries.unpacked(int(heads.number("num_messages_in_batch").clip(1).sum()))
+                    for index, entry in enumerate(heads.entries):
+                        if entry[:2] >= place:
+                            return
+                        yield heads, index
+                entries.unpacked(damaged)
+                if not taken and entries.last_position() < place:
+                    return  # It was deleted meanwhile.
+                if silent_s >= PATIENCE_S:
+                    raise Timeout(f"{self._topic} does not deliver what stands before {place}")
+
+
+def _whole(taken: Sequence[StoredEntry]) -> Iterator[Heads]:
+    """The entries but for damaged ones, of which whoever reads those themselves tells."""
+    if not taken:
+        return
+    try:
+        yield read_heads(taken)
+    except DamagedEntry as damage:
+        index = taken.index(damage.entry)
+        log.warning("%s", damage)
+        yield from _whole(taken[:index])
+        yield from _whole(taken[index + 1 :])
 
 
 def _uuid(heads: Heads, index: int) -> str:
