@@ -10,104 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType
+from spark_values import avro, columns, encoded, key_value, zigzag
 
 from pybroker.errors import NotAllowed
-from pybroker.spark.columns.fields import PADDING, NotParsed, Slices
-from pybroker.spark.columns.slab import Pairs, Slab
+from pybroker.spark.columns.fields import PADDING, NotParsed
 from pybroker.spark.schemas.adapting import spark_type
 from pybroker.spark.schemas.avro import Walk, parse
-from pybroker.spark.schemas.values import TopicSchema, ValueNotRead, one_schema, values
+from pybroker.spark.schemas.values import TopicSchema, ValueNotRead, one_schema
 from pybroker.wire import pulsar_api_pb2 as pb
 
 UTC = datetime.UTC
-
-
-def slab_of(contents, keys=None, versions=None):
-    """A slab that is no more than its values; None for a null one."""
-    blob = b""
-
-    def put(content):
-        nonlocal blob
-        place = (len(blob), -1 if content is None else len(content))
-        blob += content or b""
-        return place
-
-    def slices(parts):
-        places = [put(each) for each in parts]
-        columns = np.array(places, np.int64).reshape(len(places), 2)
-        return Slices(columns[:, 0].copy(), columns[:, 1].copy())
-
-    count = len(contents)
-    value = slices(contents)
-    key = slices(keys or [None] * count)
-    version = slices(versions or [None] * count)
-    zero = np.zeros(count, np.int64)
-    none = Slices.none(0)
-    data = np.frombuffer(blob + bytes(PADDING), np.uint8)
-    pairs = Pairs(zero[:0], none, none)
-    return Slab(
-        data, zero, zero, zero, zero, value, key, zero != 0, zero, zero, pairs, version, zero
-    )
-
-
-def columns(schema, contents, versions=lambda version: None, **given):
-    found = values(slab_of(contents, **given), schema, versions)
-    return {name: array.to_pylist() for name, array in found.items()}
-
-
-# --- an encoder by the specification, for what is read here ---------------------------------------
-
-
-def zigzag(number):
-    number = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
-
-
-def encoded(node, value):
-    kind = node["type"]
-    if kind == "null":
-        return b""
-    if kind == "boolean":
-        return bytes([value])
-    if kind in ("int", "long"):
-        return zigzag(value)
-    if kind in ("float", "double"):
-        return struct.pack("<f" if kind == "float" else "<d", value)
-    if kind in ("bytes", "string"):
-        data = value.encode() if isinstance(value, str) else value
-        return zigzag(len(data)) + data
-    if kind == "fixed":
-        return value
-    if kind == "enum":
-        return zigzag(node["symbols"].index(value))
-    if kind == "union":
-        names = [each["type"] for each in node["branches"]]
-        branch = (
-            names.index("null")
-            if value is None
-            else next(index for index, name in enumerate(names) if name != "null")
-        )
-        return zigzag(branch) + encoded(node["branches"][branch], value)
-    if kind == "array":
-        items = b"".join(encoded(node["items"], each) for each in value)
-        return (zigzag(len(value)) + items if value else b"") + zigzag(0)
-    if kind == "map":
-        items = b"".join(
-            encoded({"type": "string"}, key) + encoded(node["values"], each)
-            for key, each in value.items()
-        )
-        # With the block's size, as writers may put it there.
-        return (zigzag(-len(value)) + zigzag(len(items)) + items if value else b"") + zigzag(0)
-    return b"".join(encoded(each["node"], value[each["name"]]) for each in node["fields"])
-
-
-def avro(fields, **more):
-    definition = {"type": "record", "name": "R", "fields": fields, **more}
-    return TopicSchema(pb.Schema.Avro, json.dumps(definition).encode())
 
 
 PERSON = avro(
@@ -226,30 +138,6 @@ def test_unions_of_numbers_widen_and_others_are_members():
     ]
 
 
-def test_messages_of_an_earlier_version_are_read_by_it():
-    old = avro([{"name": "gone", "type": "string"}, {"name": "id", "type": "int"}])
-    new = avro([{"name": "id", "type": "long"}, {"name": "extra", "type": ["null", "string"]}])
-    contents = [
-        zigzag(1) + zigzag(1) + zigzag(1) + b"e",
-        zigzag(1) + b"g" + zigzag(-7),
-        zigzag(3) + zigzag(0),
-    ]
-    slab = slab_of(contents, versions=[b"1", b"0", b"1"])
-    found = {
-        name: array.to_pylist()
-        for name, array in values(slab, new, {b"0": old, b"1": new}.get).items()
-    }
-    assert found == {"id": [1, -7, 3], "extra": ["e", None, None]}
-
-
-def test_versions_between_which_nothing_leads_are_an_error():
-    old = avro([{"name": "id", "type": {"type": "array", "items": "int"}}])
-    new = avro([{"name": "id", "type": "long"}])
-    slab = slab_of([zigzag(1) + zigzag(1) + zigzag(0)], versions=[b"0"])
-    with pytest.raises(ValueNotRead, match="earlier schema have id"):
-        values(slab, new, {b"0": old}.get)
-
-
 def test_a_recursive_schema_is_refused_with_what_to_do():
     node = {"type": "record", "name": "T", "fields": [{"name": "next", "type": ["null", "T"]}]}
     with pytest.raises(NotAllowed, match="rawValue=true"):
@@ -319,13 +207,6 @@ def test_primitives_are_a_column_of_their_type(kind, data, value):
 def test_a_primitive_of_another_length_is_an_error_that_shows_it():
     with pytest.raises(ValueNotRead, match=r"has not 8 bytes.*b'abc'"):
         columns(TopicSchema(pb.Schema.Int64), [bytes(8), b"abc"])
-
-
-def key_value(key, value, **properties):
-    data = b"".join(struct.pack(">i", len(each.data)) + each.data for each in (key, value))
-    names = {number: name.upper() for name, number in pb.Schema.Type.items()}
-    kinds = {"key.schema.type": names[key.kind], "value.schema.type": names[value.kind]}
-    return TopicSchema(pb.Schema.KeyValue, data, kinds | properties)
 
 
 def test_a_key_with_its_value_are_two_columns():

@@ -14,7 +14,11 @@ _MS_TO_US: Final = 1000
 
 def texts(data: Data, slices: Slices) -> pa.Array:
     """Strings; what is no UTF-8 in them is replaced, as Java does it."""
-    found = binaries(data, slices)
+    return as_texts(binaries(data, slices))
+
+
+def as_texts(found: pa.Array) -> pa.Array:
+    """The same of byte strings."""
     try:
         return found.cast(pa.string())
     except pa.ArrowInvalid:

@@ -1,12 +1,13 @@
 """Types: from an Avro schema to Spark's, and from arrays as they were read to what was asked for.
 
 A schema that has changed since a message was written is no obstacle: fields go by their names, what
-a message lacks is null, and numbers widen.
+a message lacks is null, and numbers widen. Where a value would become another one it is an error.
 """
 
 import inspect
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
@@ -28,6 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pybroker.spark.columns.arrays import as_texts
 from pybroker.spark.schemas.avro import Node
 
 _SIMPLE: Final[dict[str, DataType]] = {
@@ -86,6 +88,39 @@ def _of_union(branches: list[Node]) -> DataType:
     return StructType(members)
 
 
+def read_as(written: Node, wanted: Node) -> Node:
+    """The written schema, where only one of both says that a number is a time with what the wanted
+    one says: Avro has it so, and takes adding or leaving that for no change."""
+    kind = written["type"]
+    if kind == "union":
+        return {"type": kind, "branches": [read_as(each, wanted) for each in written["branches"]]}
+    alike = _alike(wanted, kind)
+    if alike is None:
+        return written
+    if kind in ("record", "error"):
+        nodes = {each["name"]: each["node"] for each in alike["fields"]}
+        fields = [
+            {**each, "node": read_as(each["node"], nodes.get(each["name"], each["node"]))}
+            for each in written["fields"]
+        ]
+        return {**written, "fields": fields}
+    if kind in ("array", "map"):
+        of = "items" if kind == "array" else "values"
+        return {**written, of: read_as(written[of], alike[of])}
+    if kind in ("int", "long") and _is_time(written) != _is_time(alike):
+        return {**written, "logicalType": alike.get("logicalType")}
+    return written
+
+
+def _alike(wanted: Node, kind: str) -> Node | None:
+    branches = wanted["branches"] if wanted["type"] == "union" else [wanted]
+    return next((each for each in branches if each["type"] == kind), None)
+
+
+def _is_time(node: Node) -> bool:
+    return (node["type"], str(node.get("logicalType"))) in _LOGICAL
+
+
 def adapted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Raises pa.ArrowInvalid, pa.ArrowNotImplementedError where nothing leads from one to the
     other."""
@@ -99,7 +134,40 @@ def adapted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         return nested(array, wanted, array.keys, adapted(array.items, wanted.item_type))
     if pa.types.is_list(wanted) and pa.types.is_list(array.type):
         return nested(array, wanted, adapted(array.values, wanted.value_type))
-    return array.cast(wanted, safe=False)
+    return _cast(array, wanted)
+
+
+def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    given, is_a = array.type, pa.types
+    if is_a.is_integer(given) and is_a.is_floating(wanted):
+        return array.cast(wanted, safe=False)  # Avro's own widening, which may round.
+    if is_a.is_binary(given) and is_a.is_string(wanted):
+        return as_texts(array)
+    if not _is_meant(given, wanted):
+        raise pa.ArrowNotImplementedError("the one does not say what it is as the other")
+    found = array.cast(wanted)
+    if wanted == pa.float32() and _infinities(found) > _infinities(array):
+        raise pa.ArrowInvalid("a number is too large")
+    return found
+
+
+def _is_meant(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Arrow leads from more kinds to others than have a meaning: a number has no unit of time, and
+    bytes are no digits."""
+    is_a = pa.types
+    if is_a.is_binary(given):
+        return False
+    if is_a.is_integer(given) and is_a.is_timestamp(wanted):
+        return False
+    if is_a.is_timestamp(given) and is_a.is_integer(wanted):
+        return False
+    return not is_a.is_boolean(wanted)
+
+
+def _infinities(array: pa.Array) -> int:
+    if not pa.types.is_floating(array.type):
+        return 0
+    return int(np.isinf(array.to_numpy(zero_copy_only=False)).sum())
 
 
 def _struct(array: pa.StructArray, wanted: pa.StructType) -> pa.Array:

@@ -19,7 +19,7 @@ from pybroker.errors import NotAllowed, PulsarError
 from pybroker.spark.columns.arrays import binaries, texts
 from pybroker.spark.columns.fields import Data, NotParsed, Slices
 from pybroker.spark.columns.slab import Slab
-from pybroker.spark.schemas.adapting import adapted, arrow_type, spark_type
+from pybroker.spark.schemas.adapting import adapted, arrow_type, read_as, spark_type
 from pybroker.spark.schemas.avro import Node, Walk, parse
 from pybroker.spark.schemas.json_values import read_json
 from pybroker.spark.schemas.primitives import PRIMITIVES, read_primitive
@@ -109,11 +109,11 @@ def values(slab: Slab, schema: TopicSchema, versions: Versions) -> dict[str, pa.
     by_version = _rows_by_version(slab)
     if len(by_version) == 1:
         [version] = by_version
-        return _columns(slab, wanted, _written_with(version, schema, versions))
+        return _columns(slab, wanted, schema, _written_with(version, schema, versions))
     parts, order = [], []
     for version, rows in by_version.items():
         part = _some(slab, rows)
-        parts.append(_columns(part, wanted, _written_with(version, schema, versions)))
+        parts.append(_columns(part, wanted, schema, _written_with(version, schema, versions)))
         order.append(rows)
     back = pa.array(np.argsort(np.concatenate(order), kind="stable"))
     return {
@@ -126,9 +126,11 @@ def _written_with(version: bytes, newest: TopicSchema, versions: Versions) -> To
     return (versions(version) if version else None) or newest
 
 
-def _columns(slab: "_Part | Slab", wanted: StructType, schema: TopicSchema) -> dict[str, pa.Array]:
+def _columns(
+    slab: "_Part | Slab", wanted: StructType, newest: TopicSchema, schema: TopicSchema
+) -> dict[str, pa.Array]:
     try:
-        found = _read(slab, schema)
+        found = _read(slab, schema, newest)
     except NotParsed as error:
         raise _blamed(slab, schema, error) from error
     columns = {}
@@ -140,7 +142,7 @@ def _columns(slab: "_Part | Slab", wanted: StructType, schema: TopicSchema) -> d
         except pa.ArrowException as error:
             raise ValueNotRead(
                 f"Messages of an earlier schema have {each.name} as {array.type}, from which "
-                f"nothing leads to {kind}: read values as they are with rawValue=true"
+                f"nothing leads to {kind} ({error}): read values as they are with rawValue=true"
             ) from error
     return columns
 
@@ -175,17 +177,18 @@ def _rows_by_version(slab: Slab) -> dict[bytes, Any]:
     }
 
 
-def _read(slab: "_Part | Slab", schema: TopicSchema) -> dict[str, pa.Array]:
+def _read(slab: "_Part | Slab", schema: TopicSchema, newest: TopicSchema) -> dict[str, pa.Array]:
     if schema.kind != _Type.KeyValue:
-        whole = _array(slab.data, slab.value, schema)
+        whole = _array(slab.data, slab.value, schema, newest)
         if pa.types.is_struct(whole.type):
             return dict(zip([each.name for each in whole.type], whole.flatten(), strict=True))
         return {"value": whole}
     key_schema, value_schema = schema.parts()
+    wanted_key, wanted_value = newest.parts() if newest.kind == schema.kind else schema.parts()
     key, value = (slab.key, slab.value) if schema.key_is_apart else _inline(slab)
     return {
-        "key": _array(slab.data, key, key_schema),
-        "value": _array(slab.data, value, value_schema),
+        "key": _array(slab.data, key, key_schema, wanted_key),
+        "value": _array(slab.data, value, value_schema, wanted_value),
     }
 
 
@@ -208,16 +211,22 @@ def _inline(slab: "_Part | Slab") -> tuple[Slices, Slices]:
     return found[0], found[1]
 
 
-def _array(data: Data, slices: Slices, schema: TopicSchema) -> pa.Array:
+def _array(data: Data, slices: Slices, schema: TopicSchema, newest: TopicSchema) -> pa.Array:
     if schema.kind in PRIMITIVES:
         return read_primitive(data, slices, PRIMITIVES[schema.kind])
     if schema.kind == _Type.String:
         return texts(data, slices)
     if schema.kind == _Type.Json:
-        return read_json(data, slices, schema.node())
+        return read_json(data, slices, _node(schema, newest))
     if schema.kind == _Type.Avro:
-        return _avro(data, slices, schema.node())
+        return _avro(data, slices, _node(schema, newest))
     return binaries(data, slices)
+
+
+def _node(schema: TopicSchema, newest: TopicSchema) -> Node:
+    if newest == schema or newest.kind not in _RECORDS:
+        return schema.node()
+    return read_as(schema.node(), newest.node())
 
 
 def _avro(data: Data, slices: Slices, node: Node) -> pa.Array:
@@ -235,7 +244,7 @@ def _avro(data: Data, slices: Slices, node: Node) -> pa.Array:
 def _blamed(slab: "_Part | Slab", schema: TopicSchema, error: NotParsed) -> ValueNotRead:
     for row in range(len(slab.value.start)):
         try:
-            _read(_some(slab, np.array([row])), schema)
+            _read(_some(slab, np.array([row])), schema, schema)
         except NotParsed as reason:
             data = slab.data[slab.value.start[row] :][: max(0, int(slab.value.length[row]))]
             return ValueNotRead(
