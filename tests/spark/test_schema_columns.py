@@ -138,6 +138,38 @@ def test_unions_of_numbers_widen_and_others_are_members():
     ]
 
 
+def test_a_name_is_that_of_its_own_namespace():
+    def address(space, kind):
+        fields = [{"name": "street", "type": kind}]
+        return {"type": "record", "name": "Address", "namespace": space, "fields": fields}
+
+    schema = avro(
+        [
+            {"name": "home", "type": address("one", "string")},
+            {"name": "work", "type": address("two", "long")},
+            {"name": "other", "type": "Address"},
+            {"name": "dotted", "type": {"type": "fixed", "name": "three.Code", "size": 1}},
+            {"name": "again", "type": "three.Code"},
+        ],
+        namespace="one",
+    )
+    street = zigzag(1) + b"s"
+    assert columns(schema, [street + zigzag(7) + street + b"ab"]) == {
+        "home": [{"street": "s"}],
+        "work": [{"street": 7}],
+        "other": [{"street": "s"}],
+        "dotted": [b"a"],
+        "again": [b"b"],
+    }
+
+
+def test_a_recursive_schema_is_no_other_one_of_its_name():
+    inner = {"type": "record", "name": "T", "namespace": "one", "fields": []}
+    fields = [{"name": "first", "type": inner}, {"name": "next", "type": ["null", "T"]}]
+    with pytest.raises(NotAllowed, match="recursive"):
+        avro([{"name": "t", "type": {"type": "record", "name": "T", "fields": fields}}]).fields()
+
+
 def test_a_recursive_schema_is_refused_with_what_to_do():
     node = {"type": "record", "name": "T", "fields": [{"name": "next", "type": ["null", "T"]}]}
     with pytest.raises(NotAllowed, match="rawValue=true"):

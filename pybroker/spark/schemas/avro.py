@@ -30,7 +30,7 @@ def parse(schema: Any, names: dict[str, Node] | None = None, space: str = "") ->
     if isinstance(schema, str):
         if schema in _PRIMITIVES:
             return {"type": schema}
-        found = names.get(schema) or names.get(f"{space}.{schema}")
+        found = names.get(_full_name(schema, space)) or names.get(schema)
         if found is None:
             raise NotParsed(
                 f"the schema names {schema}, which is not defined before or is recursive"
@@ -42,12 +42,22 @@ def parse(schema: Any, names: dict[str, Node] | None = None, space: str = "") ->
     return _COMPLEX[kind](schema, names, space) if kind in _COMPLEX else dict(schema)
 
 
+def _full_name(name: str, space: str) -> str:
+    return name if "." in name or not space else f"{space}.{name}"
+
+
+def _space_of(schema: Node, space: str) -> str:
+    """The namespace in which a named type stands, and what it holds."""
+    within, dot, _ = str(schema["name"]).rpartition(".")
+    return within if dot else str(schema.get("namespace", space))
+
+
 def _record(schema: Node, names: dict[str, Node], space: str) -> Node:
-    space = schema.get("namespace", space)
+    within = _space_of(schema, space)
     fields = [
         {
             "name": each["name"],
-            "node": parse(each["type"], names, space),
+            "node": parse(each["type"], names, within),
             **({"default": each["default"]} if "default" in each else {}),
         }
         for each in schema["fields"]
@@ -56,8 +66,7 @@ def _record(schema: Node, names: dict[str, Node], space: str) -> Node:
 
 
 def _named(node: Node, schema: Node, names: dict[str, Node], space: str) -> Node:
-    space = schema.get("namespace", space)
-    names[schema["name"]] = names[f"{space}.{schema['name']}"] = node
+    names[_full_name(schema["name"], _space_of(schema, space))] = node
     return node
 
 
