@@ -206,6 +206,24 @@ def test_what_is_no_json_is_null():
     assert found["id"] == [1, None, None, None]
 
 
+def json_of(kind):
+    fields = [{"name": "id", "type": "int"}, {"name": "x", "type": kind}]
+    definition = {"type": "record", "name": "R", "fields": fields}
+    return TopicSchema(pb.Schema.Json, json.dumps(definition).encode())
+
+
+def test_json_numbers_of_two_kinds_are_of_the_wider_one():
+    longs = [b'{"id": 1, "x": 5}', b'{"id": 2, "x": 1099511627776}']
+    assert columns(json_of(["null", "int", "long"]), longs) == {"id": [1, 2], "x": [5, 2**40]}
+    doubles = json_of(["float", "null", "double"])
+    assert columns(doubles, [b'{"id": 1, "x": 0.1}']) == {"id": [1], "x": [0.1]}
+
+
+def test_json_of_which_nobody_knows_what_it_is_is_refused_with_what_to_do():
+    with pytest.raises(NotAllowed, match=r"which of int, string.*rawValue=true"):
+        json_of(["null", "int", "string"]).fields()
+
+
 @pytest.mark.parametrize(
     ("kind", "data", "value"),
     [

@@ -4,7 +4,7 @@ those that are none are null, as Spark's own JSON source has it."""
 import base64
 import binascii
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from pybroker.spark.columns.arrays import binaries
-from pybroker.spark.columns.fields import Data, Slices
+from pybroker.spark.columns.fields import Data, NotParsed, Slices
 from pybroker.spark.schemas.adapting import nested
 from pybroker.spark.schemas.avro import Node
 
@@ -27,6 +27,10 @@ _NOT_OF_SCHEMA: Final = (
 )
 _LOGICAL_UNITS: Final = {"timestamp-millis": "ms", "timestamp-micros": "us"}
 _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
+_WIDER: Final[Mapping[frozenset[str], Node]] = {
+    frozenset(("int", "long")): {"type": "long"},
+    frozenset(("float", "double")): {"type": "double"},
+}
 
 
 def read_json(data: Data, slices: Slices, node: Node) -> pa.Array:
@@ -79,9 +83,8 @@ def _arranged(value: Any, node: Node) -> Any:
     TypeError, AttributeError."""
     kind = node["type"]
     if kind == "union":
-        branches = [each for each in node["branches"] if each["type"] != "null"]
-        return _arranged(value, branches[0]) if branches else None
-    if value is None:
+        return _arranged(value, _only(node))
+    if value is None or kind == "null":
         return None
     if kind in ("record", "error"):
         return {
@@ -113,6 +116,22 @@ def _fits(row: Any, node: Node) -> bool:
     return True
 
 
+def require_readable(node: Node) -> None:
+    """Raises NotParsed."""
+    _physical(node)
+
+
+def _only(union: Node) -> Node:
+    """What a value is that is not null. Raises NotParsed for what only Avro tells apart."""
+    branches: list[Node] = [each for each in union["branches"] if each["type"] != "null"]
+    if len(branches) < 2:
+        return branches[0] if branches else {"type": "null"}
+    kinds = frozenset(str(each["type"]) for each in branches)
+    if (wider := _WIDER.get(kinds)) is None:
+        raise NotParsed(f"JSON does not say which of {', '.join(sorted(kinds))} a value is")
+    return wider
+
+
 def _physical(node: Node) -> pa.DataType:
     """What stands in the JSON."""
     kind = node["type"]
@@ -123,8 +142,7 @@ def _physical(node: Node) -> pa.DataType:
     if kind == "map":
         return pa.map_(pa.string(), _physical(node["values"]))
     if kind == "union":
-        branches = [each for each in node["branches"] if each["type"] != "null"]
-        return _physical(branches[0]) if branches else pa.null()
+        return _physical(_only(node))
     return {
         "null": pa.null(),
         "boolean": pa.bool_(),
@@ -146,8 +164,7 @@ def _with_meaning(array: pa.Array, node: Node) -> pa.Array:
         names = [each["name"] for each in node["fields"]]
         return pa.StructArray.from_arrays(children, names, mask=array.is_null())
     if kind == "union":
-        branches = [each for each in node["branches"] if each["type"] != "null"]
-        return _with_meaning(array, branches[0]) if branches else array
+        return _with_meaning(array, _only(node))
     if kind == "array":
         values = array.values
         items = _with_meaning(values, node["items"])

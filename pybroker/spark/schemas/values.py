@@ -21,7 +21,7 @@ from pybroker.spark.columns.fields import Data, NotParsed, Slices
 from pybroker.spark.columns.slab import Slab
 from pybroker.spark.schemas.adapting import adapted, arrow_type, read_as, spark_type
 from pybroker.spark.schemas.avro import Node, Walk, parse
-from pybroker.spark.schemas.json_values import read_json
+from pybroker.spark.schemas.json_values import read_json, require_readable
 from pybroker.spark.schemas.primitives import PRIMITIVES, read_primitive
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -80,7 +80,10 @@ class TopicSchema:
     def node(self) -> Node:
         """Raises NotAllowed."""
         try:
-            return parse(json.loads(self.data))
+            node = parse(json.loads(self.data))
+            if self.kind == _Type.Json:
+                require_readable(node)
+            return node
         except (ValueError, KeyError, TypeError) as error:
             raise NotAllowed(
                 f"The topic's schema cannot be made columns ({error}): read its values as they are "
