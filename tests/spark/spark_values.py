@@ -11,7 +11,7 @@ from pybroker.spark.schemas.values import TopicSchema, values
 from pybroker.wire import pulsar_api_pb2 as pb
 
 
-def slab_of(contents, keys=None, versions=None):
+def slab_of(contents, keys=None, versions=None, keys_are_base64=False):
     """A slab that is no more than its values; None for a null one."""
     blob = b""
 
@@ -31,11 +31,12 @@ def slab_of(contents, keys=None, versions=None):
     key = slices(keys or [None] * count)
     version = slices(versions or [None] * count)
     zero = np.zeros(count, np.int64)
+    is_base64 = np.full(count, keys_are_base64)
     none = Slices.none(0)
     data = np.frombuffer(blob + bytes(PADDING), np.uint8)
     pairs = Pairs(zero[:0], none, none)
     return Slab(
-        data, zero, zero, zero, zero, value, key, zero != 0, zero, zero, pairs, version, zero
+        data, zero, zero, zero, zero, value, key, is_base64, zero, zero, pairs, version, zero
     )
 
 

@@ -1,5 +1,6 @@
 """Values by their topic's schema, as columns."""
 
+import base64
 import datetime
 import decimal
 import json
@@ -273,6 +274,17 @@ def test_a_key_that_is_apart_is_the_messages():
         **{"kv.encoding.type": "SEPARATED"},
     )
     assert columns(schema, [struct.pack(">i", 9)], keys=[b"k"]) == {"key": ["k"], "value": [9]}
+
+
+def test_a_key_that_is_apart_is_decoded_where_its_producer_encoded_it():
+    schema = key_value(
+        TopicSchema(pb.Schema.Int32),
+        avro([{"name": "n", "type": "int"}]),
+        **{"kv.encoding.type": "SEPARATED"},
+    )
+    keys = [base64.b64encode(struct.pack(">i", 7)), None]
+    found = columns(schema, [zigzag(5)] * 2, keys=keys, keys_are_base64=True)
+    assert found == {"key": [7, None], "value": [{"n": 5}] * 2}
 
 
 def test_topics_of_different_schemas_are_refused_unless_they_are_to_be_raw():

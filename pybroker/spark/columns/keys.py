@@ -3,17 +3,19 @@
 import base64
 import binascii
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pybroker.spark.columns.arrays import binaries
-from pybroker.spark.columns.slab import Slab
+from pybroker.spark.columns.fields import Data, Slices
 
 
-def keys(slab: Slab) -> pa.Array:
-    plain = binaries(slab.data, slab.key)
-    if not slab.key_is_base64.any():
+def keys(data: Data, slices: Slices, is_base64: npt.NDArray[np.bool_]) -> pa.Array:
+    plain = binaries(data, slices)
+    if not is_base64.any():
         return plain
-    pairs = zip(plain.to_pylist(), slab.key_is_base64.tolist(), strict=True)
+    pairs = zip(plain.to_pylist(), is_base64.tolist(), strict=True)
     return pa.array([_decoded(key) if encoded else key for key, encoded in pairs], pa.binary())
 
 

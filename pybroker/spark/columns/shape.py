@@ -40,7 +40,7 @@ def _value(slab: Slab, topic: TopicName) -> pa.Array:
 
 
 def _key(slab: Slab, topic: TopicName) -> pa.Array:
-    return keys(slab)
+    return keys(slab.data, slab.key, slab.key_is_base64)
 
 
 def _key_text(slab: Slab, topic: TopicName) -> pa.Array:

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from pybroker.errors import NotAllowed, PulsarError
 from pybroker.spark.columns.arrays import binaries, texts
-from pybroker.spark.columns.fields import Data, NotParsed, Slices
+from pybroker.spark.columns.fields import PADDING, Data, NotParsed, Slices
+from pybroker.spark.columns.keys import keys
 from pybroker.spark.columns.slab import Slab
 from pybroker.spark.schemas.adapting import adapted, arrow_type, read_as, spark_type
 from pybroker.spark.schemas.avro import Node, Walk, parse
@@ -157,6 +159,7 @@ class _Part:
     data: Data
     value: Slices
     key: Slices
+    key_is_base64: npt.NDArray[np.bool_]
 
 
 def _some(slab: "_Part | Slab", rows: Any) -> _Part:
@@ -165,6 +168,7 @@ def _some(slab: "_Part | Slab", rows: Any) -> _Part:
         slab.data,
         Slices(value.start[rows], value.length[rows]),
         Slices(key.start[rows], key.length[rows]),
+        slab.key_is_base64[rows],
     )
 
 
@@ -188,11 +192,24 @@ def _read(slab: "_Part | Slab", schema: TopicSchema, newest: TopicSchema) -> dic
         return {"value": whole}
     key_schema, value_schema = schema.parts()
     wanted_key, wanted_value = newest.parts() if newest.kind == schema.kind else schema.parts()
-    key, value = (slab.key, slab.value) if schema.key_is_apart else _inline(slab)
+    data, key, value = slab.data, slab.key, slab.value
+    if not schema.key_is_apart:
+        key, value = _inline(slab)
+    elif slab.key_is_base64.any():  # as official clients write it
+        data, key = _placed(keys(slab.data, slab.key, slab.key_is_base64))
     return {
-        "key": _array(slab.data, key, key_schema, wanted_key),
+        "key": _array(data, key, key_schema, wanted_key),
         "value": _array(slab.data, value, value_schema, wanted_value),
     }
+
+
+def _placed(found: pa.Array) -> tuple[Data, Slices]:
+    """Byte strings, each for itself, in a buffer as entries are."""
+    texts = found.to_pylist()
+    length = np.array([-1 if each is None else len(each) for each in texts], np.int64)
+    behind = np.cumsum(np.maximum(length, 0))
+    buffer = b"".join([each or b"" for each in texts]) + bytes(PADDING)
+    return np.frombuffer(buffer, np.uint8), Slices(behind - np.maximum(length, 0), length)
 
 
 def _inline(slab: "_Part | Slab") -> tuple[Slices, Slices]:
