@@ -2,10 +2,14 @@
 
 from functools import partial
 
-from pybroker.client import Client, EncodedBatch, InitialPosition
+from pybroker.client import Client, EncodedBatch, InitialPosition, encode_batch
+from pybroker.spark.chain import Chain
+from pybroker.spark.work import Work
 from pybroker.spark.writing.attempt import Job, write
+from pybroker.spark.writing.batch_end import BatchEnd
 from pybroker.spark.writing.entries import Destined
 from pybroker.spark.writing.notes import NoteBook
+from pybroker.testing import broker
 
 OUT, CONTROL = "persistent://public/default/out", "persistent://public/default/control"
 TIMEOUT_MS = 1000
@@ -22,3 +26,25 @@ def test_what_nobody_ends_hides_messages_until_its_timeout_and_no_longer(pulsar_
         client.create_producer(OUT).send(b"behind it")
         assert consumer.receive(60_000).data() == b"behind it"
         assert written.txn_id is not None
+
+
+def test_what_tasks_leave_open_is_ended_where_topics_are_made_with_partitions():
+    """The control topic, too: its notes stand on the partition on which its markers do."""
+    with broker(allow_auto_topic_creation_type="partitioned", default_num_partitions=3) as running:
+        connect = partial(Client, running.service_url, enable_transaction=True)
+        with connect() as client:
+            consumer = client.subscribe(OUT, "s", initial_position=InitialPosition.Earliest)
+            out = client.get_topic_partitions(OUT)[0]
+            of_driver = client.new_transaction(60_000)
+            job = Job(connect, of_driver.txn_id, NoteBook(CONTROL, "query"), 60_000, 1)
+            given_up, accepted = (
+                write(job, [Destined(0, out, encode_batch([content]))])
+                for content in (b"of nobody", b"accepted")
+            )
+            BatchEnd(job, Chain(CONTROL, "query"), Work("query", 0, {}), [accepted]).commit()
+            client.create_producer(out).send(b"behind both")
+            assert [consumer.receive(60_000).data() for _ in range(2)] == [
+                b"accepted",
+                b"behind both",
+            ]
+            assert given_up.txn_id not in (None, accepted.txn_id)

@@ -75,7 +75,7 @@ def _publish(job: Job, entries: Iterable[Destined]) -> Written:
         txn = session.client.new_transaction(job.transaction_timeout_ms, beside=job.txn_id)
         try:
             job.notes.note(session, job.txn_id, txn.txn_id, job.txn_id)
-            require_open(session, job.txn_id, job.notes.topic)
+            require_open(session, job.txn_id, job.notes.place(session))
             messages = 0
             sending = Sending(session, txn, job.schema)
             for entry in entries:

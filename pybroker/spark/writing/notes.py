@@ -19,24 +19,28 @@ from pybroker.spark.session import Session
 
 
 class NoteBook(NamedTuple):
-    """A topic without partitions, or one partition, and whose notes are meant."""
+    """Whose notes are meant, and where they are."""
 
-    topic: str
+    topic: str  # of one with partitions the first, where the chain of markers is
     owner: str  # a query's or a job's id
     batch_id: int = 0
+
+    def place(self, session: Session) -> str:
+        return session.partitions(self.topic)[0]
 
     def note(self, session: Session, job: TxnId, *txn_ids: TxnId) -> None:
         """`job`: that of the job which they belong to."""
         of_batch = {"owner": self.owner, "batch_id": self.batch_id, "job": list(job)}
+        place = self.place(session)
         for txn_id in txn_ids:
             note = of_batch | {"transaction": list(txn_id)}
-            session.publish(self.topic, json.dumps(note).encode())
+            session.publish(place, json.dumps(note).encode())
 
     def noted(self, session: Session, after: Position, job: TxnId | None = None) -> Iterator[TxnId]:
         """Of this batch and those before it, which somebody may still have worked on; or those of
         one job."""
         own = self.owner.encode()
-        for _, data in session.read_to_end(self.topic, after):
+        for _, data in session.read_to_end(self.place(session), after):
             if own in data and (txn_id := self._parsed(data, job)) is not None:
                 yield txn_id
 
