@@ -56,6 +56,21 @@ def test_a_key_always_goes_to_the_partition_of_its_hash():
     assert sum(batch.message_count for _, _, batch in encoded) == 50
 
 
+def test_a_key_that_is_no_text_is_base64_as_official_clients_have_it():
+    keys = pa.array([b"\xff\xfe", None, b"k", b""] * 10, pa.binary())
+    batch = rows([b"v"] * 40).set_column(3, "key", keys)
+    found = {
+        (single.partition_key, single.partition_key_b64_encoded, partition)
+        for _, partition, entry in encode(batch)
+        for single, _ in messages(entry)
+        if single.HasField("partition_key")
+    }
+    assert found == {
+        (key, key == "//4=", PARTITIONS[TOPIC][partition_for_key(key, 3)])
+        for key in ("//4=", "k", "")
+    }
+
+
 def test_value_time_and_properties_arrive_in_order():
     values = [b"a", b"b", b"c"]
     encoded = rows(values, ["k", "k", "k"], [("color", "red")])

@@ -5,9 +5,11 @@ column; rows that go to the same partition are brought together, and an entry is
 column's bytes.
 
 Messages with a key go where its hash says; those without take turns over the partitions by whole
-entries. A null value is published as one (`null_value`), and an empty key is a key.
+entries. A null value is published as one (`null_value`), and an empty key is a key. One that is no
+text is written as base64, which the message says: so official clients have it.
 """
 
+import base64
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -33,6 +35,7 @@ _PROPERTIES: Final = b"\x0a"
 _PARTITION_KEY: Final = b"\x12"
 _PAYLOAD_SIZE: Final = b"\x18"
 _EVENT_TIME: Final = b"\x28"
+_IS_BASE64: Final = b"\x30\x01"
 _IS_NULL: Final = b"\x48\x01"
 _NAME: Final = b"\x0a"
 _TEXT: Final = b"\x12"
@@ -67,11 +70,13 @@ class EntryEncoder:
             yield from self._encode(rows)
 
     def _encode(self, rows: pa.RecordBatch) -> Iterator[Destined]:
+        keys, are_base64 = as_texts(rows.column("key"))
         messages = encode_messages(
             rows.column("value"),
-            rows.column("key"),
+            keys,
             rows.column("event_time"),
             rows.column("properties"),
+            are_base64,
         )
         topics = rows.column("topic")
         if not pa.types.is_dictionary(topics.type):
@@ -79,7 +84,7 @@ class EntryEncoder:
         topic_indices = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         parts = rows.column("part").to_numpy(zero_copy_only=False).astype(np.int64)
         names = topics.dictionary.to_pylist()
-        targets = self._targets(names, topic_indices, rows.column("key"))
+        targets = self._targets(names, topic_indices, keys)
         for chosen, (part, topic_index, target) in _groups(parts, topic_indices, targets):
             column = messages if chosen is None else messages.take(pa.array(chosen))
             for start, end in _cuts(byte_columns.offsets(column)):
@@ -111,8 +116,33 @@ class EntryEncoder:
         return compressed(payload, end - start, self._compression_type)
 
 
+def as_texts(keys: pa.Array) -> tuple[pa.Array, Mask | None]:
+    """Keys as text, and which of them are base64; None: none."""
+    contents = keys.cast(pa.large_binary())
+    try:
+        contents.cast(pa.large_string())
+        return keys, None
+    except pa.ArrowInvalid:
+        pairs = [_as_text(each) for each in contents.to_pylist()]
+    return pa.array([text for text, _ in pairs], pa.large_binary()), np.array([b for _, b in pairs])
+
+
+def _as_text(key: bytes | None) -> tuple[bytes | None, bool]:
+    if key is None:
+        return None, False
+    try:
+        key.decode()
+        return key, False
+    except UnicodeDecodeError:
+        return base64.b64encode(key), True
+
+
 def encode_messages(
-    values: pa.Array, keys: pa.Array, event_times: pa.Array, properties: pa.Array
+    values: pa.Array,
+    keys: pa.Array,
+    event_times: pa.Array,
+    properties: pa.Array,
+    keys_are_base64: Mask | None = None,
 ) -> pa.LargeBinaryArray:
     """Each row as it stands in a batch. Raises NotAllowed."""
     rows = len(values)
@@ -124,6 +154,8 @@ def encode_messages(
         byte_columns.varints(byte_columns.lengths(contents, rows)),
         *_event_times(event_times),
     ]
+    if keys_are_base64 is not None:
+        fields.append(byte_columns.only(keys_are_base64, _IS_BASE64))
     if values.null_count:
         fields.append(byte_columns.only(_mask(values.is_null()), _IS_NULL))
     sizes = sum(byte_columns.lengths(field, rows) for field in fields)
