@@ -220,9 +220,12 @@ def test_a_first_batch_whose_beginning_was_not_told_is_not_read_from_elsewhere()
         reader_of(None).partitions(start, end)
 
 
-def test_a_topic_that_is_gone_ends_the_query_unless_data_may_be_lost(caplog):
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_topic_that_is_gone_ends_the_query_unless_data_may_be_lost(caplog, available_now):
     session = FakeSession([Position(3, 4)])
     reader = reader_of(session)
+    if available_now:
+        reader.prepareForTriggerAvailableNow()
     start = reader.initialOffset()
     start["spans"]["persistent://public/default/gone"] = {"after": "1:1", "to": "1:1"}
     with pytest.raises(InputLost, match=r"gone, which the query has been reading, is gone"):
@@ -230,6 +233,15 @@ def test_a_topic_that_is_gone_ends_the_query_unless_data_may_be_lost(caplog):
     careless = reader_of(session, failOnDataLoss="false")
     assert ends(careless.latestOffset(start, ReadAllAvailable()))[0] == Position(3, 4)
     assert "goes on without it" in caplog.text
+
+
+def test_a_topic_that_came_when_the_targets_were_set_is_not_gone(monkeypatch):
+    reader = reader_of(FakeSession([Position(3, 4)]))
+    monkeypatch.setattr(FakeSession, "partitions", lambda session, topic: PARTITIONS[:1])
+    reader.prepareForTriggerAvailableNow()
+    monkeypatch.undo()
+    offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert list(offset["spans"]) == PARTITIONS[:1]
 
 
 def test_a_sinks_subscription_begins_at_no_time_or_id():

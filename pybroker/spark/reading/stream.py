@@ -192,7 +192,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, session: Session, before: SourceOffset, limits: Limits | None
     ) -> SourceOffset:
         ends = self._targets or self._ends(session)
-        self._require_all(before, ends)
+        self._require_all(session, before, ends)
         starts = {topic: self._begin(session, before, topic) for topic in ends}
         behind = [topic for topic, last in ends.items() if starts[topic] < last]
         share = None if limits is None else limits.share(max(1, len(behind)))
@@ -206,10 +206,15 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         return SourceOffset(before.subscription, spans, acknowledged, before.follows)
 
-    def _require_all(self, before: SourceOffset, ends: Mapping[str, Position]) -> None:
+    def _require_all(
+        self, session: Session, before: SourceOffset, ends: Mapping[str, Position]
+    ) -> None:
         """Raises InputLost for a topic that is gone."""
         gone = [topic for topic in before.spans if topic not in ends]
-        if gone and self._targets is None:
+        if gone and self._targets is not None:  # One may have come since the targets were set.
+            there = self._topics.partitions(session)
+            gone = [topic for topic in gone if topic not in there]
+        if gone:
             account = f"{', '.join(gone)}, which the query has been reading, is gone"
             if self._reading.fail_on_data_loss:
                 raise InputLost(f"{account}: go on without it with failOnDataLoss=false")
