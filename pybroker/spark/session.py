@@ -86,6 +86,11 @@ class Session:
         if (consumer := self._consumers.pop(name, None)) is not None:
             consumer.close()
 
+    def delete(self, name: CursorName) -> None:
+        """The subscription; one that is not there is made for that."""
+        self._consumer(name, InitialPosition.Latest).unsubscribe()
+        del self._consumers[name]
+
     def backlog(self, name: CursorName) -> int:
         """Entries that the subscription has not acknowledged."""
         return self._consumer(name, InitialPosition.Earliest).get_backlog()

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pybroker.errors import NotAllowed
+from pybroker.errors import NotAllowed, PulsarError
 from pybroker.spark.columns.shape import Shape
 from pybroker.spark.compat import (
     ReadAllAvailable,
@@ -72,6 +72,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets: dict[str, Position] | None = None
         # The newest offset that is known; all that there is to go by before PySpark 4.2.
         self._known: dict[str, Any] | None = None
+        # Subscriptions of its own that this run has made, and nobody's checkpoint has yet.
+        self._made: list[CursorName] = []
         # What the entries of each partition were like when somebody last looked.
         self._samples: dict[str, Sample] = {}
 
@@ -119,6 +121,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         offset = SourceOffset.from_json(end, start)
         _require_beginning(offset)
+        self._give_up_other_than(offset.subscription)
         if self._known is None or self._known == end:
             self._known = offset.to_json()  # with what was not told when it was made
         if start == end:
@@ -155,10 +158,27 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for name, cursor in cursors.items()
             if not self._is_own
         }
+        self._made = names if self._is_own else []
         for name in names:
             session.release(name)  # The sink has a consumer there; one is enough.
         spans = {name.topic: _nothing_behind(cursor) for name, cursor in cursors.items()}
         return SourceOffset(self._subscription, spans, acknowledged, self._follows)
+
+    def _give_up_other_than(self, subscription: str) -> None:
+        """The first batch runs again, and goes by the subscription that it had. Another one, made
+        for an initial offset that nobody needed, would keep all messages from then on."""
+        unneeded = [name for name in self._made if name.subscription != subscription]
+        self._made = []
+
+        def delete(session: Session) -> None:
+            for name in unneeded:
+                session.delete(name)
+
+        if unneeded:
+            try:
+                self._asking(delete)
+            except PulsarError as error:
+                log.warning("%s is needed by nobody: delete it (%s)", unneeded[0], error)
 
     def _at_the_end(self, session: Session) -> SourceOffset:
         """Without knowing where the batch begins."""
