@@ -127,9 +127,12 @@ def moment(given: str) -> int | dict[str, Any]:
     if given.strip().isdecimal():
         return int(given)
     try:
-        return by_topic(given)
-    except ValueError as error:
-        raise ValueError(f"milliseconds since 1970, or {error}") from None
+        found = {topic: int(when) for topic, when in by_topic(given).items()}
+    except (TypeError, ValueError, OverflowError):
+        found = {}
+    if not found or min(found.values()) < 0:
+        raise ValueError("milliseconds since 1970, or a JSON object of such by topics")
+    return found
 
 
 # --- the table -----------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What `spark.read` plans and its tasks read, from a broker in this process; no Spark."""
 
 import json
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -10,6 +11,7 @@ from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.options import Mode, chosen
 from pybroker.spark.reading import splitting
 from pybroker.spark.reading.batch import PulsarBatchReader
+from pybroker.spark.reading.topics import Topics
 from pybroker.spark.session import position_of
 
 TOPIC = "persistent://public/default/in"
@@ -120,6 +122,28 @@ def test_several_topics_and_patterns(client, reader):
     assert len(values(reader(topics="orders-eu, other"))) == 6
     assert len(values(reader(topicsPattern="orders-.*"))) == 6
     assert len(values(reader(topicsPattern="persistent://public/default/o.*"))) == 9
+
+
+def test_a_topic_that_is_named_with_one_of_its_partitions_is_read_once():
+    session = MagicMock(partitions=lambda topic: ["a-partition-0"])
+    assert Topics(("a", "a-partition-0")).partitions(session) == ["a-partition-0"]
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_a_place_in_a_topic_that_is_not_read_is_refused(reader, option):
+    place = json.dumps({"orders-ue": "0:1"})
+    for topics in ({"topics": "orders-eu, orders-us"}, {"topicsPattern": "orders-.s"}):
+        with pytest.raises(NotAllowed, match=f"{option} speaks of orders-ue.*orders-"):
+            reader(**topics, **{option: place})
+    with pytest.raises(NotAllowed, match="endingTime speaks of out"):
+        reader(endingTime=json.dumps({"in": 5, "out": 5}))
+
+
+@pytest.mark.parametrize("name", ["in", TOPIC, "in-partition-3"])
+def test_a_place_is_that_of_a_topic_or_of_one_of_its_partitions(reader, name):
+    reader(startingOffsets=json.dumps({name: "0:1"}))
+    reader(startingOffsets=json.dumps({name: "0:1"}), topicsPattern="i.")
+    reader(startingTime=json.dumps({name: 5}), topics="in-partition-3, in")
 
 
 def test_uncommitted_and_aborted_messages_are_never_read(client, reader):

@@ -53,6 +53,8 @@ def test_options_that_tune_the_java_client_have_no_effect():
         ("failOnDataLoss", "maybe", "'true' or 'false'"),
         ("startingOffsets", "[1]", "'earliest', 'latest' or a JSON object"),
         ("startingTime", "yesterday", "milliseconds since 1970, or a JSON object"),
+        ("startingTime", '{"t": "yesterday"}', "milliseconds since 1970, or a JSON object"),
+        ("endingTime", '{"t": -1}', "milliseconds since 1970, or a JSON object"),
         ("topics", " , ", "names, with commas"),
         ("topic", " ", "some text"),
     ],

@@ -37,6 +37,8 @@ class PulsarBatchReader(DataSourceReader):
         self._start = Start.of(options, default="earliest")
         if self._start.where == "latest":
             raise NotAllowed("spark.read ends at what is there now, so it cannot begin at 'latest'")
+        for name in ("endingOffsets", "endingTime"):
+            self._topics.require(name, options[name])
         self._end = _End(options["endingOffsets"], options["endingTime"])
         self._min_partitions: int = options["minPartitions"]
         self._disorder_ms: int | None = options["publishTimeDisorderMs"]

@@ -13,6 +13,7 @@ from pybroker.errors import NotAllowed
 from pybroker.names import TopicName
 from pybroker.spark.offsets import EARLIEST, CursorName, Position
 from pybroker.spark.options import Chosen
+from pybroker.spark.reading.topics import Topics
 from pybroker.spark.session import Session, position_of
 
 _PLACES: Final = ("earliest", "latest")
@@ -66,6 +67,8 @@ class Start:
         offsets, time_ms = options["startingOffsets"], options["startingTime"]
         if offsets is not None and time_ms is not None:
             raise NotAllowed("startingOffsets and startingTime both say where to begin: give one")
+        for name in ("startingOffsets", "startingTime"):
+            Topics.of(options).require(name, options[name])
         return cls(offsets or default, time_ms)
 
     def place(self, session: Session, topic: str) -> Place:

@@ -1,7 +1,7 @@
 """Which topics a query reads: one, some, or all whose names match a pattern."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -47,17 +47,31 @@ class Topics:
             except TopicNotFound:
                 if not self.wait:
                     raise
-        return found
+        return list(dict.fromkeys(found))  # A topic may have been named with one of its partitions.
 
     def bases(self, session: Session) -> Sequence[str]:
         """The topics, whether they have partitions or not."""
         return self.names if self.pattern is None else self._matching(session, self.pattern)
 
+    def require(self, option: str, given: object) -> None:
+        """Of places or times by topics. Raises NotAllowed for a topic that is not read: what is
+        said of it was meant for another one, which would be read from elsewhere."""
+        for key in given if isinstance(given, Mapping) else ():
+            name = str(TopicName.parse(key))
+            if not self._reads(name) and not self._reads(_PARTITION.sub("", name)):
+                raise NotAllowed(
+                    f"{option} speaks of {key}, which is none of the topics that are read: "
+                    f"{self.pattern or ', '.join(self.names)}"
+                )
+
+    def _reads(self, name: str) -> bool:
+        if self.pattern is not None:
+            return _of_pattern(self.pattern).fullmatch(name.partition(_SCHEME)[2]) is not None
+        return any(name in (each, _PARTITION.sub("", each)) for each in self.names)
+
     def _matching(self, session: Session, pattern: str) -> list[str]:
-        """A pattern speaks of tenant/namespace/topic, whatever stands before ://."""
-        whole = TopicName.parse(pattern)
-        wanted = re.compile(str(whole).partition(_SCHEME)[2])
-        listed = session.client.get_topics_of_namespace(whole.namespace_name)
+        wanted = _of_pattern(pattern)
+        listed = session.client.get_topics_of_namespace(TopicName.parse(pattern).namespace_name)
         names = {str(TopicName.parse(_PARTITION.sub("", each))) for each in listed}
         return sorted(
             name
@@ -65,6 +79,11 @@ class Topics:
             if wanted.fullmatch(name.partition(_SCHEME)[2])
             and not TopicName.parse(name).local.startswith(_SYSTEM)
         )
+
+
+def _of_pattern(pattern: str) -> re.Pattern[str]:
+    """A pattern speaks of tenant/namespace/topic, whatever stands before ://."""
+    return re.compile(str(TopicName.parse(pattern)).partition(_SCHEME)[2])
 
 
 def _checked(pattern: str) -> str:
