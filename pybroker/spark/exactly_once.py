@@ -204,8 +204,13 @@ class ExactlyOnce:
     def _close_with_the_run(self, spark: SparkSession, query_id: str) -> None:
         run_id = spark.sparkContext.getLocalProperty("spark.jobGroup.id")
         if run_id is not None and run_id != self._run_id:
+            self.close()  # Of the run before, whose end Spark may tell of when this one is at work.
             self._run_id = run_id
-            when_terminated(spark, query_id, run_id, self.close)
+            when_terminated(spark, query_id, run_id, partial(self._run_has_ended, run_id))
+
+    def _run_has_ended(self, run_id: str) -> None:
+        if run_id == self._run_id:
+            self.close()
 
     def process(self, batch: DataFrame, work: Work, checkpoint: Checkpoint) -> None:
         """Returns when the batch's transaction is known to be committed."""

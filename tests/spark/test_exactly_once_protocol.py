@@ -449,3 +449,19 @@ def test_what_a_dead_drivers_tasks_left_open_is_aborted_though_ours_publish_noth
     second.sink.write = first.sink.write
     second.process()
     assert [txn.state for txn in left] == ["aborted"]
+
+
+def test_the_end_of_a_run_that_is_heard_late_does_not_disturb_the_next_one(monkeypatch):
+    endings = []
+    module = sys.modules["pybroker.spark.exactly_once"]
+    monkeypatch.setattr(module, "when_terminated", lambda *_: endings.append(_[-1]))
+    driver, spark = Driver(), MagicMock()
+    for run, work in (("first", WORK), ("second", NEXT)):
+        spark.sparkContext.getLocalProperty.return_value = run
+        driver.sink._close_with_the_run(spark, "query")
+        driver.process(work)
+        assert driver.broker.events.count("close") == len(endings) - 1  # that of the run before
+    endings[0]()
+    assert driver.broker.events.count("close") == 1
+    endings[1]()
+    assert driver.broker.events.count("close") == 2
