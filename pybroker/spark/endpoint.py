@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Self
 
 from pybroker.client import (
@@ -14,7 +15,10 @@ from pybroker.client import (
     aio,
 )
 from pybroker.errors import NotAllowed
-from pybroker.spark.options import Chosen, required
+from pybroker.spark.options import Chosen, Mode, chosen, required
+from pybroker.spark.session import Connect
+
+_OF_CLIENTS: Final = "pulsar.client."
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,20 @@ class Endpoint:
             return None, None
         paths = _parameters(self.auth_params)
         return paths.get("tlsCertFile"), paths.get("tlsKeyFile")
+
+
+def connecting(service_url: str, client_options: Mapping[str, str] | None) -> Connect:
+    """For functions that take the source's options for clients beside a service URL. Raises
+    NotAllowed."""
+    given = dict(client_options or {})
+    for name in given:
+        if not name.lower().startswith(_OF_CLIENTS):
+            raise NotAllowed(f"client_options holds {name}; it takes what begins {_OF_CLIENTS}")
+    return partial(_connect, Endpoint.of(chosen({"service.url": service_url} | given, Mode.ALL)))
+
+
+def _connect(endpoint: Endpoint, service_url: str) -> Client:
+    return replace(endpoint, service_url=service_url).connect()
 
 
 def _token(params: str) -> Authentication:

@@ -54,6 +54,7 @@ from pybroker.spark.chain import Chain
 from pybroker.spark.checkpoint import Checkpoint
 from pybroker.spark.decision import BatchRefused, Decision, decide
 from pybroker.spark.ending import when_terminated
+from pybroker.spark.endpoint import connecting
 from pybroker.spark.evaluation import evaluate, evaluate_rest
 from pybroker.spark.marker import Marker
 from pybroker.spark.publish import publish_outputs
@@ -132,6 +133,7 @@ def exactly_once(
     transaction_timeout_ms: int = 600_000,
     patience_s: float | None = None,
     on_step: Callable[[Step, Work], None] = lambda step, work: None,
+    client_options: Mapping[str, str] | None = None,
 ) -> BatchFunction:
     """What to give to `foreachBatch`: publishes what `write(batch, batch_id)` returns, once.
 
@@ -144,6 +146,8 @@ def exactly_once(
     batch of any size fits. That keeps the order within each partition of a DataFrame. With the mode
     "driver" all goes through it, in the order of the whole DataFrame, and must fit its memory; with
     "executor" as little as can be. Apache Pulsar has everything go through the driver.
+
+    `client_options` are the source's that begin pulsar.client., for credentials and TLS.
 
     The transaction's timeout must be far above what a batch takes. For `patience_s` (by default a
     little more than that timeout) a batch tries again while the broker is away or another
@@ -161,6 +165,7 @@ def exactly_once(
         transaction_timeout_ms,
         patient_s,
         on_step,
+        connecting(service_url, client_options),
     )
     return ExactlyOnce(write, options)
 

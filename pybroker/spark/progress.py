@@ -30,6 +30,7 @@ from pyspark.sql.streaming.listener import (
 
 from pybroker.errors import PulsarError
 from pybroker.names import TopicName, TxnId
+from pybroker.spark.endpoint import connecting
 from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import EARLIEST, Position
 from pybroker.spark.reading.backlog import Backlog
@@ -217,14 +218,18 @@ def show(
     service_url: str | None = None,
     control_topic: str | None = None,
     say: Callable[[str], None] = print,
+    client_options: Mapping[str, str] | None = None,
 ) -> ProgressListener:
     """Says a line for each batch of each query of `spark`, started already or to be.
 
     With `service_url` the line has the batch's transaction, read from `control_topic`, or from
-    where writeStream keeps its markers without one. `spark.streams.removeListener(…)` of what this
-    returns ends it.
+    where writeStream keeps its markers without one; `client_options` are those of exactly_once.
+    `spark.streams.removeListener(…)` of what this returns ends it.
     """
-    transactions = None if service_url is None else Transactions(service_url, control_topic)
+    transactions = None
+    if service_url is not None:
+        connect = connecting(service_url, client_options)
+        transactions = Transactions(service_url, control_topic, connect)
     listener = ProgressListener(lambda batch: say(batch.line()), transactions)
     spark.streams.addListener(listener)
     return listener
