@@ -8,15 +8,19 @@ through Hadoop's file systems, because the checkpoint may be on any of them.
 
 import hashlib
 import json
+import logging
 from collections.abc import Sequence
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from pybroker.errors import MetadataError, NotAllowed
 from pybroker.names import TxnId
 from pybroker.spark.offsets import CursorName, SourceOffset, Span, is_pulsar_offset
 from pybroker.spark.work import Work
+
+log = logging.getLogger("pybroker.spark")
 
 _OFFSET_LOG_VERSION = "v1"
 _OPEN_TRANSACTION = "pybroker-open-transaction"
@@ -57,8 +61,18 @@ class Checkpoint:
         return Work(query_id, batch_id, progress, digest)
 
     def open_transaction(self) -> TxnId | None:
-        text = self._read(_OPEN_TRANSACTION)
-        return TxnId(*json.loads(text)) if text else None
+        """None, too, if whoever wrote it died over it: then nothing was done in that one yet."""
+        try:
+            text = self._read(_OPEN_TRANSACTION)
+            return TxnId(*json.loads(text)) if text else None
+        except (Py4JError, TypeError, ValueError) as error:
+            log.warning(
+                "%s/%s cannot be read, so the transaction that it names is left to its timeout: %s",
+                self._location,
+                _OPEN_TRANSACTION,
+                error,
+            )
+            return None
 
     def record_transaction(self, txn_id: TxnId) -> None:
         stream = self._files.create(self._path(_OPEN_TRANSACTION), True)
