@@ -1,8 +1,8 @@
 """A DataFrame's columns, and which part of a message each of them is.
 
 The names are the pulsar-spark connector's: `__topic`, `__key`, `__eventTime` and
-`__messageProperties`; other columns that begin with two underscores are what a reader adds, and are
-left out. With a column `value` of text or bytes the message is that, and the plain names `topic`,
+`__messageProperties`; `__messageId` and `__publishTime` are what a reader adds, and are left out.
+With a column `value` of text or bytes the message is that, and the plain names `topic`,
 `key`, `event_time` and `properties` do as well. Without one, all other columns together are it.
 
 The option `topic` comes before a column of that name, as everywhere in Spark.
@@ -40,8 +40,9 @@ _CONNECTORS: Final = {
     "__eventTime": "event_time",
     "__messageProperties": "properties",
 }
-# What our own source hands out beside these.
-_READ_ONLY: Final = ("message_id", "publish_time")
+# What sources hand out beside these.
+_READ_ONLY: Final = ("__messageId", "__publishTime")
+_READ_ONLY_OF_OURS: Final = ("message_id", "publish_time")
 _ARROW: Final = {
     "topic": pa.string(),
     "key": pa.large_binary(),
@@ -110,7 +111,9 @@ def rows_of(schema: StructType, topic: str | None) -> Rows:
         if part is not None:
             _check(name, kinds[name], part, found)
             found[part] = name
-        elif not name.startswith("__") and not (is_raw and name in _READ_ONLY):
+        elif name.startswith("__"):
+            _require_read_only(name)
+        elif not (is_raw and name in _READ_ONLY_OF_OURS):
             values.append(name)
     if is_raw and values != ["value"]:
         others = ", ".join(name for name in values if name != "value")
@@ -123,6 +126,18 @@ def rows_of(schema: StructType, topic: str | None) -> Rows:
     if topic is None and "topic" not in found:
         raise NotAllowed('format("pulsar") needs the option topic, or a column __topic')
     return Rows(topic, found, tuple(values), is_raw)
+
+
+def _require_read_only(name: str) -> None:
+    """To leave a column out in silence would lose what it was meant for."""
+    if name in _READ_ONLY:
+        return
+    known = (*_CONNECTORS, *_READ_ONLY)
+    meant = [each for each in known if each.lower() == name.lower()]
+    raise NotAllowed(
+        f"The column {name} is no part of a message"
+        + (f": did you mean {meant[0]}?" if meant else f"; {', '.join(known)} are: leave it out")
+    )
 
 
 def _check(name: str, kind: DataType, part: str, found: Mapping[str, str]) -> None:
