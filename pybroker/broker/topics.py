@@ -14,6 +14,7 @@ from typing import Any, Final
 from managed_ledger.deletion import all_done
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.position import EARLIEST
 from managed_ledger.shared_task import shared_task
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.deletions import Deletions, Doomed
@@ -29,6 +30,7 @@ from pybroker.broker.policies.table import AUTO_TOPIC_CREATION, MAX_TOPICS
 from pybroker.broker.schemas.registry import SchemaRules, Schemas
 from pybroker.broker.schemas.rules import of_system_topics, schema_rules
 from pybroker.broker.served import ServedTopic, persistent
+from pybroker.broker.subscription import Subscription
 from pybroker.broker.tenants import Conflict, Tenants
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_lists.lists import TopicLists
@@ -36,11 +38,12 @@ from pybroker.broker.topic_lists.watches import TopicWatches
 from pybroker.config import BrokerConfig
 from pybroker.errors import NotAllowed, TooManyTopics, TopicNotFound
 from pybroker.names import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TopicName
-from pybroker.runtime import Clock
+from pybroker.runtime import Clock, Pace
 from pybroker.transaction.txn_status import TransactionOutcomes
 
 log = logging.getLogger(__name__)
 
+_LOOKS_A_TURN: Final = 500  # whether a partition has a subscription
 _CLOSED_AT_ONCE: Final = 64  # in one commit; what was sent to the others is still written
 
 
@@ -276,19 +279,44 @@ class Topics:
             raise Conflict(f"{name} already exists")
 
     async def update_partitions(self, name: TopicName, partitions: int) -> None:
+        """The first partition's subscriptions are on all of them when this returns, those on new
+        ones at their beginning: what is published there before a consumer hears of them is not
+        lost to it. Who asks how many partitions there are waits meanwhile. Repeatable.
+        """
         await self.settled(name)
         now = self.tenants.partitions(name)
         if not now:
             raise TopicNotFound(f"{name} is not a partitioned topic")
         if partitions < now:
             raise NotAllowed(f"{name} has {now} partitions; they can only become more")
-        await self._set_partitions(name, partitions)
+        _check_last_partition(name, partitions)
+        await self._change(name, self._grow(name, partitions))
+
+    async def _grow(self, name: TopicName, partitions: int) -> None:
+        await self.tenants.set_partitions(name, partitions)
+        first = name.partition_at(0)
+        if not self._factory.exists(first.ledger_name):
+            return  # nobody has subscribed yet
+        topic = await self.get(first)
+        assert topic is not None
+        kept = [each for each in topic.subscriptions.values() if each.durable]
+        pace = Pace(_LOOKS_A_TURN)
+        for index in range(1, partitions) if kept else ():
+            await self._subscribe_to_all(name.partition_at(index), kept)
+            await pace.step(len(kept))
+
+    async def _subscribe_to_all(self, name: TopicName, kept: list[Subscription]) -> None:
+        for each in kept:
+            if not self._factory.has_cursor(name.ledger_name, each.name):
+                topic = await self.get(name, create=True)
+                assert topic is not None
+                properties = dict(each.cursor.properties)
+                await topic.subscription(each.name, EARLIEST, properties, create=True)
 
     async def _set_partitions(
-        self, name: TopicName, partitions: int, properties: Mapping[str, str] | None = None
+        self, name: TopicName, partitions: int, properties: Mapping[str, str]
     ) -> None:
-        """Raises InvalidTopicName where a partition's name would be too long."""
-        TopicName.parse(str(name.partition_at(partitions - 1)))
+        _check_last_partition(name, partitions)
         await self._change(name, self.tenants.set_partitions(name, partitions, properties))
 
     # -- delete and unload
@@ -397,6 +425,11 @@ class Topics:
             some = topics[at : at + _CLOSED_AT_ONCE]
             await all_done(topic.close("the broker shuts down") for topic in some)
         self._loaded.clear()
+
+
+def _check_last_partition(name: TopicName, partitions: int) -> None:
+    """Raises InvalidTopicName where a partition's name would be too long."""
+    TopicName.parse(str(name.partition_at(partitions - 1)))
 
 
 def _refuse_internal(name: TopicName) -> None:

@@ -123,6 +123,24 @@ def test_a_partitioned_topic_grows_and_goes(admin: httpx.Client, namespace: str)
     assert admin.get(f"{P}/{namespace}").json() == []
 
 
+def test_what_comes_to_a_new_partition_first_is_not_lost_to_a_subscription(
+    admin: httpx.Client, admin_broker: RunningBroker, namespace: str
+) -> None:
+    """Its consumers hear of the partition later than producers, and ask for the latest."""
+    topic = f"{namespace}/parts"
+    admin.put(f"{P}/{topic}/partitions", json=1)
+    with RawClient(admin_broker.service_url) as raw:
+        latest = pb.CommandSubscribe.Latest
+        raw.subscribe(f"persistent://{topic}-partition-0", 1, initialPosition=latest)
+        assert admin.post(f"{P}/{topic}/partitions", json=2).status_code == 204
+        new = f"persistent://{topic}-partition-1"
+        raw.create_producer(new)
+        raw.publish(b"early", 0)
+        raw.subscribe(new, 2, initialPosition=latest)
+        raw.flow(1, 2)
+        assert raw.messages(1)[0].consumer_id == 2
+
+
 def test_a_partitioned_topic_keeps_what_its_creator_says_of_it(
     admin: httpx.Client, namespace: str
 ) -> None:
