@@ -212,6 +212,47 @@ def test_a_subscription_on_a_partitioned_topic_is_on_every_partition(
     assert admin.delete(f"{path}/subscription/audit").status_code == 204
 
 
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+def test_a_subscription_creates_its_topic(admin: httpx.Client, namespace: str, domain: str) -> None:
+    """As tests do that want a subscription before anything is produced."""
+    path = f"/admin/v2/{domain}/{namespace}"
+    assert admin.put(f"{path}/fresh/subscription/audit", json="earliest").status_code == 204
+    assert admin.get(path).json() == [f"{domain}://{namespace}/fresh"]
+
+
+def test_a_subscription_creates_a_partitioned_topic_where_that_is_the_kind_that_is_created(
+    admin: httpx.Client, namespace: str
+) -> None:
+    creation = {"allowAutoTopicCreation": True, "topicType": "partitioned"}
+    admin.post(f"{N}/{namespace}/autoTopicCreation", json={**creation, "defaultNumPartitions": 2})
+    assert admin.put(f"{P}/{namespace}/fresh/subscription/audit").status_code == 204
+    assert admin.get(f"{P}/{namespace}/fresh/partitions").json()["partitions"] == 2
+    assert admin.get(f"{P}/{namespace}/fresh-partition-1/subscriptions").json() == ["audit"]
+
+
+def test_a_subscription_creates_no_topic_where_that_is_off(
+    admin: httpx.Client, namespace: str
+) -> None:
+    path = f"{P}/{namespace}"
+    missing = admin.put(f"{P}/public/nowhere/fresh/subscription/audit")
+    assert missing.status_code == 404
+    admin.post(f"{N}/{namespace}/autoTopicCreation", json={"allowAutoTopicCreation": False})
+    assert admin.put(f"{path}/fresh/subscription/audit").status_code == 412
+    assert admin.put(f"{path}/fresh-partition-0/subscription/audit").status_code == 412
+    assert admin.get(path).json() == []
+
+
+def test_a_subscription_that_some_partitions_have_comes_to_all(
+    admin: httpx.Client, namespace: str
+) -> None:
+    path = f"{P}/{namespace}/parts"
+    admin.put(f"{path}/partitions", json=2)
+    assert admin.put(f"{path}-partition-0/subscription/audit").status_code == 204
+    assert admin.put(f"{path}/subscription/audit").status_code == 204
+    assert admin.get(f"{path}-partition-1/subscriptions").json() == ["audit"]
+    assert admin.put(f"{path}/subscription/audit").status_code == 409
+
+
 def test_a_reset_needs_a_message_id(admin: httpx.Client, topic: str) -> None:
     path = f"{P}/{topic}/subscription/audit"
     admin.put(path)

@@ -28,7 +28,7 @@ from pybroker.broker.subscription import Subscription
 from pybroker.broker.tenants import Conflict
 from pybroker.broker.topic import Topic
 from pybroker.broker.waiting_entries import nth_waiting
-from pybroker.errors import SubscriptionNotFound
+from pybroker.errors import SubscriptionNotFound, TopicNotFound
 from pybroker.json_schema import TRUTH, any_of, choice, map_of
 
 _SUBSCRIPTION: Final = TOPIC + "/subscription/{subscription:segment}"
@@ -88,15 +88,19 @@ class SubscriptionRoutes:
         return sorted(set(names))
 
     async def create(self, request: Request) -> None:
-        """The body is a position, as reset_to_position takes it; without one, the end."""
+        """The body is a position, as reset_to_position takes it; without one, the end.
+
+        The topic is created as by a client, where that is allowed.
+        """
         name = request.path_params["subscription"]
         body = await read_json(request, "latest")
         first = _position(body)
         properties = texts(body.get("properties") if isinstance(body, dict) else None)
-        topics = [topic async for topic in self._each_served(request)]
-        if any(name in topic.subscriptions for topic in topics):
+        topics = [topic async for topic in self._each_wanted(request)]
+        without = [topic for topic in topics if name not in topic.subscriptions]
+        if not without:
             raise Conflict(f"Subscription {name} of {topic_of(request)} already exists")
-        for topic in topics:
+        for topic in without:
             start = _mark_delete_before(first, topic)
             await topic.subscription(name, start, properties, create=True)
 
@@ -183,6 +187,16 @@ class SubscriptionRoutes:
     async def reset_to_time(self, request: Request) -> None:
         async for _, subscription in self._each(request):
             await subscription.seek_to_time(request.path_params["timestamp_ms"])
+
+    async def _each_wanted(self, request: Request) -> AsyncIterator[ServedTopic]:
+        """Created if that is allowed."""
+        name = topic_of(request)
+        try:
+            count = await self._topics.partitions_for_client(name, auto_create=True)
+            for part in [name.partition_at(index) for index in range(count)] or [name]:
+                yield await self._topics.require(part)
+        except TopicNotFound as error:
+            raise HTTPException(412, f"Topic cannot be created by its use: {error}") from None
 
     def _each_served(self, request: Request) -> AsyncIterator[ServedTopic]:
         return each_served(self._topics, topic_of(request))
