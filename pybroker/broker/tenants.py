@@ -28,6 +28,24 @@ class Conflict(PulsarError):
     http_status = 409
 
 
+class InUse(Conflict):
+    """A topic with connected producers or consumers."""
+
+    http_status = 412
+
+
+class ImpossiblePartitions(NotAllowed):
+    """No topic has so many, or so few."""
+
+    http_status = 406
+
+
+class ImpossibleGrowth(NotAllowed):
+    """This topic cannot get so many."""
+
+    http_status = 422
+
+
 class NotFound(PulsarError):
     code = 11
     http_status = 404
@@ -119,7 +137,9 @@ class Tenants:
         """Without `properties` those stay that are there."""
         most = self._config.max_num_partitions_per_partitioned_topic
         if not 1 <= partitions <= most:
-            raise NotAllowed(f"{name}: partitions must be between 1 and {most}, not {partitions}")
+            raise ImpossiblePartitions(
+                f"{name}: partitions must be between 1 and {most}, not {partitions}"
+            )
         kept = self.partitioned_properties(name) if properties is None else dict(properties)
         await self._put(partitions_key(name), {"partitions": partitions, "properties": kept})
 

@@ -31,7 +31,7 @@ from pybroker.broker.schemas.registry import SchemaRules, Schemas
 from pybroker.broker.schemas.rules import of_system_topics, schema_rules
 from pybroker.broker.served import ServedTopic, persistent
 from pybroker.broker.subscription import Subscription
-from pybroker.broker.tenants import Conflict, Tenants
+from pybroker.broker.tenants import Conflict, ImpossibleGrowth, InUse, Tenants
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_lists.lists import TopicLists
 from pybroker.broker.topic_lists.watches import TopicWatches
@@ -284,11 +284,16 @@ class Topics:
         lost to it. Who asks how many partitions there are waits meanwhile. Repeatable.
         """
         await self.settled(name)
-        now = self.tenants.partitions(name)
+        now, most = (
+            self.tenants.partitions(name),
+            self._config.max_num_partitions_per_partitioned_topic,
+        )
         if not now:
-            raise TopicNotFound(f"{name} is not a partitioned topic")
-        if partitions < now:
-            raise NotAllowed(f"{name} has {now} partitions; they can only become more")
+            raise Conflict(f"{name} is not a partitioned topic")
+        if not now <= partitions <= most:
+            raise ImpossibleGrowth(
+                f"{name} has {now} partitions; they can only become more, up to {most}"
+            )
         _check_last_partition(name, partitions)
         await self._change(name, self._grow(name, partitions))
 
@@ -322,7 +327,7 @@ class Topics:
     # -- delete and unload
 
     async def delete(self, name: TopicName, force: bool = False) -> None:
-        """Raises TopicNotFound; Conflict while it is in use and not forced."""
+        """Raises TopicNotFound; InUse while it is, and not forced."""
         _refuse_internal(name)
         await self.settled(name)
         if not self.exists(name):
@@ -330,9 +335,11 @@ class Topics:
         await self._delete(Doomed(name), force)
 
     async def delete_partitioned(self, name: TopicName, force: bool = False) -> None:
-        """Raises TopicNotFound; Conflict while it is in use and not forced."""
+        """Raises TopicNotFound; Conflict for a plain one; InUse while it is, and not forced."""
         await self.settled(name)
         partitions = self.tenants.partitions(name)
+        if not partitions and self.exists(name):
+            raise Conflict(f"{name} is not a partitioned topic: delete it as the topic that it is")
         if not partitions:
             raise TopicNotFound(f"{name} is not a partitioned topic")
         await self._delete(Doomed(name, partitions), force)
@@ -341,7 +348,7 @@ class Topics:
         names = dict.fromkeys(doomed.topics())
         await self._loads_of(names)
         if not force and any(topic.in_use for topic in self.loaded_of(names)):
-            raise Conflict(
+            raise InUse(
                 f"{doomed.topic} has connected producers or consumers; close them or use force"
             )
         await self.deletions.delete(doomed, partial(self._vacate, names))

@@ -259,7 +259,7 @@ def test_a_subscription_with_consumers_goes_by_force_only(
 
 def test_a_topic_in_use_goes_by_force_only(admin: httpx.Client, client: Client, topic: str) -> None:
     client.create_producer(f"persistent://{topic}")
-    assert admin.delete(f"{P}/{topic}").status_code == 409
+    assert admin.delete(f"{P}/{topic}").status_code == 412
 
 
 def test_an_unloaded_topic_comes_back(admin: httpx.Client, client: Client, topic: str) -> None:

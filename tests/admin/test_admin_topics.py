@@ -118,7 +118,8 @@ def test_a_partitioned_topic_grows_and_goes(admin: httpx.Client, namespace: str)
     assert admin.get(f"{P}/{namespace}/partitioned").json() == [f"persistent://{namespace}/parts"]
     assert admin.post(path, json=3).status_code == 204
     assert len(admin.get(f"{P}/{namespace}").json()) == 3
-    assert admin.post(path, json=1).status_code == 405
+    assert admin.post(path, json=1).status_code == 422
+    assert admin.post(path, json=10**9).status_code == 422
     assert admin.delete(path).status_code == 204
     assert admin.get(f"{P}/{namespace}").json() == []
 
@@ -168,8 +169,28 @@ def test_odd_properties_are_refused(
 def test_an_impossible_partition_count_is_refused(
     admin: httpx.Client, namespace: str, count: object
 ) -> None:
-    answer = admin.put(f"{P}/{namespace}/parts/partitions", json=count)
-    assert 400 <= answer.status_code < 500
+    assert admin.put(f"{P}/{namespace}/parts/partitions", json=count).status_code == 406
+
+
+def test_a_plain_topic_neither_grows_nor_goes_as_a_partitioned_one(
+    admin: httpx.Client, namespace: str, topic: str
+) -> None:
+    assert admin.post(f"{P}/{topic}/partitions", json=2).status_code == 409
+    assert admin.delete(f"{P}/{topic}/partitions").status_code == 409
+    assert admin.delete(f"{P}/{namespace}/none/partitions").status_code == 404
+    assert admin.get(f"{P}/{namespace}").json() == [f"persistent://{topic}"]
+
+
+def test_a_topic_in_use_goes_by_force_only(
+    admin: httpx.Client, admin_broker: RunningBroker, namespace: str
+) -> None:
+    path = f"{P}/{namespace}/parts"
+    admin.put(f"{path}/partitions", json=1)
+    with RawClient(admin_broker.service_url) as raw:
+        raw.create_producer(f"persistent://{namespace}/parts-partition-0")
+        assert admin.delete(f"{path}-partition-0").status_code == 412
+        assert admin.delete(f"{path}/partitions").status_code == 412
+        assert admin.delete(f"{path}/partitions", params={"force": "true"}).status_code == 204
 
 
 def test_partitions_of_a_missing_topic_are_not_found(admin: httpx.Client, namespace: str) -> None:

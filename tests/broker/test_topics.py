@@ -163,7 +163,7 @@ def test_partitions_only_become_more() -> None:
         await world.topics.update_partitions(ORDERS, 4)
         with pytest.raises(NotAllowed):
             await world.topics.update_partitions(ORDERS, 3)
-        with pytest.raises(TopicNotFound):
+        with pytest.raises(Conflict):
             await world.topics.update_partitions(TopicName.parse("plain"), 3)
         assert world.tenants.partitions(ORDERS) == 4
 

@@ -46,7 +46,7 @@ class TopicRoutes:
             route("GET", TOPICS, self.list_all, TEXTS),
             route("GET", f"{TOPICS}/partitioned", self.list_partitioned, TEXTS),
             route("PUT", TOPIC, self.create, body=properties, refuses=(409,)),
-            route("DELETE", TOPIC, self.delete, query=flags("force"), refuses=(409,)),
+            route("DELETE", TOPIC, self.delete, query=flags("force")),
             route(
                 "GET",
                 partitions,
@@ -55,7 +55,7 @@ class TopicRoutes:
                 query=flags("checkAllowAutoCreation"),
             ),
             route("PUT", partitions, self.create_partitioned, body=count, refuses=(406, 409)),
-            route("POST", partitions, self.update_partitions, body=count, refuses=(406, 409)),
+            route("POST", partitions, self.update_partitions, body=count, refuses=(406, 409, 422)),
             route(
                 "DELETE", partitions, self.delete_partitioned, query=flags("force"), refuses=(409,)
             ),
