@@ -10,19 +10,21 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from managed_ledger.position import Position
+from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, Refused, Taken
 from pybroker.broker.policies.gate import Gate
-from pybroker.broker.policies.table import ENCRYPTION_REQUIRED
+from pybroker.broker.policies.table import AUTO_SUBSCRIPTION_CREATION, ENCRYPTION_REQUIRED
 from pybroker.broker.policies.throttle import Throttle
 from pybroker.broker.producers import AccessMode, Granted, Producer, ProducerState
 from pybroker.broker.schemas.compatibility import StoredSchema
 from pybroker.broker.schemas.registry import version_bytes
 from pybroker.broker.served import ServedTopic
+from pybroker.broker.topic import Topic
 from pybroker.errors import (
     AuthorizationError,
     ChecksumError,
     MetadataError,
+    NotAllowed,
     PersistenceError,
     PulsarError,
     ServiceNotReady,
@@ -64,7 +66,7 @@ async def producer(session: "Session", command: pb.CommandProducer) -> None:
     else:
         topics.schemas.check_without(name)
     if command.initial_subscription_name:  # the Go client sends an empty one
-        await topic.subscription(command.initial_subscription_name, None, {}, create=True)
+        await _create_initial_subscription(topic, command.initial_subscription_name)
     new = _new_producer(session, command)
     await topic.add_producer(new, _granter(session, command, topic, new, schema_version))
     if session.closed:
@@ -72,6 +74,21 @@ async def producer(session: "Session", command: pb.CommandProducer) -> None:
         return
     session.add_producer(topic, new)
     _answer(session, command, topic, new, schema_version)
+
+
+async def _create_initial_subscription(topic: ServedTopic, name: str) -> None:
+    """From the earliest message, so that all that it sends is there for who consumes later.
+
+    Raises NotAllowed. Source: PIP-124.
+    """
+    if not isinstance(topic, Topic) or name in topic.subscriptions:
+        return
+    if not topic.policies[AUTO_SUBSCRIPTION_CREATION]["allowAutoSubscriptionCreation"]:
+        raise NotAllowed(
+            "Could not create the initial subscription due to the auto subscription creation is "
+            "not allowed."
+        )
+    await topic.subscription(name, EARLIEST, {}, create=True)
 
 
 def _new_producer(session: "Session", command: pb.CommandProducer) -> Producer:

@@ -92,6 +92,40 @@ def test_an_initial_subscription_is_there_before_the_first_message(
     assert raw.receive(_T.MESSAGE).message_id.entryId == 0
 
 
+def test_an_initial_subscription_begins_with_the_earliest_message(
+    connect: Connect, topic: str
+) -> None:
+    """Of those that are there: another subscription keeps this one."""
+    first, second = connect(), connect()
+    first.subscribe(topic, subscription="keeps")
+    first.create_producer(topic)
+    first.publish(b"early", 0)
+    second.create_producer(topic, initial_subscription_name="late")
+    second.subscribe(topic, subscription="late", initialPosition=pb.CommandSubscribe.Latest)
+    second.flow(1)
+    assert second.receive(_T.MESSAGE).message_id.entryId == 0
+
+
+def test_an_initial_subscription_is_created_where_subscribing_may_create_one(topic: str) -> None:
+    settings = {"allow_auto_subscription_creation": False}
+    with pybroker.testing.broker(**settings) as broker, RawClient(broker.service_url) as raw:
+        refused = raw.ask_for_producer(topic, initial_subscription_name="late")
+        assert refused.error == pb.NotAllowedError
+        assert raw.subscribe(topic, subscription="late").error == pb.SubscriptionNotFound
+
+
+def test_a_topic_that_keeps_nothing_has_no_initial_subscription(
+    raw: RawClient, wire_broker: Any
+) -> None:
+    topic = "non-persistent://public/default/initial"
+    raw.create_producer(topic, initial_subscription_name="late")
+
+    async def subscriptions(running: Any) -> list[str]:
+        return list((await running.topics.served(topic)).subscriptions)
+
+    assert wire_broker.call(subscriptions) == []
+
+
 def test_an_empty_initial_subscription_is_none(
     raw: RawClient, wire_broker: Any, topic: str
 ) -> None:
