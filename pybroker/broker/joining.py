@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pybroker.broker.consumer import Consumer, SubscriptionType
-from pybroker.errors import ConsumerBusy
+from pybroker.errors import ConsumerBusy, MetadataError
 
 
 class Joined(Protocol):
@@ -32,8 +32,8 @@ def check_joinable(subscription: Joined, kind: SubscriptionType) -> None:
 
 
 def check_sole_consumer(subscription: Joined, consumer: Consumer, force: bool) -> None:
-    """Raises ConsumerBusy while others consume, unless forced."""
+    """Raises MetadataError, as Apache Pulsar, while others consume, unless forced."""
     if not force and any(other is not consumer for other in subscription.consumers):
-        raise ConsumerBusy(
+        raise MetadataError(
             f"{subscription} has other consumers: close them, or unsubscribe with force"
         )

@@ -14,6 +14,7 @@ from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.errors import (
     ConsumerNotFound,
+    MetadataError,
     NamingError,
     NotAllowed,
     PulsarError,
@@ -364,9 +365,10 @@ async def _redeliver_rest(
 
 
 def _slot(session: "Session", consumer_id: int) -> "ConsumerSlot":
+    """Raises MetadataError, which is Apache Pulsar's choice."""
     slot = session.consumers.get(consumer_id)
     if slot is None:
-        raise ConsumerNotFound(f"Consumer {consumer_id} is not connected here")
+        raise MetadataError(f"Consumer not found: {consumer_id} is not connected here")
     return slot
 
 

@@ -360,15 +360,21 @@ def test_unsubscribing_forgets_the_position(raw: RawClient, topic: str) -> None:
     assert entry_ids(raw, 2) == [0, 1]
 
 
-def test_unsubscribing_with_others_there_is_busy_unless_forced(
+def test_unsubscribing_with_others_there_is_refused_unless_forced(
     connect: Connect, topic: str
 ) -> None:
     first, second = connect(), connect()
     for raw in (first, second):
         raw.subscribe(topic, subType=SHARED)
-    assert unsubscribe(first).error == pb.ConsumerBusy
+    assert unsubscribe(first).error == pb.MetadataError
     assert isinstance(unsubscribe(first, force=True), pb.CommandSuccess)
     assert second.receive(_T.CLOSE_CONSUMER).consumer_id == 1
+
+
+def test_what_a_consumer_asks_that_is_not_there_is_refused(raw: RawClient) -> None:
+    nowhere = pb.MessageIdData(ledgerId=0, entryId=0)
+    for refused in (unsubscribe(raw), seek(raw, message_id=nowhere), last_message_id(raw)):
+        assert refused.error == pb.MetadataError
 
 
 def test_a_reader_may_unsubscribe(raw: RawClient, topic: str) -> None:
