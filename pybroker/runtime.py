@@ -9,6 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Coroutine
+from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from managed_ledger.errors import ManagedLedgerError
@@ -35,6 +36,11 @@ class SystemClock:
 
     def monotonic_s(self) -> float:
         return time.monotonic()
+
+
+def iso_time(at_ms: int) -> str:
+    """Of `now_ms`, as Apache Pulsar shows times."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 class Pace:

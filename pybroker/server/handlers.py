@@ -121,7 +121,11 @@ HANDLERS: Final[dict[int, Handler]] = {
         "close_consumer", deferred=on_consume.close_consumer, ordered_by=_of_consumer
     ),
     _T.GET_LAST_MESSAGE_ID: Handler("getLastMessageId", deferred=on_consume.get_last_message_id),
-    _T.CONSUMER_STATS: Handler("consumerStats", deferred=on_consume.consumer_stats),
+    _T.CONSUMER_STATS: Handler(
+        "consumerStats",
+        deferred=on_consume.consumer_stats,
+        answer_error=on_consume.consumer_stats_failed,
+    ),
     # transactions
     _T.TC_CLIENT_CONNECT_REQUEST: Handler(
         "tcClientConnectRequest",

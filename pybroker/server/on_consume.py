@@ -21,6 +21,7 @@ from pybroker.errors import (
     TopicNotFound,
 )
 from pybroker.names import TopicName, TxnId, check_client
+from pybroker.runtime import iso_time
 from pybroker.server.on_produce import stored_schema
 from pybroker.transaction.pending_ack_store import PendingAck
 from pybroker.wire import commands
@@ -433,7 +434,10 @@ def _message_id(topic: ServedTopic, position: Position, batch_index: int) -> pb.
 
 
 async def consumer_stats(session: "Session", command: pb.CommandConsumerStats) -> None:
-    slot = _slot(session, command.consumer_id)
+    """Without rates, which nobody keeps between two questions."""
+    slot = session.consumers.get(command.consumer_id)
+    if slot is None:
+        raise ConsumerNotFound(f"Consumer {command.consumer_id} not found")
     consumer = slot.consumer
     answer = pb.CommandConsumerStatsResponse(
         request_id=command.request_id,
@@ -441,10 +445,26 @@ async def consumer_stats(session: "Session", command: pb.CommandConsumerStats) -
         availablePermits=max(0, consumer.permits),
         unackedMessages=consumer.unacked.messages,
         address=consumer.address,
-        connectedSince=str(consumer.connected_since_ms),
+        blockedConsumerOnUnackedMsgs=consumer.blocked,
+        connectedSince=iso_time(consumer.connected_since_ms),
         type=slot.subscription.kind.name.title() if slot.subscription.kind is not None else "",
         msgBacklog=slot.subscription.backlog,
     )
+    _send_stats(session, answer)
+
+
+def consumer_stats_failed(
+    session: "Session", command: pb.CommandConsumerStats, error: PulsarError
+) -> None:
+    answer = pb.CommandConsumerStatsResponse(
+        request_id=command.request_id,
+        error_code=error.code,  # type: ignore[arg-type]
+        error_message=str(error),
+    )
+    _send_stats(session, answer)
+
+
+def _send_stats(session: "Session", answer: pb.CommandConsumerStatsResponse) -> None:
     session.send_command(
         pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS_RESPONSE, consumerStatsResponse=answer)
     )

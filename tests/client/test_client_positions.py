@@ -287,6 +287,22 @@ class TestReaders:
         broker.run(work())
         assert answers == []
 
+    def test_a_backlog_of_one_that_the_broker_has_just_closed_is_asked_for_again(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        """The answer has fields of its own for an error."""
+        gone = {"error_code": pb.ConsumerNotFound, "error_message": "Consumer 1 not found"}
+        said: list[dict[str, Any]] = [gone, {"msgBacklog": 3}]
+        broker.answers["ConsumerStats"] = lambda *_: pb.CommandConsumerStatsResponse(
+            request_id=0, **said.pop(0)
+        )
+
+        async def work() -> int:
+            reader = await client.create_reader("t", MessageId.earliest)
+            return int(await reader.get_backlog())
+
+        assert broker.run(work()) == 3
+
     def test_an_inclusive_one_at_the_end_begins_with_the_last_message(
         self, broker: ScriptedBroker, client: Any
     ):

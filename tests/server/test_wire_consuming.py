@@ -1,6 +1,7 @@
 """SUBSCRIBE, FLOW, ACK, redelivery, SEEK, GET_LAST_MESSAGE_ID, UNSUBSCRIBE, CLOSE_CONSUMER."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -53,6 +54,11 @@ def seek(raw: RawClient, **where: Any) -> Any:
 def unsubscribe(raw: RawClient, **fields: Any) -> Any:
     body = pb.CommandUnsubscribe(consumer_id=1, **fields)
     return raw.request(_T.UNSUBSCRIBE, "unsubscribe", body)
+
+
+def consumer_stats(raw: RawClient) -> Any:
+    asked = pb.CommandConsumerStats(consumer_id=1)
+    return raw.request(_T.CONSUMER_STATS, "consumerStats", asked)
 
 
 def reader(raw: RawClient, topic: str, start: Any, consumer_id: int = 1, **fields: Any) -> Any:
@@ -413,9 +419,18 @@ def test_consumer_stats_tell_what_the_consumer_has(raw: RawClient, topic: str) -
     raw.subscribe(topic, subType=SHARED, consumer_name="c")
     raw.flow(2)
     raw.messages(2)
-    stats = raw.request(_T.CONSUMER_STATS, "consumerStats", pb.CommandConsumerStats(consumer_id=1))
+    stats = consumer_stats(raw)
     assert (stats.consumerName, stats.type) == ("c", "Shared")
     assert (stats.unackedMessages, stats.availablePermits, stats.msgBacklog) == (2, 0, 3)
+    assert not stats.blockedConsumerOnUnackedMsgs
+    assert datetime.fromisoformat(stats.connectedSince).tzinfo is UTC
+
+
+def test_stats_of_no_consumer_are_refused_in_their_own_answer(raw: RawClient) -> None:
+    """The C++ client looks for it nowhere else."""
+    answer = consumer_stats(raw)
+    assert isinstance(answer, pb.CommandConsumerStatsResponse)
+    assert answer.error_code == pb.ConsumerNotFound
 
 
 # -- an entry that its producer made unreadable

@@ -23,12 +23,12 @@ from pybroker.admin.operation import Answer, DescribedRoute
 from pybroker.admin.routing import TOPIC, asked, number, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import MESSAGE_ID
-from pybroker.admin.stats.topic import iso_time
 from pybroker.broker.entry_metadata import INDEX, entry_with_index
 from pybroker.broker.publish_time import first_published_at
 from pybroker.broker.topic import Topic
 from pybroker.errors import SubscriptionNotFound
 from pybroker.json_schema import BYTES, WHOLE, choice, whole
+from pybroker.runtime import iso_time
 from pybroker.wire.decompression import CannotDecompress, decompressed
 from pybroker.wire.message_metadata import BadEntry, parse_metadata, payload_of
 

@@ -16,12 +16,13 @@ from pybroker.admin.routing import TOPIC, message_id, read_json, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes import ledgers
 from pybroker.admin.shapes.common import A_MESSAGE_ID, process_status
-from pybroker.admin.stats.topic import iso_time, size_of
+from pybroker.admin.stats.topic import size_of
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.broker.waiting_entries import waiting
 from pybroker.errors import SubscriptionNotFound
 from pybroker.json_schema import COUNT, any_of
+from pybroker.runtime import iso_time
 
 _NOTHING_KEPT: Final = Retention()
 _SUBSCRIPTION: Final = TOPIC + "/subscription/{subscription:segment}"

@@ -5,7 +5,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import reduce
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from pybroker.broker.served import ServedTopic
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.names import TopicName
-from pybroker.runtime import Pace
+from pybroker.runtime import Pace, iso_time
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
 Stats = dict[str, Any]
@@ -394,10 +393,6 @@ def _merged(left: Any, right: Any) -> Any:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def iso_time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def traffic_in(counter: tuple[str, ...], source: ServedTopic | Producer, rates: Rates) -> Stats:

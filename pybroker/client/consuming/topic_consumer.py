@@ -26,6 +26,7 @@ from pybroker.client.errors import (
     ConnectError,
     Timeout,
     UnsupportedCompression,
+    from_wire,
 )
 from pybroker.client.messages import Message, MessageId
 from pybroker.client.options import ConsumerType
@@ -346,7 +347,10 @@ class TopicConsumer:
     async def _asked(self, request: Any, what: str) -> Any:
         async def ask() -> Any:
             try:
-                return await self._connection().request(request, self._cluster.timeout_s)
+                answer = await self._connection().request(request, self._cluster.timeout_s)
+                if isinstance(answer, pb.CommandConsumerStatsResponse):
+                    _check_stats(answer)
+                return answer
             except ConsumerNotFound as error:  # the broker has closed it, and is about to say so
                 raise ConnectError(f"The consumer of {self.topic} comes again") from error
 
@@ -382,3 +386,9 @@ class TopicConsumer:
             connection.consumers.pop(self._id, None)
             request = pb.CommandCloseConsumer(consumer_id=self._id)
             await connection.request(request, self._cluster.timeout_s)
+
+
+def _check_stats(answer: pb.CommandConsumerStatsResponse) -> None:
+    """Its errors are in fields of their own names."""
+    if answer.HasField("error_code"):
+        raise from_wire(answer.error_code, answer.error_message)
