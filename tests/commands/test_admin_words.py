@@ -90,6 +90,20 @@ def test_times_and_sizes_have_units() -> None:
             time_s(odd)
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["reset-cursor", "-s", "s", "-m", "3:4", "-e"], "resetcursor"),
+        (["expire-messages", "-s", "s", "-p", "3:4", "-e"], "expireMessages"),
+    ],
+)
+def test_a_position_is_excluded_in_apache_pulsars_word(words: list[str], what: str) -> None:
+    """Its broker takes no notice of another."""
+    verb, path, body, _ = asked("topics", words[0], "t", *words[1:])
+    assert (verb, path.rsplit("/", 1)[1]) == ("POST", what)
+    assert body == {"ledgerId": 3, "entryId": 4, "excluded": True}
+
+
 def test_a_message_id_is_two_numbers() -> None:
     assert message_id("3:-1") == {"ledgerId": 3, "entryId": -1}
     assert message_id("3:4:5") == {"ledgerId": 3, "entryId": 4}

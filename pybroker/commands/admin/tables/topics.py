@@ -73,7 +73,7 @@ def _reset_cursor(rest: Rest, options: Namespace) -> None:
         rest.ask("POST", filled(f"{_S}/resetcursor/{at_ms}", options))
         return
     excluded = getattr(options, "exclude_reset_position", False)
-    body = message_id(options.messageId) | {"isExcluded": excluded}
+    body = message_id(options.messageId) | {"excluded": excluded}
     rest.ask("POST", filled(f"{_S}/resetcursor", options), body)
 
 
@@ -84,7 +84,7 @@ def _expire(rest: Rest, options: Namespace) -> None:
     if position is None:
         rest.ask("POST", filled(f"{_S}/expireMessages/{options.expireTime}", options))
         return
-    body = message_id(position) | {"isExcluded": options.exclude_reset_position}
+    body = message_id(position) | {"excluded": options.exclude_reset_position}
     rest.ask("POST", filled(f"{_S}/expireMessages", options), body)
 
 
