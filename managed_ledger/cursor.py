@@ -221,14 +221,19 @@ class ManagedCursor:
         asked = max(EARLIEST, Position(position.ledger_id, _in_bounds(position.entry_id)))
         self._removed = (mark, asked) if asked < mark else None
 
-    def reset(self, position: Position) -> None:
-        """Seek: the next entry to read is the first at or behind `position`."""
+    def reset(self, position: Position, still_unacked: int = 0, batch_size: int = 0) -> None:
+        """Seek: the next entry to read is the first at or behind `position`.
+
+        With `still_unacked` the batch at `position` is acknowledged but for these indexes.
+        """
         limit = min(position, self._index.last_confirmed.after)
         self.mark_delete_position = self._index.previous_position(limit)
         self.begin_behind(limit.before)
         self._acked.clear()
         self._forgotten_up_to = -1
         self._batches.clear()
+        if still_unacked:
+            self.delete_batch_indexes(position, still_unacked, batch_size)
         self._touch()
 
     def skip_removed(self) -> None:

@@ -375,17 +375,16 @@ class Subscription:
 
     # -- moving the cursor
 
-    async def seek(self, position: Position) -> None:
-        """The next message is the first at or behind `position`; consumers have to come again.
-
-        They are disconnected first, as clients expect, so that nothing sent before is taken for
-        something behind the new position. Raises ServiceNotReady.
+    async def seek(self, position: Position, still_unacked: int = 0, batch_size: int = 0) -> None:
+        """The next message is the first at or behind `position`; of a batch there, the first that
+        is set in `still_unacked`. Consumers have to come again: they are disconnected first, as
+        they expect, so that nothing sent before is taken for a later one. Raises ServiceNotReady.
         """
         pending = await self.replayed()
         self._check_open()  # the place to go to may have been looked for while it was closed
         self._damage = None
         self.disconnect_consumers("the subscription was moved by a seek")
-        self.cursor.reset(position)
+        self.cursor.reset(position, still_unacked, batch_size)
         self._redelivery_counts.clear()
         self.reader.rewind()
         if not self.durable:

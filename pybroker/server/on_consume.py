@@ -375,11 +375,21 @@ def _slot(session: "Session", consumer_id: int) -> "ConsumerSlot":
 
 async def seek(session: "Session", command: pb.CommandSeek) -> None:
     slot = _slot(session, command.consumer_id)
-    if command.HasField("message_publish_time"):
+    if command.HasField("message_id"):
+        await slot.subscription.seek(*await _place(slot, command.message_id))
+    elif command.HasField("message_publish_time"):
         await slot.subscription.seek_to_time(command.message_publish_time)
     else:
-        await slot.subscription.seek(position_of(command.message_id))
+        raise MetadataError("Message id and message publish time were not present")
     session.write(commands.success(command.request_id))
+
+
+async def _place(slot: "ConsumerSlot", message_id: pb.MessageIdData) -> tuple[Position, int, int]:
+    """What Subscription.seek wants. The Java client names the part of a batch, by an ack_set."""
+    if not slot.topic.policies.config.acknowledgment_at_batch_index_level_enabled:
+        return position_of(message_id), 0, 0
+    place = await _pending_ack(slot.topic, message_id)
+    return place.position, place.still_unacked or 0, place.batch_size
 
 
 async def unsubscribe(session: "Session", command: pb.CommandUnsubscribe) -> None:

@@ -5,8 +5,10 @@ from typing import Any
 import httpx
 import pytest
 from publishing import publish
+from raw_client import RawClient
 
 from pybroker.client import Client, Consumer, ConsumerType, InitialPosition, Timeout
+from pybroker.testing import RunningBroker
 
 P = "/admin/v2/persistent"
 
@@ -38,6 +40,53 @@ def receive_all(consumer: Consumer) -> list[bytes]:
             received.append(consumer.receive(timeout_millis=300).data())
     except Timeout:
         return received
+
+
+@pytest.mark.parametrize(
+    ("place", "waits"),
+    [
+        ({"batchIndex": 1}, (1, [0b1110])),
+        ({"batchIndex": 1, "excluded": True}, (1, [0b1100])),
+        ({"batchIndex": 0}, (1, [])),
+        ({"batchIndex": 3, "excluded": True}, (2, [])),
+        ({"batchIndex": -1, "excluded": True}, (2, [])),
+        ({"isExcluded": True}, (2, [])),
+        ({}, (1, [])),
+    ],
+)
+def test_a_subscription_is_reset_to_a_message_of_a_batch_or_behind_it(
+    admin: httpx.Client,
+    admin_broker: RunningBroker,
+    topic: str,
+    place: dict[str, Any],
+    waits: tuple[int, list[int]],
+) -> None:
+    """Apache Pulsar's Java clients say excluded."""
+    path = f"{P}/{topic}/subscription/audit"
+    admin.put(path)
+    with RawClient(admin_broker.service_url) as raw:
+        raw.create_producer(f"persistent://{topic}")
+        for number in range(3):
+            fields = {"send_fields": {"num_messages": 4}, "num_messages_in_batch": 4}
+            second = raw.publish(b"x", 4 * number, **fields).message_id
+        body = {"ledgerId": second.ledgerId, "entryId": 1, "partitionIndex": -1} | place
+        assert admin.post(f"{path}/resetcursor", json=body).status_code == 204
+        raw.subscribe(f"persistent://{topic}", subscription="audit")
+        raw.flow(1)
+        (message,) = raw.messages(1)
+        assert (message.message_id.entryId, list(message.ack_set)) == waits
+
+
+def test_all_partitions_are_reset_to_a_time_or_an_end_but_not_to_a_message_of_one(
+    admin: httpx.Client, namespace: str
+) -> None:
+    path = f"{P}/{namespace}/wide/subscription/audit"
+    admin.put(f"{P}/{namespace}/wide/partitions", json=2)
+    admin.put(path)
+    assert admin.post(f"{path}/resetcursor/0").status_code == 204
+    assert admin.post(f"{path}/resetcursor", json="latest").status_code == 204
+    refused = admin.post(f"{path}/resetcursor", json={"ledgerId": 1, "entryId": 0})
+    assert (refused.status_code, "partitioned" in refused.text) == (405, True)
 
 
 def test_so_many_entries_are_skipped_and_those_acknowledged_do_not_count(
@@ -96,7 +145,7 @@ def test_skipping_on_a_partitioned_topic_is_refused(admin: httpx.Client, namespa
 def test_messages_expire_up_to_a_position_or_before_it(admin: httpx.Client, audited: str) -> None:
     path = f"{P}/{audited}/subscription/audit/expireMessages"
     second = {"ledgerId": ledger_of(admin, audited), "entryId": 1}
-    assert admin.post(path, json=second | {"isExcluded": True}).status_code == 204
+    assert admin.post(path, json=second | {"excluded": True}).status_code == 204
     assert backlog(admin, audited) == 4
     assert admin.post(path, json=second).status_code == 204
     assert backlog(admin, audited) == 3

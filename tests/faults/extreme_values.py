@@ -236,6 +236,7 @@ _BODIES: Final = {
 _KEYS: Final = (
     "ledgerId",
     "entryId",
+    "excluded",
     "isExcluded",
     "properties",
     "topicType",

@@ -154,7 +154,7 @@ class SubscriptionRoutes:
             await subscription_properties.set_replicated(subscription.cursor, replicated)
 
     async def expire_to_position(self, request: Request) -> None:
-        """All up to {ledgerId, entryId}; with isExcluded, all before it."""
+        """All up to {ledgerId, entryId}; with excluded, all before it."""
         await single(self._topics, topic_of(request), "expire the messages of")
         body = await read_json(request)
         position, excluded = _position(body), _is_excluded(body)
@@ -177,12 +177,14 @@ class SubscriptionRoutes:
         return topic.ledger.previous_position(await first_published_at(topic.ledger, younger_ms))
 
     async def reset_to_position(self, request: Request) -> None:
-        """{ledgerId, entryId[, isExcluded]}: the next message; with isExcluded the one before."""
+        """{ledgerId, entryId[, batchIndex][, excluded]}: the next message; with excluded the one
+        before.
+        """
         body = await read_json(request)
-        position = _position(body)
-        excluded = _is_excluded(body) and position not in (EARLIEST, LATEST)
-        async for _, subscription in self._each(request):
-            await subscription.seek(position.after if excluded else position)
+        if _position(body) not in (EARLIEST, LATEST):
+            await single(self._topics, topic_of(request), "go to a message of")
+        async for topic, subscription in self._each(request):
+            await subscription.seek(*await _place(topic, body))
 
     async def reset_to_time(self, request: Request) -> None:
         async for _, subscription in self._each(request):
@@ -229,7 +231,28 @@ def _position(body: Any) -> Position:
 
 
 def _is_excluded(body: Any) -> bool:
-    return isinstance(body, dict) and bool(body.get("isExcluded"))
+    """As Apache Pulsar's clients spell it, or as its field is called."""
+    return isinstance(body, dict) and bool(body.get("excluded") or body.get("isExcluded"))
+
+
+async def _place(topic: Topic, body: Any) -> tuple[Position, int, int]:
+    """What Subscription.seek wants."""
+    position, excluded = _position(body), _is_excluded(body)
+    if position in (EARLIEST, LATEST):
+        return position, 0, 0
+    index, size = body.get("batchIndex"), 0
+    if (
+        index is not None
+        and index >= 0
+        and topic.config.acknowledgment_at_batch_index_level_enabled
+    ):
+        size = await topic.message_count(position)
+    if not size:
+        return position.after if excluded else position, 0, 0
+    left_out = index + excluded  # of the messages in the batch
+    if left_out >= size:
+        return position.after, 0, 0
+    return position, (1 << size) - (1 << left_out), size
 
 
 def _mark_delete_before(first: Position, topic: ServedTopic) -> Position | None:

@@ -36,6 +36,7 @@ A_MESSAGE_ID: Final = taken({"ledgerId": _ID, "entryId": _ID}, ("ledgerId", "ent
 RESET_CURSOR: Final = taken(
     {
         **fields(_ID, "ledgerId entryId partitionIndex batchIndex"),
+        "excluded": TRUTH,
         "isExcluded": TRUTH,
         "properties": PROPERTIES_TAKEN,
     },

@@ -147,7 +147,7 @@ class NonPersistentSubscription:
             "Transaction acknowledge only support the `PersistentSubscription`."
         )
 
-    async def seek(self, position: Position) -> None:
+    async def seek(self, position: Position, still_unacked: int = 0, batch_size: int = 0) -> None:
         await asyncio.sleep(0)
 
     async def seek_to_time(self, timestamp_ms: int) -> None:

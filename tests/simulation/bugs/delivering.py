@@ -103,9 +103,9 @@ def snapshot_forgets_cumulative_ones() -> Iterator[None]:
 def seek_leaves_old_records() -> Iterator[None]:
     """After a crash what was committed before the seek is acknowledged again."""
 
-    async def seek(self: Subscription, position: Any) -> None:
+    async def seek(self: Subscription, *place: Any) -> None:
         self.disconnect_consumers("the subscription was moved by a seek")
-        self.cursor.reset(position)
+        self.cursor.reset(*place)
         self._redelivery_counts.clear()
         self.reader.rewind()
         await self.cursor.flush()
@@ -119,9 +119,9 @@ def seek_keeps_single_acknowledgements() -> Iterator[None]:
     """Entries acknowledged one by one stay so, though the subscription was moved before them."""
     right = ManagedCursor.reset
 
-    def reset(self: ManagedCursor, position: Any) -> None:
+    def reset(self: ManagedCursor, *place: Any) -> None:
         kept = dict(self._acked)
-        right(self, position)
+        right(self, *place)
         self._acked.update(kept)
 
     with patch.object(ManagedCursor, "reset", reset):
