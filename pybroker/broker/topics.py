@@ -240,12 +240,12 @@ class Topics:
         if partitions or name == COORDINATOR_ASSIGN:
             return partitions
         self.tenants.check_namespace(name.namespace_name)
-        if name.partition >= 0:
-            return 0
         if self.exists(name):
             return 0
         if not auto_create or not self._auto_creation(name):
             raise TopicNotFound(f"{name} does not exist and may not be created by its use")
+        if name.partition >= 0:
+            return 0  # who uses it hears that it cannot be created
         creation = self._creation_of(name)
         if creation.get("topicType") != "partitioned":
             return 0

@@ -144,6 +144,17 @@ def test_a_partition_is_there_before_its_first_use() -> None:
     run(scenario)
 
 
+def test_a_partition_that_is_not_there_is_not_found() -> None:
+    async def scenario(world: World) -> None:
+        await world.topics.create_partitioned(ORDERS, 2)
+        for missing in (ORDERS.partition_at(2), TopicName.parse("none-partition-0")):
+            with pytest.raises(TopicNotFound):
+                await world.topics.partitions_for_client(missing, auto_create=False)
+        assert await world.topics.partitions_for_client(P0, auto_create=False) == 0
+
+    run(scenario)
+
+
 def test_what_is_there_is_not_made_partitioned_even_while_it_loads() -> None:
     async def scenario(world: World) -> None:
         loading = asyncio.ensure_future(world.topic())
