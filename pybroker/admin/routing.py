@@ -1,8 +1,9 @@
 """From a route's path and a handler to an answer; what all handlers read from a request.
 
 Routes match the path as it was sent, so that a name may hold an encoded slash (`a%2Fb`); each
-`{name:segment}` is decoded on its own afterwards. What a route takes and answers is declared where
-the route is (`operation.py`): what is read here is what was declared there.
+`{name:segment}` is decoded on its own afterwards, `{name:form}` as a form's value. What a route
+takes and answers is declared where the route is (`operation.py`): what is read here is what was
+declared there.
 """
 
 import json
@@ -42,7 +43,7 @@ NAMESPACE: Final = "/admin/v2/namespaces/{tenant:segment}/{namespace:segment}"
 TOPICS: Final = "/admin/v2/{domain:domain}/{tenant:segment}/{namespace:segment}"
 _BODY: Final = "pybroker.body"  # in the scope of a request
 _PARSED: Final = "pybroker.parsed"
-TOPIC: Final = TOPICS + "/{topic:segment}"
+TOPIC: Final = TOPICS + "/{topic:form}"
 
 
 class SegmentConvertor(PartConvertor[str]):
@@ -57,6 +58,15 @@ class SegmentConvertor(PartConvertor[str]):
 
     def to_string(self, value: str) -> str:
         return quote(value, safe="")
+
+
+class FormConvertor(SegmentConvertor):
+    """Of topics and subscriptions: Apache Pulsar's clients encode them as forms do, with a plus for
+    a space.
+    """
+
+    def convert(self, value: str) -> str:
+        return super().convert(value.replace("+", "%20"))
 
 
 class NumberConvertor(PartConvertor[int]):
@@ -82,6 +92,7 @@ class DomainConvertor(PartConvertor[str]):
 
 
 register_url_convertor("segment", SegmentConvertor())
+register_url_convertor("form", FormConvertor())
 register_url_convertor("int", NumberConvertor())  # instead of one for any number of digits
 register_url_convertor("domain", DomainConvertor())
 

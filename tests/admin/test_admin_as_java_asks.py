@@ -35,6 +35,21 @@ def test_what_is_set_without_a_body_is_set(admin: httpx.Client, namespace: str, 
         assert admin.get(f"{base}/{PAUSE}").text == before
 
 
+def test_spaces_in_names_come_as_plus_signs(
+    admin: httpx.Client, admin_broker: RunningBroker, namespace: str
+) -> None:
+    path = f"/admin/v2/persistent/{namespace}/my+topic%2B"
+    assert admin.put(f"{path}/subscription/my+sub%2B").status_code == 204
+    assert admin.get(f"{path}/subscriptions").json() == ["my sub+"]
+    topic = f"persistent://{namespace}/my topic+"
+    assert admin.get(f"/admin/v2/persistent/{namespace}").json() == [topic]
+    with Client(admin_broker.service_url) as client:
+        client.create_producer(topic).send(b"m")
+        assert client.subscribe(topic, "my sub+").receive(timeout_millis=5000).data() == b"m"
+    assert admin.get(f"/lookup/v2/topic/persistent/{namespace}/my+topic%2B").status_code == 200
+    assert admin.delete(f"{path}/subscription/my+sub%2B").status_code == 204
+
+
 def test_a_namespace_stays_where_it_is(admin: httpx.Client, namespace: str) -> None:
     path = f"{NAMESPACES}/{namespace}/migration"
     assert admin.post(path, json=False).status_code == 204

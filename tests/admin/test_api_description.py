@@ -89,7 +89,7 @@ def test_a_type_has_the_fields_that_apache_pulsars_has(name: str) -> None:
 def test_a_path_belongs_to_the_route_that_the_broker_finds() -> None:
     found = route_of("GET", "/admin/v2/persistent/public/default/a%2Fb/stats")
     assert found is not None
-    assert found.path.endswith("/{topic:segment}/stats")
+    assert found.path.endswith("/{topic:form}/stats")
 
 
 def test_handlers_read_queries_and_bodies_as_they_are_declared() -> None:

@@ -12,7 +12,7 @@ from pybroker.admin.services import AdminServices
 from pybroker.json_schema import TEXT, fields, record
 from pybroker.listeners import Listener
 
-_TOPIC = "{domain:domain}/{tenant:segment}/{namespace:segment}/{topic:segment}"
+_TOPIC = "{domain:domain}/{tenant:segment}/{namespace:segment}/{topic:form}"
 
 
 class LookupRoutes:

@@ -74,7 +74,7 @@ class MessageRoutes:
         self._topics = services.topics
 
     def routes(self) -> list[DescribedRoute]:
-        subscription = f"{TOPIC}/subscription/{{subscription:segment}}"
+        subscription = f"{TOPIC}/subscription/{{subscription:form}}"
         entry = Answer(BYTES, media="application/octet-stream")
         query = {"initialPosition": choice("earliest", "latest"), "messagePosition": WHOLE}
         return [

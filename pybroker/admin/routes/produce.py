@@ -39,7 +39,7 @@ from pybroker.names import TopicName, check_client
 if TYPE_CHECKING:
     from types import ModuleType
 
-_TOPIC: Final = "/topics/{domain:domain}/{tenant:segment}/{namespace:segment}/{topic:segment}"
+_TOPIC: Final = "/topics/{domain:domain}/{tenant:segment}/{namespace:segment}/{topic:form}"
 MOST_BYTES_AT_WORK: Final = 16 * 1024 * 1024
 ENCODING_TIMEOUT_S: Final = 10.0  # what others sent comes first
 _TAKEN: Final = Body(MESSAGES, misfit=None, most_bytes=MAX_BODY_BYTES)

@@ -40,7 +40,7 @@ from pybroker.json_schema import (
 )
 from pybroker.json_text import json_of
 
-_TOPIC: Final = "/admin/v2/schemas/{tenant:segment}/{namespace:segment}/{topic:segment}"
+_TOPIC: Final = "/admin/v2/schemas/{tenant:segment}/{namespace:segment}/{topic:form}"
 # Bytes as they are: the protocol has no number of its own for them.
 _NUMBERS: Final = {name: number for number, name in enumerate(TYPE_NAMES)} | {"BYTES": NONE}
 _SEPARATORS: Final = (",", ":")

@@ -25,7 +25,7 @@ from pybroker.json_schema import COUNT, any_of
 from pybroker.runtime import iso_time
 
 _NOTHING_KEPT: Final = Retention()
-_SUBSCRIPTION: Final = TOPIC + "/subscription/{subscription:segment}"
+_SUBSCRIPTION: Final = TOPIC + "/subscription/{subscription:form}"
 _MOST_ANALYZED: Final = 10_000  # entries
 _READ: Final = 1000
 _READ_BYTES: Final = 4 * 1024 * 1024

@@ -31,7 +31,7 @@ from pybroker.broker.waiting_entries import nth_waiting
 from pybroker.errors import SubscriptionNotFound, TopicNotFound
 from pybroker.json_schema import TRUTH, any_of, choice, map_of
 
-_SUBSCRIPTION: Final = TOPIC + "/subscription/{subscription:segment}"
+_SUBSCRIPTION: Final = TOPIC + "/subscription/{subscription:form}"
 _AGE: Final = "{age_s:int}"
 
 

@@ -24,7 +24,7 @@ from pybroker.transaction.transaction_log import log_name
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
 _BASE: Final = "/admin/v3/transactions"
-_TOPIC: Final = "{tenant:segment}/{namespace:segment}/{topic:segment}"
+_TOPIC: Final = "{tenant:segment}/{namespace:segment}/{topic:form}"
 _TXN: Final = "{most:int}/{least:int}"
 
 Stats = dict[str, Any]
