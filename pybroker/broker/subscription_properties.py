@@ -26,6 +26,12 @@ async def replace(cursor: ManagedCursor, properties: Mapping[str, str]) -> None:
     await cursor.replace_properties(said | kept)
 
 
+async def replicate(cursor: ManagedCursor) -> None:
+    """As a consumer asks for it, each time that it comes. Durable when it returns."""
+    if not is_replicated(cursor):
+        await set_replicated(cursor, True)
+
+
 async def set_replicated(cursor: ManagedCursor, replicated: bool) -> None:
     """Durable when it returns."""
     said = {_REPLICATED: "true"} if replicated else {}

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from managed_ledger.position import EARLIEST, Position
+from pybroker.broker import subscription_properties
 from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscriptionType
 from pybroker.broker.joining import check_sole_consumer
 from pybroker.broker.policies.limits import check_type
@@ -110,6 +111,8 @@ async def _subscription(
         subscription = await topic.subscription(
             command.subscription, start, properties, create=may_create
         )
+        if command.replicate_subscription_state and isinstance(subscription, Subscription):
+            await subscription_properties.replicate(subscription.cursor)
     if command.start_message_rollback_duration_sec and not subscription.consumers:
         back_ms = command.start_message_rollback_duration_sec * 1000
         await subscription.seek_to_time(session.services.clock.now_ms() - back_ms)

@@ -291,6 +291,22 @@ def test_consumers_of_every_type_go_on_behind_what_was_skipped(
     assert backlog(admin, topic) == 2
 
 
+def test_a_subscription_is_replicated_when_who_makes_it_or_consumes_says_so(
+    admin: httpx.Client, admin_broker: RunningBroker, topic: str
+) -> None:
+    def replicated(name: str) -> Any:
+        path = f"{P}/{topic}/subscription/{name}"
+        return admin.get(f"{path}/replicatedSubscriptionStatus").json()[f"persistent://{topic}"]
+
+    for name, query in (("made", {"replicated": "true"}), ("joined", {}), ("plain", {})):
+        assert admin.put(f"{P}/{topic}/subscription/{name}", params=query).status_code == 204
+    with RawClient(admin_broker.service_url) as raw:
+        for number, name in enumerate(("joined", "new")):
+            state = {"subscription": name, "replicate_subscription_state": True}
+            raw.subscribe(f"persistent://{topic}", number, **state)
+    assert [replicated(n) for n in ("made", "joined", "new", "plain")] == [True, True, True, False]
+
+
 def test_whether_a_subscription_is_replicated_is_kept_beside_its_properties(
     admin: httpx.Client, audited: str
 ) -> None:

@@ -102,7 +102,9 @@ class SubscriptionRoutes:
             raise Conflict(f"Subscription {name} of {topic_of(request)} already exists")
         for topic in without:
             start = _mark_delete_before(first, topic)
-            await topic.subscription(name, start, properties, create=True)
+            made = await topic.subscription(name, start, properties, create=True)
+            if flag(request, "replicated") and isinstance(made, Subscription):
+                await subscription_properties.replicate(made.cursor)
 
     async def delete(self, request: Request) -> None:
         name = request.path_params["subscription"]
