@@ -174,6 +174,7 @@ class Consumer:
         "read_compacted",
         "sink",
         "slots_drained",
+        "takes_any_schema",
         "times",
         "unacked",
     )
@@ -192,6 +193,7 @@ class Consumer:
         address: str = "",
         client_version: str = "",
         app_id: str | None = None,
+        takes_any_schema: bool = False,
         connected_since_ms: int = 0,
     ) -> None:
         self.consumer_id = consumer_id
@@ -205,6 +207,7 @@ class Consumer:
         self.address = address
         self.client_version = client_version
         self.app_id = app_id  # who is there, where somebody is asked
+        self.takes_any_schema = takes_any_schema  # whatever the topic has or will have
         self.connected_since_ms = connected_since_ms
         self.permits = 0
         self.unacked = UnackedEntries()

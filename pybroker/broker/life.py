@@ -1,9 +1,10 @@
 """A topic's life, be it kept or not: from its loading until it is retired, closed or deleted."""
 
 import asyncio
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Collection
 from typing import Any, Generic, Protocol, TypeVar
 
+from pybroker.broker.consumer import Consumer
 from pybroker.broker.producers import Producers
 from pybroker.errors import ServiceNotReady
 from pybroker.names import TopicName
@@ -11,7 +12,7 @@ from pybroker.names import TopicName
 
 class Consumed(Protocol):
     @property
-    def consumers(self) -> Sized: ...
+    def consumers(self) -> Collection[Consumer]: ...
 
 
 S = TypeVar("S", bound=Consumed)
@@ -42,6 +43,12 @@ class Life(Generic[S]):
     @property
     def in_use(self) -> bool:
         return len(self.producers) > 0 or any(len(s.consumers) for s in self.subscriptions.values())
+
+    @property
+    def nobody_knows_its_schema(self) -> bool:
+        """There are no producers, and no consumers but those that take any schema."""
+        consumers = (c for s in self.subscriptions.values() for c in s.consumers)
+        return not len(self.producers) and all(c.takes_any_schema for c in consumers)
 
     def check_open(self) -> None:
         """Raises ServiceNotReady once it is on its way out."""

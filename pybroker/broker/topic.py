@@ -399,9 +399,9 @@ class Topic(Life[Subscription]):
         return self.buffer.last_visible_position()
 
     @property
-    def unused(self) -> bool:
-        """Nothing says yet how its messages look: no data and no producers."""
-        return not len(self.producers) and not self.ledger.total_size_bytes
+    def idle(self) -> bool:
+        """Nothing says yet how its messages look: no data, and nobody who knows."""
+        return self.nobody_knows_its_schema and not self.ledger.total_size_bytes
 
     @property
     def retention_ms(self) -> int:

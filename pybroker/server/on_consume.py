@@ -65,7 +65,7 @@ async def subscribe(session: "Session", command: pb.CommandSubscribe) -> None:
         raise TopicNotFound(f"{name} does not exist and this subscription may not create it")
     if command.HasField("schema"):
         schema = stored_schema(command.schema)
-        await topics.schemas.check_consumer(topic.name, schema, topic.unused)
+        await topics.schemas.check_consumer(topic.name, schema, topic.idle)
     kind = SubscriptionType(command.subType)
     check_type(topic, kind)
     if topic.subscribe_limit is not None:
@@ -140,6 +140,7 @@ def _consumer(session: "Session", command: pb.CommandSubscribe) -> Consumer:
         connection=session.number,
         client_version=session.client_version,
         app_id=session.owner,
+        takes_any_schema=command.schema.type == pb.Schema.AutoConsume,
         priority_level=command.priority_level,
         properties=properties,
         read_compacted=command.read_compacted,

@@ -239,7 +239,7 @@ def test_whoever_takes_any_schema_leaves_none_behind(raw: RawClient, topic: str)
     assert get_schema(raw, topic).error_code == pb.TopicNotFound
     described = raw.subscribe(topic, 2, subscription="described", schema=json_schema())
     assert isinstance(described, pb.CommandSuccess)
-    assert get_schema(raw, topic).error_code == pb.TopicNotFound
+    assert get_schema(raw, topic).schema_version == bytes(8)
 
 
 def test_bytes_are_a_schema_too(raw: RawClient, topic: str) -> None:
@@ -263,10 +263,17 @@ def test_a_consumer_s_schema_is_no_new_version(raw: RawClient, topic: str) -> No
     assert refused.error == pb.IncompatibleSchema
 
 
-@pytest.mark.parametrize("used", ["a producer", "a message"])
-def test_a_consumer_gives_a_topic_in_use_no_schema(connect: Connect, topic: str, used: str) -> None:
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+@pytest.mark.parametrize("used", ["a producer", "a message", "a consumer"])
+def test_a_consumer_gives_a_topic_in_use_no_schema(
+    connect: Connect, topic: str, domain: str, used: str
+) -> None:
+    topic = topic.replace("persistent", domain)
     raw, other = connect(), connect()
-    other.create_producer(topic)
+    if used == "a consumer":
+        other.subscribe(topic, subscription="other")
+    else:
+        other.create_producer(topic)
     if used == "a message":
         other.publish(b"x", 0)
         other.close_producer()

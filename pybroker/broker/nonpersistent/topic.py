@@ -240,9 +240,9 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
     # -- life
 
     @property
-    def unused(self) -> bool:
-        """As Topic.unused."""
-        return not len(self.producers)
+    def idle(self) -> bool:
+        """As Topic.idle."""
+        return self.nobody_knows_its_schema and not self.messages_in
 
     @property
     def busy(self) -> bool:

@@ -83,17 +83,21 @@ class Schemas:
             return None
         self._check_stays(topic)  # before anything is awaited: it might be gone by then
         async with self._locked(topic):
-            known = await self._known.of(topic)
-            found = known.find(schema)
-            if found is not None:
-                return found
-            rules = self.rules(topic)
-            if not (rules.auto_update or by_admin):
-                raise IncompatibleSchema("Schema not found and schema auto updating is disabled.")
-            why = await self._why_not(topic, schema, rules.strategy, known)
-            if why is not None:
-                raise IncompatibleSchema(f"The schema is incompatible with that of {topic}: {why}")
-            return await self._append(topic, schema, known)
+            return await self._add(topic, schema, await self._known.of(topic), by_admin)
+
+    async def _add(
+        self, topic: TopicName, schema: StoredSchema, known: Known, by_admin: bool = False
+    ) -> int:
+        found = known.find(schema)
+        if found is not None:
+            return found
+        rules = self.rules(topic)
+        if not (rules.auto_update or by_admin):
+            raise IncompatibleSchema("Schema not found and schema auto updating is disabled.")
+        why = await self._why_not(topic, schema, rules.strategy, known)
+        if why is not None:
+            raise IncompatibleSchema(f"The schema is incompatible with that of {topic}: {why}")
+        return await self._append(topic, schema, known)
 
     def check_without(self, topic: TopicName) -> None:
         """A producer comes without a schema. Raises IncompatibleSchema where that is not wanted."""
@@ -104,17 +108,19 @@ class Schemas:
                 "when SchemaValidationEnforced is enabled"
             )
 
-    async def check_consumer(self, topic: TopicName, schema: StoredSchema, unused: bool) -> None:
-        """It must be able to read what is there; it is never kept. Raises IncompatibleSchema.
-
-        `unused`: nobody produces to the topic, and nothing is in it.
+    async def check_consumer(self, topic: TopicName, schema: StoredSchema, idle: bool) -> None:
+        """It must be able to read what is there. That of an `idle` topic's first consumer says how
+        messages look, and is kept. Raises IncompatibleSchema.
         """
         if schema.type == AUTO_CONSUME:
             return
+        self._check_stays(topic)
         async with self._locked(topic):
-            known = await self._known.of(topic)
+            known, strategy = await self._known.of(topic), self.rules(topic).strategy.of_consumers
             if not known.versions:
-                if unused or schema.type == NONE:
+                if idle and schema.type != NONE:
+                    await self._add(topic, schema, known)
+                if idle or schema.type == NONE or strategy is Strategy.ALWAYS_COMPATIBLE:
                     return
                 raise IncompatibleSchema(
                     "Failed to add schema to an active topic with empty(BYTES) schema: "
@@ -122,7 +128,6 @@ class Schemas:
                 )
             if known.find(schema) is not None:
                 return
-            strategy = self.rules(topic).strategy.of_consumers
             why = await self._why_not(topic, schema, strategy, known)
         if why is not None:
             raise IncompatibleSchema(f"The schema cannot read that of {topic}: {why}")

@@ -21,7 +21,7 @@ from pybroker.broker.schemas.compatibility import (
 from pybroker.broker.schemas.registry import SchemaRules, Schemas
 from pybroker.broker.schemas.rules import of_system_topics, schema_rules
 from pybroker.config import BrokerConfig
-from pybroker.errors import IncompatibleSchema
+from pybroker.errors import IncompatibleSchema, TopicNotFound
 from pybroker.names import TopicName
 
 ORDERS = TopicName.parse("orders")
@@ -156,15 +156,26 @@ def test_transitive_strategies_look_at_all_versions(transitive: bool) -> None:
 def test_a_consumer_only_has_to_read_what_is_there() -> None:
     async def scenario(schemas: Schemas) -> None:
         await schemas.add(ORDERS, record("a", "b"))
-        await schemas.check_consumer(ORDERS, record("a"), unused=False)
+        await schemas.check_consumer(ORDERS, record("a"), idle=False)
         with pytest.raises(IncompatibleSchema):
-            await schemas.check_consumer(ORDERS, record("a", "b", "c"), unused=False)
+            await schemas.check_consumer(ORDERS, record("a", "b", "c"), idle=False)
 
     run(scenario, SchemaRules(S.FORWARD))
 
 
+def test_where_all_is_compatible_a_consumer_needs_nothing_to_compare_with() -> None:
+    async def scenario(schemas: Schemas) -> None:
+        await schemas.check_consumer(ORDERS, record("a"), idle=False)
+        with pytest.raises(TopicNotFound):
+            schemas.get(ORDERS)
+
+    run(scenario, SchemaRules(S.ALWAYS_COMPATIBLE))
+
+
 def test_where_updates_are_not_allowed_a_known_schema_is_found_and_an_admin_adds() -> None:
     async def scenario(schemas: Schemas) -> None:
+        with pytest.raises(IncompatibleSchema, match="schema auto updating is disabled"):
+            await schemas.check_consumer(ORDERS, LESS, idle=True)
         with pytest.raises(IncompatibleSchema, match="schema auto updating is disabled"):
             await schemas.add(ORDERS, LESS)
         assert await schemas.add(ORDERS, LESS, by_admin=True) == 0

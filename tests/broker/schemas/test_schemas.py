@@ -89,17 +89,30 @@ def test_bytes_are_a_schema_too() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("unused", [True, False])
-def test_a_consumer_s_schema_is_never_kept(unused: bool) -> None:
-    """Nor does it fit what was written without one."""
-
+def test_a_consumer_s_schema_is_kept_where_nothing_else_says_how_messages_look() -> None:
     async def scenario(schemas: Schemas) -> None:
-        consumed = schemas.check_consumer(ORDERS, json_schema(0), unused)
-        if unused:
-            await consumed
-        else:
-            with pytest.raises(IncompatibleSchema, match="active topic with empty"):
-                await consumed
+        await schemas.check_consumer(ORDERS, json_schema(0), idle=True)
+        assert schemas.get(ORDERS).schema == json_schema(0)
+        with pytest.raises(IncompatibleSchema):
+            await schemas.add(ORDERS, StoredSchema("s", STRING, b""))
+
+    run(scenario)
+
+
+def test_a_consumer_s_schema_does_not_fit_what_was_written_without_one() -> None:
+    async def scenario(schemas: Schemas) -> None:
+        with pytest.raises(IncompatibleSchema, match="active topic with empty"):
+            await schemas.check_consumer(ORDERS, json_schema(0), idle=False)
+        with pytest.raises(TopicNotFound):
+            schemas.get(ORDERS)
+
+    run(scenario)
+
+
+def test_a_consumer_without_a_schema_of_its_own_leaves_none_behind() -> None:
+    async def scenario(schemas: Schemas) -> None:
+        for idle in (True, False):
+            await schemas.check_consumer(ORDERS, StoredSchema("bytes", NONE, b""), idle)
         with pytest.raises(TopicNotFound):
             schemas.get(ORDERS)
 
