@@ -139,6 +139,14 @@ class TooManyTopics(NotAllowed):
     http_status = 412
 
 
+class NoSuchPartition(NotAllowed):
+    """A topic with a partition's name, which only a partitioned topic makes. Consumers that were
+    at work go on trying, where they would give up a topic that is not found.
+    """
+
+    http_status = 404
+
+
 class TransactionConflict(PulsarError):
     code = 23
     http_status = 409

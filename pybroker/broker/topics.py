@@ -36,7 +36,7 @@ from pybroker.broker.topic import Topic
 from pybroker.broker.topic_lists.lists import TopicLists
 from pybroker.broker.topic_lists.watches import TopicWatches
 from pybroker.config import BrokerConfig
-from pybroker.errors import NotAllowed, TooManyTopics, TopicNotFound
+from pybroker.errors import NoSuchPartition, NotAllowed, TooManyTopics, TopicNotFound
 from pybroker.names import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TopicName
 from pybroker.runtime import Clock, Pace
 from pybroker.transaction.txn_status import TransactionOutcomes
@@ -204,12 +204,15 @@ class Topics:
         self.tenants.check_namespace(name.namespace_name)
         partitions = self.tenants.partitions(name.partitioned_name)
         if name.partition >= partitions:  # -1 is no partition
-            raise TopicNotFound(
-                f"{name} would be a partition of {name.partitioned_name}, which has {partitions}: "
-                "create that as a partitioned topic first, or use another name"
+            raise NoSuchPartition(
+                f"Partition metadata not found for the partitioned topic: {name} would be a "
+                f"partition of {name.partitioned_name}, which has {partitions}: create that as a "
+                "partitioned topic first, or use another name"
             )
         if name.partition < 0 and self.tenants.partitions(name):
-            raise NotAllowed(f"{name} is partitioned; use its partitions")
+            raise NotAllowed(
+                f"Found partitioned metadata for non-partitioned topic: {name}; use its partitions"
+            )
 
     async def _load(self, name: TopicName) -> ServedTopic:
         if not name.persistent:

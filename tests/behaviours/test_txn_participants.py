@@ -31,7 +31,7 @@ NO_TOPIC = "persistent://public/default/x__transaction_pending_ack"
         ("persistent://pulsar/system/__transaction_log_0", errors.NotAllowed.code),
         ("non-persistent://public/default/x", errors.NotAllowed.code),
         ("persistent://nobody/there/x", errors.TopicNotFound.code),
-        ("persistent://public/default/x-partition-7", errors.TopicNotFound.code),
+        ("persistent://public/default/x-partition-7", errors.NotAllowed.code),
         ("persistent://public/default/" + "x" * 1025, errors.InvalidTopicName.code),
         ("", errors.InvalidTopicName.code),
     ],

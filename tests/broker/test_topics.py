@@ -17,7 +17,13 @@ from pybroker.broker.schemas.registry import StoredSchema
 from pybroker.broker.tenants import Conflict, NotFound
 from pybroker.broker.topic import Topic
 from pybroker.config import BrokerConfig
-from pybroker.errors import NotAllowed, ServiceNotReady, SubscriptionNotFound, TopicNotFound
+from pybroker.errors import (
+    NoSuchPartition,
+    NotAllowed,
+    ServiceNotReady,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from pybroker.names import COORDINATOR_ASSIGN, TopicName
 
 P0 = TopicName.parse("orders-partition-0")
@@ -115,8 +121,8 @@ def test_auto_creation_follows_the_namespace_then_the_broker() -> None:
     [
         ("persistent://nobody/there/t", NotFound),
         ("persistent://public/default/parted", NotAllowed),
-        ("persistent://public/default/parted-partition-3", TopicNotFound),
-        ("persistent://public/default/orders-partition-0", TopicNotFound),
+        ("persistent://public/default/parted-partition-3", NoSuchPartition),
+        ("persistent://public/default/orders-partition-0", NoSuchPartition),
         ("persistent://public/default/t-s__transaction_pending_ack", NotAllowed),
         ("persistent://pulsar/system/__transaction_log_3", NotAllowed),
     ],

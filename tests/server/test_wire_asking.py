@@ -138,6 +138,16 @@ def test_asking_without_auto_creation_finds_nothing(raw: RawClient, topic: str) 
     assert answer.error == pb.TopicNotFound
 
 
+def test_a_name_and_its_partitions_agree(raw: RawClient, wire_broker: Any, topic: str) -> None:
+    """Else it is not allowed: Java consumers of what is made anew go on trying for it."""
+    create_partitioned(wire_broker, topic, 1)
+    for name in (topic, f"{topic}-partition-1", f"{topic}-none-partition-0"):
+        assert raw.subscribe(name).error == pb.NotAllowedError
+        assert raw.ask_for_producer(name).error == pb.NotAllowedError
+    missing = raw.subscribe(f"{topic}-none-partition-0", force_topic_creation=False)
+    assert missing.error == pb.TopicNotFound
+
+
 def test_topics_come_with_partitions_where_that_is_configured(topic: str) -> None:
     settings = {"allow_auto_topic_creation_type": "partitioned", "default_num_partitions": 4}
     with pybroker.testing.broker(**settings) as broker, RawClient(broker.service_url) as raw:
