@@ -57,6 +57,16 @@ async def each_served(topics: Topics, name: TopicName) -> AsyncIterator[ServedTo
         yield await served(topics, part)
 
 
+async def delete_namespace(topics: Topics, namespace: str) -> None:
+    """With all its topics, whoever uses them. Raises NotFound, NotAllowed."""
+    topics.tenants.check_deletable(namespace)
+    for partitioned_topic in topics.tenants.partitioned_topics(namespace):
+        await topics.delete_partitioned(partitioned_topic, force=True)
+    for name in list((await topics.lists.get(namespace)).names):
+        await topics.delete(TopicName.parse(name), force=True)
+    await topics.tenants.delete_namespace(namespace)
+
+
 async def unload_all(topics: Topics, namespace: str) -> None:
     for name in topics.loaded_names():
         if name.namespace_name == namespace:

@@ -107,11 +107,15 @@ class Tenants:
             raise Conflict(f"Namespace {namespace} already exists")
         await self._put(NAMESPACES + namespace, policies)
 
-    async def delete_namespace(self, namespace: str) -> None:
-        """The caller has seen to it that no topic is left."""
+    def check_deletable(self, namespace: str) -> None:
+        """Raises NotFound, NotAllowed."""
         self.check_namespace(namespace)
         if namespace in _BUILT_IN:
             raise NotAllowed(f"Namespace {namespace} is built in and cannot be deleted")
+
+    async def delete_namespace(self, namespace: str) -> None:
+        """The caller has seen to it that no topic is left."""
+        self.check_deletable(namespace)
         # Both are queued at once, in this order.
         await asyncio.gather(
             self._metadata.delete(PERMISSIONS + namespace),

@@ -80,6 +80,27 @@ def test_a_tenant_with_namespaces_stays(admin: httpx.Client) -> None:
     assert "namespaces" in answer.json()["reason"]
 
 
+def test_a_tenant_goes_with_all_that_is_its_by_force(admin: httpx.Client) -> None:
+    admin.put(f"{TENANTS}/doomed", json={"allowedClusters": ["standalone"]})
+    for namespace in ("doomed/a", "doomed/b"):
+        admin.put(f"/admin/v2/namespaces/{namespace}")
+        admin.put(f"/admin/v2/persistent/{namespace}/orders")
+        admin.put(f"/admin/v2/persistent/{namespace}/parts/partitions", json=2)
+    assert admin.delete(f"{TENANTS}/doomed").status_code == 409
+    assert admin.delete(f"{TENANTS}/doomed", params={"force": "true"}).status_code == 204
+    assert admin.get("/admin/v2/namespaces/doomed").status_code == 404
+    assert admin.delete(f"{TENANTS}/doomed", params={"force": "true"}).status_code == 404
+
+
+@pytest.mark.parametrize("path", [f"{TENANTS}/public", "/admin/v2/namespaces/public/default"])
+def test_what_cannot_be_deleted_loses_nothing(admin: httpx.Client, path: str) -> None:
+    topic = "/admin/v2/persistent/public/default/kept"
+    admin.put(topic)
+    assert admin.delete(path, params={"force": "true"}).status_code == 405
+    assert admin.get(f"{topic}/stats").status_code == 200
+    assert admin.delete(topic).status_code == 204
+
+
 def test_a_tenant_of_another_cluster_is_refused(admin: httpx.Client) -> None:
     answer = admin.put(f"{TENANTS}/far", json={"allowedClusters": ["mars"]})
     assert answer.status_code == 412

@@ -7,6 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from pybroker.admin.finding import delete_namespace
 from pybroker.admin.operation import MUCH_BYTES, WORDS, Body, DescribedRoute, flags
 from pybroker.admin.routing import (
     NAMESPACE,
@@ -25,7 +26,6 @@ from pybroker.broker.policies.kept import PROPERTIES
 from pybroker.broker.policies.policies import checked_namespace, shown_namespace
 from pybroker.broker.tenants import Conflict
 from pybroker.json_schema import TEXT, list_of
-from pybroker.names import TopicName
 
 _PROPERTY: Final = NAMESPACE + "/property/{key:segment}"
 
@@ -85,11 +85,7 @@ class NamespaceRoutes:
             raise Conflict(
                 f"Namespace {namespace} has {len(names)} topics; delete them first or use force"
             )
-        for partitioned in self._tenants.partitioned_topics(namespace):
-            await self._topics.delete_partitioned(partitioned, force=True)
-        for name in list((await self._topics.lists.get(namespace)).names):
-            await self._topics.delete(TopicName.parse(name), force=True)
-        await self._tenants.delete_namespace(namespace)
+        await delete_namespace(self._topics, namespace)
 
     async def topics(self, request: Request) -> Sequence[str]:
         """Persistent ones unless ?mode=NON_PERSISTENT or ALL."""

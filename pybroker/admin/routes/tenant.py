@@ -5,8 +5,9 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from pybroker.admin.operation import Body, DescribedRoute
-from pybroker.admin.routing import read_object, route, tenant_of
+from pybroker.admin.finding import delete_namespace
+from pybroker.admin.operation import Body, DescribedRoute, flags
+from pybroker.admin.routing import flag, read_object, route, tenant_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
 from pybroker.broker.tenants import Conflict
@@ -19,6 +20,7 @@ _INFO: Final = taken(fields(list_of(TEXT), _LISTS), title="TenantInfo")
 
 class TenantRoutes:
     def __init__(self, services: AdminServices) -> None:
+        self._topics = services.topics
         self._tenants = services.topics.tenants
         self._permissions_applied = services.permissions_applied
         self._clusters = services.clusters
@@ -30,7 +32,7 @@ class TenantRoutes:
             route("GET", _TENANT, self.get, shown),
             route("PUT", _TENANT, self.create, body=info, refuses=(409,)),
             route("POST", _TENANT, self.update, body=info, refuses=(409,)),
-            route("DELETE", _TENANT, self.delete, refuses=(409,)),
+            route("DELETE", _TENANT, self.delete, query=flags("force"), refuses=(405, 409)),
         ]
 
     async def list_all(self, _: Request) -> list[str]:
@@ -52,7 +54,16 @@ class TenantRoutes:
         await self._permissions_applied()
 
     async def delete(self, request: Request) -> None:
-        await self._tenants.delete_tenant(tenant_of(request))
+        """With ?force=true its namespaces go too, with their topics."""
+        name = tenant_of(request)
+        self._tenants.tenant(name)
+        if flag(request, "force"):
+            namespaces = self._tenants.namespaces(name)
+            for namespace in namespaces:  # before anything is lost
+                self._tenants.check_deletable(namespace)
+            for namespace in namespaces:
+                await delete_namespace(self._topics, namespace)
+        await self._tenants.delete_tenant(name)
 
     async def _settings(self, request: Request) -> dict[str, list[str]]:
         body = await read_object(request)
