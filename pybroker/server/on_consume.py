@@ -107,7 +107,7 @@ async def _subscription(
         properties = {pair.key: pair.value for pair in command.subscription_properties}
         check_client("Subscription", command.subscription, properties)
         policy = topic.policies[AUTO_SUBSCRIPTION_CREATION]
-        may_create = policy["allowAutoSubscriptionCreation"]
+        may_create = policy["allowAutoSubscriptionCreation"] or not topic.name.persistent
         subscription = await topic.subscription(
             command.subscription, start, properties, create=may_create
         )

@@ -119,8 +119,11 @@ def test_a_rollback_begins_with_what_was_published_since(raw: RawClient, topic: 
 
 
 def test_a_subscription_is_not_created_where_that_is_off(topic: str) -> None:
+    """One that keeps nothing is."""
     settings = {"allow_auto_subscription_creation": False}
     with pybroker.testing.broker(**settings) as broker, RawClient(broker.service_url) as raw:
+        fleeting = raw.subscribe(f"non-{topic}", 9)
+        assert isinstance(fleeting, pb.CommandSuccess)
         fill(raw, topic, 1)
         assert raw.subscribe(topic).error == pb.SubscriptionNotFound
         start = pb.MessageIdData(ledgerId=NO_ENTRY, entryId=NO_ENTRY)
