@@ -300,6 +300,17 @@ def test_a_schema_is_kept_by_version(admin: httpx.Client, topic: str) -> None:
     assert admin.delete(path).status_code == 404
 
 
+def test_a_topic_without_schemas_has_an_empty_list_of_them(admin: httpx.Client, topic: str) -> None:
+    """As with Apache Pulsar: only who asks for one hears that there is none."""
+    for _ in range(2):
+        assert admin.get(f"{S}/{topic}/schemas").json() == {"getSchemaResponses": []}
+        assert admin.get(f"{S}/{topic}/metadata").status_code == 404
+        assert admin.get(f"{S}/{topic}/schema").status_code == 404
+        admin.post(f"{S}/{topic}/schema", json={"type": "STRING"})
+        assert admin.get(f"{S}/{topic}/metadata").status_code == 200
+        admin.delete(f"{S}/{topic}/schema")
+
+
 def test_compatibility_is_told_without_adding_anything(admin: httpx.Client, topic: str) -> None:
     def asked(kind: str) -> dict[str, object]:
         answer = admin.post(f"{S}/{topic}/compatibility", json={"type": kind, "schema": ""})

@@ -125,6 +125,8 @@ class SchemaRoutes:
     async def metadata(self, request: Request) -> dict[str, Any]:
         """SchemaMetadata: the versions without the schemas."""
         versions = await self._schemas.all(topic_of(request))
+        if not versions:
+            raise TopicNotFound(f"{topic_of(request)} has no schema")
         infos = [
             {"version": version.number, "timestamp": version.added_at_ms} for version in versions
         ]

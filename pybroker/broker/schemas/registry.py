@@ -196,8 +196,7 @@ class Schemas:
         return None if self._metadata.get(key) is None else read_version(self._metadata, key)
 
     async def all(self, topic: TopicName) -> list[SchemaVersion]:
-        """Those that were not deleted, the oldest first. Raises TopicNotFound if there is none."""
-        self.get(topic)
+        """Those that were not deleted, the oldest first."""
         known = await self._known.of(topic)
         found, pace = [], Pace(_BYTES_A_TURN)
         for version in known.versions:
