@@ -124,14 +124,20 @@ class GroupCommit:
             self._idle = None
 
     def _fail_what_must_wait(self) -> None:
-        """All of it at once: the later was numbered on top of the earlier."""
+        """All of it at once: the later was numbered on top of the earlier. So was what is put where
+        something refused would have been: it was made from that.
+        """
         waiting, refused = [op for group in self._queue for op in group.operations], []
+        keys: set[str] = set()  # of what is refused
         self._queue.clear()
         self.pending_bytes = 0
         for operation in waiting:
-            if self._must_wait(operation):
+            put = operation if isinstance(operation, Put) else None
+            if self._must_wait(operation) or (put is not None and put.key in keys):
                 self._withdraw(operation)
                 refused.append(operation)
+                if put is not None:
+                    keys.add(put.key)
             else:
                 self._enqueue(operation)
         for operation in refused:

@@ -11,11 +11,13 @@ from managed_ledger.errors import BadVersion, StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger_metadata import LedgerInfo, LedgerList, ledgers_key
 from managed_ledger.list_record import ListRecord
-from managed_ledger.position import EARLIEST
+from managed_ledger.position import EARLIEST, LATEST
 from managed_ledger.storage.journal import EmbeddedBackend
 from managed_ledger.storage.memory import MemoryBackend
+from managed_ledger.storage.room import NEXT_TO_NOTHING_BYTES
 
 FULL = failing(errno.ENOSPC, ("write", "journal/"))
+PLENTY = 1_000_000_000
 CONFIG = ManagedLedgerConfig(max_entries_per_ledger=2, min_rollover_time_ms=0)
 
 
@@ -132,5 +134,40 @@ def test_a_log_is_there_from_its_first_opening_and_its_cursors_from_theirs(run, 
         assert not factory.has_cursor("a/x", "t")
         await factory.delete_all("a/")
         assert factory.names() == ["b/x"]
+
+    run(scenario())
+
+
+def test_a_list_that_was_made_from_one_that_found_no_room_finds_none_either(run, clock):
+    """Though it may make room itself. It would end the ledger that is gone on with, and name one
+    that was never made: what came after it would be lost at the next opening.
+    """
+
+    async def scenario():
+        disk, free = FaultyDisk(), [PLENTY]
+        disk.free = lambda: free[0]
+        backend = EmbeddedBackend(disk, clock)
+        await backend.open()
+        ledger = await ManagedLedgerFactory(backend, clock).open("log")
+        await ledger.append_one(b"before")
+        free[0] = NEXT_TO_NOTHING_BYTES // 2
+        rolling = asyncio.ensure_future(ledger.roll_over())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(ledger._record.queued.ledgers) == 2  # the new list is on its way
+        named = ledger.set_property("name", "value")
+        outcomes = await asyncio.gather(rolling, named, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [StorageFull] * 2
+        free[0] = PLENTY
+        await ledger.append_one(b"after")
+        await ledger.set_property("name", "value")
+        again = EmbeddedBackend(FaultyDisk(disk.contents()), clock)
+        await again.open()
+        found = await ManagedLedgerFactory(again, clock).open("log")
+        run_ = await found.read(EARLIEST, LATEST, 10, 1000)
+        assert run_ is not None and run_.entries == [b"before", b"after"]
+        assert found.properties["name"] == "value"
+        await again.close()
+        await backend.close()
 
     run(scenario())
