@@ -71,19 +71,14 @@ class EntryStamps:
         return {} if self._index is None else {_STAMPED: str(self._index)}
 
 
-async def stamping(ledger: ManagedLedger, config: BrokerConfig, clock: Clock) -> ManagedLedger:
-    """The ledger, which stamps what is appended from here on, if that is configured."""
+async def stamping(ledger: ManagedLedger, config: BrokerConfig, clock: Clock) -> None:
+    """The ledger stamps what is appended from here on, if that is configured."""
     wanted = config.broker_entry_metadata_interceptors
     if wanted:
-        try:
-            if not is_stamped(ledger):
-                await ledger.set_property(_STAMPED, "-1")
-            index = await _last_index(ledger) if INDEX in wanted else None
-        except BaseException:
-            await ledger.close()
-            raise
+        if not is_stamped(ledger):
+            await ledger.set_property(_STAMPED, "-1")
+        index = await _last_index(ledger) if INDEX in wanted else None
         ledger.interceptor = EntryStamps(clock if TIMESTAMP in wanted else None, index)
-    return ledger
 
 
 def is_stamped(ledger: ManagedLedger) -> bool:

@@ -15,7 +15,7 @@ from typing import Final
 from managed_ledger.errors import LedgerClosed, ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
-from managed_ledger.position import Position
+from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.compaction.compaction import NO_TURN, PROPERTY, Compaction
 from pybroker.broker.deduplication import Deduplication, Taken
@@ -54,6 +54,11 @@ _EPOCH: Final = "topic.epoch"
 _TERMINATED: Final = "terminated"
 
 log = logging.getLogger(__name__)
+
+
+def _everything() -> Position:
+    """What trimming has to keep while a topic is being loaded."""
+    return EARLIEST.after
 
 
 class Topic(Life[Subscription]):
@@ -145,16 +150,29 @@ class Topic(Life[Subscription]):
         config: BrokerConfig,
         policies: Effective,
     ) -> "Topic":
-        """Load the ledger and recover everything; the topic serves when this returns."""
-        ledger = await stamping(await factory.open(name.ledger_name), config, clock)
+        """Load the ledger and recover everything; the topic serves when this returns.
+
+        Nothing of the ledger goes before `keeps_what_policies_say`, however long this takes.
+        """
+        ledger = await factory.open(name.ledger_name)
+        ledger.kept_from += (_everything,)
         topic = cls(name, ledger, factory, metadata, deletions, outcomes, clock, config, policies)
         try:
+            await stamping(ledger, config, clock)
             await topic._recover()
         except BaseException:
             with suppress(ManagedLedgerError):  # nothing of this try hangs on to the next one's
                 await ledger.close()
             raise
         return topic
+
+    def keeps_what_policies_say(self) -> None:
+        """They are known by now, and so is what has still to be read: the rest may go."""
+        ledger = self.ledger
+        if _everything in ledger.kept_from:
+            ledger.kept_from = tuple(each for each in ledger.kept_from if each is not _everything)
+            if ledger.has_old_ledgers:
+                ledger.touch()
 
     @property
     def to_be_deduplicated(self) -> bool:

@@ -24,7 +24,9 @@ async def opened(
     clock = SteppedClock()
     small = ManagedLedgerConfig(max_entries_per_ledger=2, min_rollover_time_ms=0)
     factory = ManagedLedgerFactory(backend, clock, small)
-    return factory, await stamping(await factory.open(NAME), config, clock)
+    ledger = await factory.open(NAME)
+    await stamping(ledger, config, clock)
+    return factory, ledger
 
 
 async def append(ledger: ManagedLedger, count: int = 1) -> int | None:

@@ -26,3 +26,4 @@ class KeptMessages:
         if topic.ledger.config.retention != wanted:
             topic.ledger.config = replace(topic.ledger.config, retention=wanted)
             topic.ledger.touch()  # more may go than before
+        topic.keeps_what_policies_say()

@@ -1,0 +1,116 @@
+"""Nothing of a log goes while its topic is being loaded, however long that takes: only then is it
+known what its policies keep, and what deduplication has still to read.
+"""
+
+import asyncio
+from typing import Any
+
+from topics_world import ORDERS, World, run
+
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import EARLIEST
+from pybroker.broker.policies.table import COMPACTION_THRESHOLD, DEDUPLICATION, RETENTION
+from pybroker.broker.producers import Producer, ProducerState
+from pybroker.broker.topic import Topic
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.frames import SendRun
+from pybroker.wire.message_metadata import build_entry
+
+NAMESPACE = "public/default"
+LONG_S = 60  # than a log is visited after its opening
+
+
+async def publish(topic: Topic, name: str, sequence_id: int) -> None:
+    producer = Producer(1, name, owner=None)  # type: ignore[arg-type]
+    producer.state = ProducerState.WRITING
+    run = SendRun(1, None)
+    metadata = pb.MessageMetadata(producer_name=name, sequence_id=sequence_id, publish_time=1)
+    run.entries.append(build_entry(metadata, b"x"))
+    run.message_counts.append(1)
+    stored: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    topic.publish(producer, run, lambda position, error: stored.set_result(error))
+    assert await stored is None
+
+
+async def consumed(world: World) -> Topic:
+    """A topic with a ledger that is done with, and what it has not seen to yet."""
+    topic = await world.topic()
+    subscription = await topic.subscription("s", EARLIEST, {}, create=True)
+    await publish(topic, "p", 7)
+    await topic.ledger.roll_over()
+    await publish(topic, "q", 8)
+    subscription.cursor.mark_delete(topic.ledger.last_confirmed)
+    return topic
+
+
+def load_slowly(world: World, monkeypatch: Any) -> None:
+    recover = Topic._recover
+
+    async def slowly(topic: Topic) -> None:
+        await asyncio.sleep(LONG_S)
+        await recover(topic)
+
+    monkeypatch.setattr(Topic, "_recover", slowly)
+
+
+def test_what_a_topic_s_retention_keeps_outlives_a_long_loading(monkeypatch) -> None:
+    async def scenario(world: World) -> None:
+        policy = {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1}
+        await world.topics.policies.set_for_namespace(NAMESPACE, RETENTION, policy)
+        await consumed(world)
+        await world.topics.unload(ORDERS)
+        load_slowly(world, monkeypatch)
+        ledger = (await world.topic()).ledger
+        assert sum(info.entries for info in ledger.ledgers()) == 2
+        await asyncio.sleep(30 * 60)
+        assert sum(info.entries for info in ledger.ledgers()) == 2
+        await asyncio.sleep(60 * 60)
+        assert sum(info.entries for info in ledger.ledgers()) == 0
+
+    run(scenario)
+
+
+def test_what_is_to_be_compacted_outlives_a_long_loading(monkeypatch) -> None:
+    async def scenario(world: World) -> None:
+        await world.topics.policies.set_for_namespace(NAMESPACE, COMPACTION_THRESHOLD, 1 << 30)
+        await consumed(world)
+        await world.topics.unload(ORDERS)
+        load_slowly(world, monkeypatch)
+        ledger = (await world.topic()).ledger
+        await asyncio.sleep(30 * 60)
+        assert sum(info.entries for info in ledger.ledgers()) == 2
+
+    run(scenario)
+
+
+def test_what_deduplication_has_still_to_read_outlives_a_long_loading(monkeypatch) -> None:
+    read = ManagedLedger.read
+
+    async def slowly(ledger: ManagedLedger, *arguments: Any) -> Any:
+        await asyncio.sleep(LONG_S)
+        return await read(ledger, *arguments)
+
+    async def scenario(world: World) -> None:
+        await consumed(world)
+        await world.topics.unload(ORDERS)
+        await world.topics.policies.set_for_namespace(NAMESPACE, DEDUPLICATION, True)
+        monkeypatch.setattr(ManagedLedger, "read", slowly)
+        deduplication = (await world.topic()).deduplication
+        assert deduplication is not None
+        assert [deduplication.last_sequence_id(name) for name in "pq"] == [7, 8]
+
+    run(scenario)
+
+
+def test_what_nobody_keeps_goes_soon_after_the_loading(monkeypatch) -> None:
+    async def scenario(world: World) -> None:
+        await consumed(world)
+        await world.topics.unload(ORDERS)
+        load_slowly(world, monkeypatch)
+        ledger = (await world.topic()).ledger
+        assert sum(info.entries for info in ledger.ledgers()) == 2
+        await asyncio.sleep(15)
+        assert sum(info.entries for info in ledger.ledgers()) == 0
+        assert ledger.kept_from == ()  # an idle one has nothing of its own
+
+    run(scenario)
