@@ -172,6 +172,13 @@ def compacted_logs(topic: TopicName) -> str:
     return f"{COMPACTED_LOGS}{quote(topic.ledger_name, safe='')}/"
 
 
+def belongs_to_a_topic(ledger_name: str) -> bool:
+    """Whether it is a log of these: a topic may have a tenant of their beginning, and anybody may
+    give a subscription the ending that they once had.
+    """
+    return ledger_name.count("/") == 2
+
+
 def topic_of_compacted_log(name: str) -> tuple[str, int]:
     """The topic's ledger name, and the generation."""
     topic, generation = name.removeprefix(COMPACTED_LOGS).split("/")

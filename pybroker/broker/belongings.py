@@ -27,6 +27,7 @@ from pybroker.names import (
     COMPACTED_LOGS,
     PENDING_ACK_LOGS,
     TopicName,
+    belongs_to_a_topic,
     compacted_logs,
     pending_ack_log,
     pending_ack_logs,
@@ -69,11 +70,11 @@ class Belongings:
         or left by earlier versions' deletions. Before anything is opened: they come into being
         after what they belong to.
         """
-        for log in self._factory.names(COMPACTED_LOGS):
+        for log in filter(belongs_to_a_topic, self._factory.names(COMPACTED_LOGS)):
             ledger_name, generation = topic_of_compacted_log(log)
             if generation != generation_that_counts(self._factory.properties(ledger_name)):
                 await self._factory.delete(log)
-        for log in self._factory.names(PENDING_ACK_LOGS):
+        for log in filter(belongs_to_a_topic, self._factory.names(PENDING_ACK_LOGS)):
             if not self._factory.has_cursor(*subscription_of_log(log)):
                 await self._factory.delete(log)
         for module in (deduplication_snapshot, buffer_snapshot):

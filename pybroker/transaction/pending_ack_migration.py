@@ -12,10 +12,11 @@ a crash cut short is begun anew.
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import filterfalse
 from urllib.parse import quote, unquote
 
 from managed_ledger.factory import ManagedLedgerFactory
-from pybroker.names import PENDING_ACK_SUFFIX, TopicName, TxnId
+from pybroker.names import PENDING_ACK_SUFFIX, TopicName, TxnId, belongs_to_a_topic
 from pybroker.transaction.pending_ack_store import AckRecord, PendingAckStore, Record
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ class _Subscription:
 
 async def migrate_pending_ack_logs(factory: ManagedLedgerFactory) -> None:
     """Raises ManagedLedgerError; then try again."""
-    for old_name in factory.names(suffix=PENDING_ACK_SUFFIX):
+    for old_name in filterfalse(belongs_to_a_topic, factory.names(suffix=PENDING_ACK_SUFFIX)):
         records = await _records(factory, old_name)
         owners = list(_owners(factory, old_name))
         for owner in owners:

@@ -342,3 +342,17 @@ def test_a_schema_that_comes_during_its_topics_deletion_does_not_outlive_it() ->
         assert not life.traces(ORDERS)
 
     run(scenario)
+
+
+@pytest.mark.parametrize("tenant", ["compacted", "pending-acks"])
+def test_a_tenant_may_be_called_as_what_belongs_to_topics_begins(tenant: str) -> None:
+    async def scenario() -> None:
+        disk = FaultyDisk()
+        name = TopicName.parse(f"persistent://{tenant}/ns/orders")
+        async with Life(disk) as life:
+            await (await life.factory.open(name.ledger_name)).append_one(b"x")
+        async with Life(FaultyDisk(disk.contents())) as life:
+            ledger = await life.factory.open(name.ledger_name)
+            assert await ledger.read(EARLIEST, LATEST, 1, 1) is not None
+
+    asyncio.run(scenario())

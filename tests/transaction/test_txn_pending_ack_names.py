@@ -147,3 +147,20 @@ def test_a_subscription_that_is_gone_gets_nothing() -> None:
         assert logs == [pending_ack_log(TopicName.parse(ALL), "eu-billing")]
 
     run_virtually(scenario())
+
+
+def test_a_subscription_may_be_called_as_shared_logs_once_ended() -> None:
+    """Its log is none of those: what it holds stays."""
+
+    async def scenario() -> None:
+        world = await World().start()
+        name = "billing__transaction_pending_ack"
+        log = pending_ack_log(TopicName.parse(ALL), name)
+        assert log.endswith(SHARED[-len("__transaction_pending_ack") :])
+        store = await PendingAckStore.open_log(world.factory, log)
+        record = ack(ONE, Position(0, 0))
+        await store.replace_past([record], nothing)
+        await migrate_pending_ack_logs(world.factory)
+        assert await records_of(world, ALL, name) == [record]
+
+    run_virtually(scenario())

@@ -1,4 +1,6 @@
-"""Names that are alike: "one" with "x-s" beside "one-x" with "s", and small pending-ack logs."""
+"""Names that are alike: "one" with "x-s" beside "one-x" with "s", and a subscription that ends as
+logs once did; and small pending-ack logs.
+"""
 
 import random
 from dataclasses import replace
@@ -9,11 +11,18 @@ from sim_scenario import Scenario
 
 from features.feature import Feature
 
-PAIRS: Final = (("one", "x-s"), ("one-x", "s"))
+OLD_ENDING: Final = "__transaction_pending_ack"
+PAIRS: Final = (  # and where they write
+    ("one", "x-s", "out-x-s"),
+    ("one-x", "s", "out-s"),
+    ("one", f"old{OLD_ENDING}", "out-s"),
+)
 
 
 class SimilarNames(Feature):
-    """Two subscriptions whose joined names are the same; each acknowledges in transactions."""
+    """Subscriptions that acknowledge in transactions: two whose joined names are the same, and one
+    whose log is named as such logs once were.
+    """
 
     name = "similar names"
 
@@ -24,9 +33,8 @@ class SimilarNames(Feature):
     def begin(self) -> None:
         common = self.world, self.history
         simulation = self.simulation
-        for topic, subscription in PAIRS:
-            output = f"out-{subscription}"
-            simulation.outputs.append(output)
+        simulation.outputs += dict.fromkeys(output for _, _, output in PAIRS)
+        for topic, subscription, output in PAIRS:
             simulation.transformers.append(
                 Transformer(
                     *common, f"alike-{subscription}", topic=topic, subscription=subscription,
