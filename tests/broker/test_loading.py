@@ -7,8 +7,10 @@ from typing import Any
 
 from topics_world import ORDERS, World, run
 
+from managed_ledger.errors import StorageFull
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST
+from pybroker.broker.deduplication import Deduplication
 from pybroker.broker.policies.table import COMPACTION_THRESHOLD, DEDUPLICATION, RETENTION
 from pybroker.broker.producers import Producer, ProducerState
 from pybroker.broker.topic import Topic
@@ -114,3 +116,58 @@ def test_what_nobody_keeps_goes_soon_after_the_loading(monkeypatch) -> None:
         assert ledger.kept_from == ()  # an idle one has nothing of its own
 
     run(scenario)
+
+
+def entries_of(topic: Topic) -> int:
+    return sum(info.entries for info in topic.ledger.ledgers())
+
+
+async def after_a_crash(world: World, monkeypatch: Any) -> Topic:
+    """It leaves no snapshot."""
+
+    async def nothing(deduplication: Deduplication) -> None:
+        pass
+
+    await consumed(world)
+    with monkeypatch.context() as crash:
+        crash.setattr(Deduplication, "snapshot", nothing)
+        await world.topics.unload(ORDERS)
+    return await world.topic()
+
+
+def test_what_deduplication_read_at_the_loading_goes_though_nobody_publishes(monkeypatch) -> None:
+    """The log is read once, and then not kept for that any more."""
+
+    async def scenario(world: World) -> None:
+        topic = await after_a_crash(world, monkeypatch)
+        await asyncio.sleep(60)
+        assert entries_of(topic) == 2
+        await asyncio.sleep(120)
+        assert entries_of(topic) == 0
+        visits = len(world.factory.housekeeper)
+        await asyncio.sleep(600)
+        assert len(world.factory.housekeeper) == visits  # idle costs nothing
+
+    run(scenario, broker_deduplication_enabled=True)
+
+
+def test_what_deduplication_could_not_write_down_is_tried_again(monkeypatch) -> None:
+    async def scenario(world: World) -> None:
+        topic = await after_a_crash(world, monkeypatch)
+        put, refused = world.backend.metadata.put, []
+
+        def no_room(key: str, *arguments: Any, **options: Any) -> "asyncio.Future[int]":
+            if not key.startswith("/deduplication/") or refused:
+                return put(key, *arguments, **options)
+            failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            failed.set_exception(StorageFull("no room"))
+            refused.append(key)
+            return failed
+
+        monkeypatch.setattr(world.backend.metadata, "put", no_room)
+        await asyncio.sleep(130)
+        assert (len(refused), entries_of(topic)) == (1, 2)
+        await asyncio.sleep(130)
+        assert entries_of(topic) == 0
+
+    run(scenario, broker_deduplication_enabled=True)

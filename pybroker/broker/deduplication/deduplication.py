@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST, Position
@@ -158,6 +159,8 @@ class Deduplication:
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
             await asyncio.sleep(0)
         self._ledger.kept_from += (lambda: self._recovered_from,)
+        if self._since_snapshot:  # or the log would be kept until somebody publishes
+            self._visit_later()
 
     def _replay(self, run: EntryRun, untagged: UntaggedSpan) -> None:
         start = 0
@@ -251,6 +254,11 @@ class Deduplication:
             await self._metadata.put(self._key, await self._encode(position))
             self._recovered_from = position
             self._ledger.touch()  # it may be trimmed further
+        except (ManagedLedgerError, asyncio.CancelledError):
+            self._since_snapshot += 1  # it is still to be written, though not at once
+            if self._visit is None and not self._closed:
+                self._visit_later()
+            raise
         finally:
             self._snapshotting = False
 
