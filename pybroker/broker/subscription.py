@@ -116,11 +116,10 @@ class Subscription:
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Idempotent. What it has not acknowledged goes to the others; a reader's subscription
-        goes with its last consumer.
+        goes with its last consumer, and with the only one that was not let in.
         """
-        if consumer not in self.consumers:
-            return
-        self._remove(consumer)
+        if consumer in self.consumers:
+            self._remove(consumer)
         self._end_deserted_reader()
 
     def _end_deserted_reader(self) -> None:

@@ -72,15 +72,19 @@ async def subscribe(session: "Session", command: pb.CommandSubscribe) -> None:
         topic.subscribe_limit.check(session.peer, command.consumer_name, command.consumer_id)
     if command.read_compacted:
         _check_compacted(topic, kind)
-    subscription = await _subscription(session, topic, command)
     consumer = _consumer(session, command)
+    subscription = await _subscription(topic, command)
     session.add_consumer(topic, subscription, consumer)
     if command.HasField("consumer_epoch"):
         session.consumers[command.consumer_id].frames.begin_epoch(command.consumer_epoch)
     try:
+        if command.start_message_rollback_duration_sec and not subscription.consumers:
+            back_ms = command.start_message_rollback_duration_sec * 1000
+            await subscription.seek_to_time(session.services.clock.now_ms() - back_ms)
         await subscription.add_consumer(consumer, kind)
     except BaseException:
         session.consumers.pop(command.consumer_id, None)
+        subscription.remove_consumer(consumer)  # a reader's goes, if nobody else is there
         raise
     if session.closed:
         subscription.remove_consumer(consumer)
@@ -96,26 +100,19 @@ def _check_compacted(topic: ServedTopic, kind: SubscriptionType) -> None:
         raise NotAllowed("readCompacted only allowed on failover or exclusive subscriptions")
 
 
-async def _subscription(
-    session: "Session", topic: ServedTopic, command: pb.CommandSubscribe
-) -> ServedSubscription:
+async def _subscription(topic: ServedTopic, command: pb.CommandSubscribe) -> ServedSubscription:
     start = _start_position(command)
-    subscription: ServedSubscription
     if not command.durable:
-        subscription = await topic.reader_subscription(command.subscription, start)
-    else:
-        properties = {pair.key: pair.value for pair in command.subscription_properties}
-        check_client("Subscription", command.subscription, properties)
-        policy = topic.policies[AUTO_SUBSCRIPTION_CREATION]
-        may_create = policy["allowAutoSubscriptionCreation"] or not topic.name.persistent
-        subscription = await topic.subscription(
-            command.subscription, start, properties, create=may_create
-        )
-        if command.replicate_subscription_state and isinstance(subscription, Subscription):
-            await subscription_properties.replicate(subscription.cursor)
-    if command.start_message_rollback_duration_sec and not subscription.consumers:
-        back_ms = command.start_message_rollback_duration_sec * 1000
-        await subscription.seek_to_time(session.services.clock.now_ms() - back_ms)
+        return await topic.reader_subscription(command.subscription, start)
+    properties = {pair.key: pair.value for pair in command.subscription_properties}
+    check_client("Subscription", command.subscription, properties)
+    policy = topic.policies[AUTO_SUBSCRIPTION_CREATION]
+    may_create = policy["allowAutoSubscriptionCreation"] or not topic.name.persistent
+    subscription = await topic.subscription(
+        command.subscription, start, properties, create=may_create
+    )
+    if command.replicate_subscription_state and isinstance(subscription, Subscription):
+        await subscription_properties.replicate(subscription.cursor)
     return subscription
 
 

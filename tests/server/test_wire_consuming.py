@@ -75,6 +75,41 @@ def test_a_reader_gets_its_start_message_too(raw: RawClient, topic: str) -> None
     assert entry_ids(raw, 3) == [2, 3, 4]
 
 
+def ranges(*given: tuple[int, int]) -> pb.KeySharedMeta:
+    meta = pb.KeySharedMeta(keySharedMode=pb.STICKY)
+    for start, end in given:
+        meta.hashRanges.add(start=start, end=end)
+    return meta
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"keySharedMeta": ranges((0, 10), (5, 20))},
+        {"keySharedMeta": ranges(*[(n, n) for n in range(1001)])},
+        {"consumer_name": "x" * 2000},
+        {"start_message_rollback_duration_sec": 1, "keySharedMeta": ranges((9, 1))},
+    ],
+    ids=["overlapping", "too many ranges", "long name", "rolled back"],
+)
+def test_a_reader_that_is_not_let_in_leaves_no_subscription(
+    raw: RawClient, wire_broker: Any, topic: str, domain: str, fields: dict[str, Any]
+) -> None:
+    topic = topic.replace("persistent", domain)
+    raw.subscribe(topic, 1, subscription="stays")
+    key_shared = pb.CommandSubscribe.Key_Shared
+    refused = raw.subscribe(
+        topic, 2, durable=False, subscription="reader", subType=key_shared, **fields
+    )
+    assert isinstance(refused, pb.CommandError)
+
+    async def subscriptions(running: Any) -> list[str]:
+        return list((await running.topics.served(topic)).subscriptions)
+
+    assert wire_broker.call(subscriptions) == ["stays"]
+
+
 def test_a_reader_in_the_middle_of_a_batch_gets_the_whole_batch(raw: RawClient, topic: str) -> None:
     """The client leaves out what stands before the index."""
     ids = fill_batches(raw, topic, 2, size=4)

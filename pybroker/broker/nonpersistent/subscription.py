@@ -82,10 +82,11 @@ class NonPersistentSubscription:
         return dispatcher_of(kind, first, topic.name.partition, consistent)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Idempotent."""
-        if consumer not in self.consumers:
-            return
-        self._remove(consumer)
+        """Idempotent. One that is not durable goes with its last consumer, and with the only one
+        that was not let in.
+        """
+        if consumer in self.consumers:
+            self._remove(consumer)
         if not self.durable and not self.consumers and self._closed is None:
             self._closed = "its last consumer has gone"
             self._topic.end_of_reader(self)
