@@ -390,6 +390,7 @@ def _hold(
     """Neither stored nor answered until `txn_id` is over, nor is what comes behind it."""
     held = slot.held = HeldRuns(session.services.held_runs, partial(_held_too_long, session, slot))
     held.keep(run)
+    session.go_on(slot)  # if it was too fast before; the transaction's end may come here, too
     deduplication.when_decided(txn_id, partial(_go_on, session, slot, held))
 
 

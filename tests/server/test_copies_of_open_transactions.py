@@ -8,6 +8,7 @@ import pytest
 from raw_client import RawClient
 
 import pybroker.testing
+from pybroker.broker.policies.table import PUBLISH_RATE
 from pybroker.names import TopicName, TxnId
 from pybroker.server import held_runs
 from pybroker.testing import RunningBroker
@@ -256,3 +257,30 @@ def test_a_copy_waits_over_a_restart(topic: str, commit: bool, kill: bool) -> No
         world.owner.end(world.first, commit)
         assert dropped(world.etl.receive(_T.SEND_RECEIPT)) is commit
         assert world.shown(connect, 1) == [b"first 5" if commit else b"again 5"]
+
+
+def test_a_copy_that_came_too_fast_does_not_keep_its_connection_from_being_read(
+    world: World, broker: RunningBroker
+) -> None:
+    """First it waits for its rate, and nothing is read; then for the transaction."""
+    one_a_second = {"publishThrottlingRateInMsg": 1, "publishThrottlingRateInByte": -1}
+
+    async def limit(running: Any) -> None:
+        topic = TopicName.parse(world.topic)
+        await running.topics.policies.set_for_topic(topic, PUBLISH_RATE, one_a_second)
+        await running.topics.following.told()
+
+    broker.call(limit)
+    with world.etl.in_one_piece():
+        world.send(b"6", 6)
+        world.send(b"5 again" * 20_000, 5)
+    assert not dropped(world.etl.receive(_T.SEND_RECEIPT))
+
+    async def is_not_read(running: Any) -> bool:
+        return any(session._too_fast for session in running.server.sessions)
+
+    while not broker.call(is_not_read):
+        pass
+    assert world.etl.kinds_before_pong() == []
+    world.owner.end(world.first, True)
+    assert dropped(world.etl.receive(_T.SEND_RECEIPT))
