@@ -206,6 +206,8 @@ class TransactionBuffer:
         if marked.cancelled() or marked.exception() is not None:
             self._marked = False
             self._visit_later()  # to try again
+            if self._open.any_in_flight and not self._ledger.closed:
+                self._mark_ledger()  # what was held for a new ledger may get there: in one write
 
     def _appended(
         self,

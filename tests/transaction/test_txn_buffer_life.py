@@ -158,6 +158,36 @@ async def test_a_topic_is_marked_once_and_where_that_fails_it_is_tried_again_and
 
 
 @in_world
+async def test_a_message_that_gets_there_though_the_mark_did_not_brings_it_along(
+    world: World,
+) -> None:
+    """It was held for a new ledger, for which there was no room, nor for the mark. Unmarked, a
+    crash would have shown it to everybody.
+    """
+    buffer, ledger = await world.buffer(), await world.ledger(ORDERS)
+    await world.send(None, "plain")
+    txn_id, finish = await world.begin_on(ORDERS), world.storage._finish
+
+    def finish_with_room(*arguments: Any) -> None:
+        finish(*arguments)
+        world.storage.full = False
+
+    with patch.object(world.storage, "_finish", finish_with_room):
+        rolling = asyncio.ensure_future(ledger.roll_over())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        world.storage.full = True
+        sent = world.start_send(buffer, txn_id, "a")
+        with pytest.raises(StorageFull):
+            await rolling
+        await sent
+    world = await world.crashed()
+    assert await world.read() == ["plain"]
+    await world.end(txn_id, COMMIT)
+    assert await world.read() == ["plain", "a"]
+
+
+@in_world
 async def test_a_marker_that_was_not_written_can_be_repeated(world: World) -> None:
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     await world.send(txn_id, "a")
