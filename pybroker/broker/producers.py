@@ -5,6 +5,7 @@ WaitForExclusive queues; one with ExclusiveWithFencing drives all others out. Th
 exclusive owners; a producer that comes back with an older epoch was fenced.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
@@ -16,6 +17,8 @@ from pybroker.errors import (
     ProducerFenced,
     PulsarError,
 )
+
+log = logging.getLogger(__name__)
 
 
 class AccessMode(IntEnum):
@@ -128,7 +131,12 @@ class Producers:
             producer.granted = granted
             self._waiting.append(producer)
             return False
-        if not await self._own(producer):
+        try:
+            owns = await self._own(producer)
+        except Exception:
+            await self.let_next_in()  # who came meanwhile has waited for this one
+            raise
+        if not owns:
             self._check_open()
             raise ProducerFenced(f"{self._topic}: another exclusive producer fenced this one")
         return True
@@ -136,10 +144,17 @@ class Producers:
     async def remove(self, producer: Producer) -> None:
         """Idempotent; lets the next waiting producer in."""
         self._forget(producer)
-        if self._waiting and not self._connected:
+        await self.let_next_in()
+
+    async def let_next_in(self) -> None:
+        """If nobody is there: the first of those who wait that can get in. The others are told."""
+        while self._waiting and not self._connected:
             successor = self._waiting.pop(0)
-            if await self._own(successor):
-                self._tell(successor, None)
+            try:
+                if await self._own(successor):
+                    self._tell(successor, None)
+            except Exception as error:
+                log.warning("%s: %s does not get in: %s", self._topic, successor.name, error)
 
     def disconnect_all(self, reason: PulsarError) -> None:
         """Nobody comes in any more: who tries hears the reason."""
@@ -148,7 +163,7 @@ class Producers:
 
     def let_go(self, reason: PulsarError) -> None:
         """Those who wait hear the reason as the answer to their question."""
-        for producer in self._all_and_waiting():
+        for producer in self.everybody():
             self._forget(producer)
             if not self._tell(producer, reason):
                 producer.owner.close_producer(producer, str(reason))
@@ -157,7 +172,8 @@ class Producers:
         if self._closed is not None:
             raise self._closed
 
-    def _all_and_waiting(self) -> list[Producer]:
+    def everybody(self) -> list[Producer]:
+        """Also those who wait."""
         return [*self._connected.values(), *self._waiting]
 
     def _forget(self, producer: Producer) -> None:
@@ -215,7 +231,7 @@ class Producers:
             )
 
     def _fence_all(self, reason: str) -> None:
-        for producer in self._all_and_waiting():
+        for producer in self.everybody():
             self._fence(producer, reason)
 
     def _fence(self, producer: Producer, reason: str) -> None:

@@ -34,6 +34,7 @@ class Epochs:
     def __init__(self) -> None:
         self.stored: list[int] = []
         self.error: Exception | None = None
+        self._fails_once = False
         self._free = asyncio.Event()
         self._free.set()
 
@@ -43,10 +44,15 @@ class Epochs:
     def release(self) -> None:
         self._free.set()
 
+    def fail_once(self, error: Exception) -> None:
+        self.error, self._fails_once = error, True
+
     async def store(self, epoch: int) -> None:
         await self._free.wait()
-        if self.error is not None:
-            raise self.error
+        if (error := self.error) is not None:
+            if self._fails_once:
+                self.error = None
+            raise error
         self.stored.append(epoch)
 
 
@@ -174,6 +180,39 @@ def test_who_leaves_before_its_epoch_is_durable_is_not_granted() -> None:
         await asyncio.gather(leaving, gone)
         assert world.granted == ["c"]
         assert third.state is ProducerState.WRITING
+
+    run(scenario)
+
+
+def test_who_cannot_get_in_holds_up_nobody_behind_it() -> None:
+    async def scenario(world: World) -> None:
+        first = await world.added("a")
+        await world.added("b", WAIT)
+        third = await world.added("c", WAIT)
+        world.epochs.hold()
+        leaving = asyncio.ensure_future(world.producers.remove(first))
+        await asyncio.sleep(0)
+        world.epochs.fail_once(OSError("disk full"))
+        world.epochs.release()
+        await leaving  # well: it is not the one that failed
+        assert (world.granted, world.refused) == (["c"], ["b"])
+        assert third.state is ProducerState.WRITING
+
+    run(scenario)
+
+
+def test_who_waits_for_one_that_did_not_get_in_gets_in() -> None:
+    async def scenario(world: World) -> None:
+        world.epochs.hold()
+        entering = asyncio.ensure_future(world.added("a", EXCLUSIVE))
+        await asyncio.sleep(0)
+        second = await world.added("b", WAIT)
+        world.epochs.fail_once(OSError("disk full"))
+        world.epochs.release()
+        with pytest.raises(OSError, match="disk full"):
+            await entering
+        assert world.granted == ["b"]
+        assert second.state is ProducerState.WRITING
 
     run(scenario)
 

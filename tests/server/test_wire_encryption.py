@@ -58,6 +58,26 @@ def test_who_does_not_encrypt_is_sent_away_when_it_becomes_required(
     assert raw.kinds_before_pong() == []
 
 
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_who_encrypts_need_not_wait_for_who_was_sent_away(
+    raw: RawClient, wire_broker: Any, namespace: str, domain: str
+) -> None:
+    topic = f"{domain}://{namespace}/t"
+    raw.create_producer(topic)
+    for producer_id, encrypted in ((2, False), (3, True)):
+        waiting = raw.ask_for_producer(
+            topic,
+            producer_id,
+            producer_access_mode=pb.WaitForExclusive,
+            encrypted=encrypted,
+        )
+        assert not waiting.producer_ready
+    require(wire_broker, namespace, True)
+    assert raw.receive(_T.CLOSE_PRODUCER).producer_id == 1
+    assert raw.receive(_T.ERROR).message == f"Encryption is required in {topic}"
+    assert raw.receive(_T.PRODUCER_SUCCESS).producer_ready
+
+
 def test_a_plain_message_is_refused_in_its_turn(
     raw: RawClient, wire_broker: Any, namespace: str
 ) -> None:

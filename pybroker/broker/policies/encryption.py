@@ -9,7 +9,9 @@ class EncryptedProducers:
     def follow(self, topic: ServedTopic) -> None:
         if not topic.policies[ENCRYPTION_REQUIRED]:
             return
-        for producer in topic.producers.all():
-            if not producer.encrypts:
-                reason = f"Encryption is required in {topic.name}"
-                topic.producers.send_away(producer, MetadataError(reason))
+        plain = [each for each in topic.producers.everybody() if not each.encrypts]
+        for producer in plain:
+            reason = f"Encryption is required in {topic.name}"
+            topic.producers.send_away(producer, MetadataError(reason))
+        if plain:  # somebody may wait that encrypts
+            topic.tasks.start(topic.producers.let_next_in(), "the next producer")
