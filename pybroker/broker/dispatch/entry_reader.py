@@ -209,6 +209,7 @@ class EntryReader:
 
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
         """The next entries, for about `max_messages`; None if there are none, or none in memory.
+        Nothing in the delivery: some were passed that nobody may get now, there may be more.
 
         The last entry may be a batch that overdraws `max_messages`.
         """
@@ -217,20 +218,21 @@ class EntryReader:
             return None
         wanted = min(max_messages // self._messages_per_entry + 1, max_messages, MAX_RUN_ENTRIES)
         window = min(max(4 * wanted, _MIN_WINDOW), MAX_RUN_ENTRIES)
-        while (visible := self._next_visible(window)) is not None:
-            position, ranges = visible
-            up_to = Position(position.ledger_id, _end_of(ranges, wanted))
-            span = up_to.entry_id - position.entry_id + 1
-            run = self._ahead.fetch(position, up_to, span, max_bytes)
-            if run is None:
-                return None
-            delivery = self._delivery(run, ranges)
-            if delivery.entries:
-                messages = sum(delivery.message_counts)
-                self._messages_per_entry = max(1, messages // len(delivery.entries))
-                return delivery.part(0, delivery.affordable(max_messages))
+        if (visible := self._next_visible(window)) is None:
+            return None
+        position, ranges = visible
+        up_to = Position(position.ledger_id, _end_of(ranges, wanted))
+        span = up_to.entry_id - position.entry_id + 1
+        run = self._ahead.fetch(position, up_to, span, max_bytes)
+        if run is None:
+            return None
+        delivery = self._delivery(run, ranges)
+        if not delivery.entries:
             self.position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
-        return None
+            return delivery
+        messages = sum(delivery.message_counts)
+        self._messages_per_entry = max(1, messages // len(delivery.entries))
+        return delivery.part(0, delivery.affordable(max_messages))
 
     def advance(self, delivery: Delivery) -> None:
         """These entries of the last `peek` are delivered, or in somebody's hands."""

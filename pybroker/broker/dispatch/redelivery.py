@@ -49,6 +49,7 @@ class RedeliveryQueue:
 
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
         """As EntryReader.peek; entries that nobody wants any more leave the queue."""
+        left = 0
         while self._ledgers:
             ledger_id, entry_ids = self._ledgers.peekitem(0)
             run = _first_run(entry_ids, min(max_messages, MAX_RUN_ENTRIES))
@@ -58,6 +59,9 @@ class RedeliveryQueue:
             if delivery.entries:
                 return delivery.part(0, delivery.affordable(max_messages))
             self._remove(ledger_id, run)
+            left += len(run)
+            if left >= MAX_RUN_ENTRIES:
+                return delivery
         return None
 
     def advance(self, delivery: Delivery) -> None:

@@ -1,5 +1,7 @@
 """Dispatch, whatever the type: what a round is, who waits, what is not repeated."""
 
+from collections.abc import Callable
+
 import pytest
 from dispatch_fakes import (
     EXCLUSIVE,
@@ -13,8 +15,11 @@ from dispatch_fakes import (
 
 from managed_ledger.position import Position
 from pybroker.broker.consumer import SubscriptionType
-from pybroker.broker.dispatch import entry_reader, key_shared, shared, single
+from pybroker.broker.dispatch import entry_reader, key_shared, redelivery, shared, single
 from pybroker.broker.dispatch.delivery import ROUND_STEPS
+from pybroker.broker.subscription import Subscription
+from pybroker.names import TxnId
+from pybroker.transaction.pending_ack import PendingAck
 
 ENTRY_BYTES = 1000
 MODULES = {
@@ -282,5 +287,75 @@ def test_a_new_active_consumer_gets_what_an_abort_gave_back_once() -> None:
         subscription.remove_consumer(first)
         await topic.settled()
         assert sink.entry_ids == [0, 1]
+
+    with_topic(scenario)
+
+
+async def hold(subscription: Subscription, positions: list[Position]) -> None:
+    """In an open transaction."""
+    acks = [PendingAck(position) for position in positions]
+    consumer = subscription.consumers[0]
+    await subscription.acknowledge_in_transaction(consumer, TxnId(0, 1), acks, False)
+
+
+def least_in_each_dispatch(
+    monkeypatch: pytest.MonkeyPatch, left: Callable[[Subscription], int]
+) -> list[int]:
+    """How much less there is left after each one."""
+    passed: list[int] = []
+    dispatch = Subscription._dispatch
+
+    def counted(subscription: Subscription) -> None:
+        before = left(subscription)
+        dispatch(subscription)
+        passed.append(before - left(subscription))
+
+    monkeypatch.setattr(Subscription, "_dispatch", counted)
+    return passed
+
+
+@EVERY_TYPE
+def test_a_round_passes_no_more_than_some_entries_that_a_transaction_holds(
+    kind: SubscriptionType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be a million, and all in memory."""
+    monkeypatch.setattr(entry_reader, "MAX_RUN_ENTRIES", 2)
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, kind)
+        positions = await topic.publish(40)
+        await hold(subscription, positions[:-1])
+        subscription.remove_consumer(consumer)
+        passed = least_in_each_dispatch(monkeypatch, lambda it: -it.reader.position.entry_id)
+        _, sink = await topic.consumer(subscription, kind, 100)
+        while not sink.entry_ids:
+            await topic.settled()
+        assert sink.entry_ids == [39]
+        assert 0 < max(passed) <= 2 * ROUND_STEPS
+
+    with_topic(scenario)
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+def test_a_round_passes_no_more_than_some_entries_that_wait_for_nobody_any_more(
+    kind: SubscriptionType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redelivery, "MAX_RUN_ENTRIES", 2)
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, sink = await topic.consumer(subscription, kind, 40)
+        positions = await topic.publish(40)
+        await topic.changed()
+        assert sink.take() == list(range(40))
+        subscription.redeliver(consumer, None)
+        await hold(subscription, positions[:-1])
+        passed = least_in_each_dispatch(monkeypatch, lambda it: it.in_replay)
+        subscription.flow(consumer, 100)
+        while not sink.entry_ids:
+            await topic.settled()
+        assert sink.entry_ids == [39]
+        assert 0 < max(passed) <= 2 * ROUND_STEPS
 
     with_topic(scenario)
