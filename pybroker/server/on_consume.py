@@ -301,6 +301,11 @@ def _ack_in_transaction(slot: "ConsumerSlot", command: pb.CommandAck) -> Awaitab
 
 async def _ack_parts_in_transaction(slot: "ConsumerSlot", command: pb.CommandAck) -> None:
     acks = [await _pending_ack(slot.topic, message_id) for message_id in command.message_id]
+    if sum(ack.batch_size for ack in acks) > BITS_A_TURN:
+        raise NotAllowed(
+            f"Parts of batches of more than {BITS_A_TURN} messages in one acknowledgement in a "
+            "transaction: name the others in further ones"
+        )
     await _hold(slot, command, acks)
 
 

@@ -12,7 +12,7 @@ import asyncio
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Final
+from typing import Any, Final
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
@@ -31,7 +31,8 @@ class AcksOfTransaction:
 
     def __init__(self) -> None:
         self.whole: dict[Position, None] = {}
-        self.indexes: dict[Position, int] = {}  # acknowledged ones, as bits
+        # Of batches acknowledged in part, those that are not, as bits: as large as what said so.
+        self.indexes: dict[Position, int] = {}
         self.batch_sizes: dict[Position, int] = {}
         self.cumulative: list[PendingAck] = []  # the last one counts; the others may be in flight
         self.action: TxnAction | None = None
@@ -43,10 +44,10 @@ class AcksOfTransaction:
 
     def records(self, txn_id: TxnId) -> Iterator[Record]:
         """What brings this about again, in parts."""
-        batches = [(at, bits, self.batch_sizes[at]) for at, bits in self.indexes.items()]
+        batches = [(at, left, self.batch_sizes[at]) for at, left in self.indexes.items()]
         individual = chain(
             map(PendingAck, tuple(self.whole)),
-            (PendingAck(at, ~bits & ((1 << size) - 1), size) for at, bits, size in batches),
+            (PendingAck(at, left, size) for at, left, size in batches),
         )
         while some := list(islice(individual, _ACKS_PER_RECORD)):
             yield AckRecord(txn_id, False, some)
@@ -114,11 +115,16 @@ class PendingAckState:
 
     def pending_indexes(self, position: tuple[int, int]) -> int:
         """Indexes of a batch that transactions acknowledged, as bits."""
-        bits = self._indexes.get(position, 0)
+        bits = self._acked(position)
         cumulative = self.cumulative()
         if cumulative is not None and position == cumulative.position:
             bits |= cumulative.acked_indexes
         return bits
+
+    def _acked(self, position: tuple[int, int]) -> int:
+        """Of them, those that were acknowledged one by one."""
+        left = self._indexes.get(position)
+        return 0 if left is None else acked_bits(left, self._batch_sizes[position])
 
     # Individual acknowledgements
 
@@ -136,7 +142,7 @@ class PendingAckState:
         position, bits = ack.position, ack.acked_indexes
         if self._cursor.is_deleted(position):
             return "it is acknowledged already"
-        taken = self._indexes.get(position, 0)
+        taken = self._acked(position)
         if position in self._whole or (taken and not ack.still_unacked) or taken & bits:
             return "an open transaction has acknowledged it; retry when that one has ended"
         unacked = self._cursor.unacked_indexes(position)
@@ -147,15 +153,14 @@ class PendingAckState:
     def hold(self, txn_id: TxnId, ack: PendingAck) -> None:
         """Without a question: validation passed, or the log says so."""
         transaction = self._of(txn_id)
-        position, bits = ack.position, ack.acked_indexes
-        if not ack.still_unacked:
+        position, left = ack.position, ack.still_unacked
+        if not left:
             transaction.whole[position] = None
             self._whole[position] = None
-        elif bits:
-            transaction.indexes[position] = transaction.indexes.get(position, 0) | bits
-            transaction.batch_sizes[position] = ack.batch_size
-            self._indexes[position] = self._indexes.get(position, 0) | bits
-            self._batch_sizes[position] = ack.batch_size
+        elif ack.acked_indexes:
+            for indexes in (transaction.indexes, self._indexes):
+                indexes[position] = indexes.get(position, left) & left
+            transaction.batch_sizes[position] = self._batch_sizes[position] = ack.batch_size
 
     def give_back(self, txn_id: TxnId, acks: Iterable[PendingAck]) -> None:
         """Idempotent."""
@@ -172,15 +177,11 @@ class PendingAckState:
     def _give_back_indexes(
         self, transaction: AcksOfTransaction, position: Position, bits: int
     ) -> None:
-        bits &= transaction.indexes.get(position, 0)
-        if not bits:
+        if position not in transaction.indexes:
             return
-        transaction.indexes[position] &= ~bits
-        if not transaction.indexes[position]:
-            del transaction.indexes[position], transaction.batch_sizes[position]
-        self._indexes[position] &= ~bits
-        if not self._indexes[position]:
-            del self._indexes[position], self._batch_sizes[position]
+        bits &= acked_bits(transaction.indexes[position], transaction.batch_sizes[position])
+        _take_back(transaction.indexes, transaction.batch_sizes, position, bits)
+        _take_back(self._indexes, self._batch_sizes, position, bits)
 
     # Cumulative acknowledgements
 
@@ -231,8 +232,9 @@ class PendingAckState:
         cursor = self._cursor
         for position in transaction.whole:
             cursor.delete(*position)
-        for position, bits in transaction.indexes.items():
-            cursor.delete_batch_indexes(position, ~bits, transaction.batch_sizes[position])
+        for position, left in transaction.indexes.items():
+            size = transaction.batch_sizes[position]
+            cursor.delete_batch_indexes(position, ~acked_bits(left, size), size)
         if transaction.cumulative:
             last = transaction.cumulative[-1]
             cursor.mark_delete(last.position, last.still_unacked, last.batch_size)
@@ -244,10 +246,9 @@ class PendingAckState:
             return []
         for position in transaction.whole:
             del self._whole[position]
-        for position, bits in list(transaction.indexes.items()):
-            self._indexes[position] &= ~bits
-            if not self._indexes[position]:
-                del self._indexes[position], self._batch_sizes[position]
+        for position, left in transaction.indexes.items():
+            bits = acked_bits(left, transaction.batch_sizes[position])
+            _take_back(self._indexes, self._batch_sizes, position, bits)
         if self._cumulative_owner == txn_id:
             self._cumulative_owner = None
         return transaction.positions()
@@ -277,3 +278,17 @@ class PendingAckState:
 def _reach(ack: PendingAck) -> tuple[Position, float]:
     """How far a cumulative acknowledgement goes; within a batch, by its number of indexes."""
     return ack.position, ack.acked_indexes.bit_count() if ack.still_unacked else math.inf
+
+
+def acked_bits(left: int, batch_size: int) -> int:
+    """Those that are not left of a batch."""
+    return ~left & ((1 << batch_size) - 1)
+
+
+def _take_back(
+    indexes: dict[Any, int], batch_sizes: dict[Any, int], position: tuple[int, int], bits: int
+) -> None:
+    """These are left again."""
+    indexes[position] |= bits
+    if not acked_bits(indexes[position], batch_sizes[position]):
+        del indexes[position], batch_sizes[position]

@@ -127,6 +127,14 @@ def test_a_transaction_takes_a_bounded_number_of_acknowledgements_at_once(
     assert answer.error == pb.NotAllowedError
 
 
+def test_a_transaction_takes_parts_of_a_bounded_number_of_messages_at_once(
+    client: RawClient,
+) -> None:
+    ids = [named(publish(client, 1_000_000), 1) for _ in range(51)]
+    assert in_transaction(client, *ids).error == pb.NotAllowedError
+    assert not in_transaction(client, *ids[:50]).HasField("error")
+
+
 def turns_taken(broker: Any, client: RawClient, frame: bytes) -> int:
     """How often others had the loop until a PING behind `frame` was answered."""
 

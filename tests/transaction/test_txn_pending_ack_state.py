@@ -1,5 +1,7 @@
 """What is pending, in examples: sizes, records, and giving back what could not be written."""
 
+import sys
+
 import pytest
 from txn_world import cursor_over
 
@@ -159,3 +161,18 @@ def test_a_whole_entry_has_no_indexes_of_its_own(state: PendingAckState) -> None
     ]
     state.take_cumulative(ONE, PendingAck(AT[1]))
     assert [state.pending_indexes(position) for position in AT] == [0] * 5
+
+
+def test_what_is_kept_of_a_batch_is_as_large_as_what_said_so(
+    state: PendingAckState, cursor: ManagedCursor
+) -> None:
+    """A few bytes may say that of a million messages all but the first are acknowledged."""
+    size = 1_000_000
+    first = PendingAck(AT[1], 1, size)
+    state.take(ONE, [first])
+    (held,), (left,) = state.transactions[ONE].indexes.values(), state._indexes.values()
+    assert sys.getsizeof(held) + sys.getsizeof(left) < 100
+    assert state.pending_indexes(AT[1]) == (1 << size) - 2
+    assert list(state.records()) == [AckRecord(ONE, False, [first])]
+    state.commit(ONE)
+    assert cursor.unacked_indexes(AT[1]) == 1
