@@ -1,4 +1,4 @@
-"""SUBSCRIBE, FLOW, ACK, redelivery, SEEK, GET_LAST_MESSAGE_ID, UNSUBSCRIBE, CLOSE_CONSUMER."""
+"""SUBSCRIBE, FLOW, ACK, redelivery, GET_LAST_MESSAGE_ID, UNSUBSCRIBE, CLOSE_CONSUMER."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 from raw_client import RawClient
+from wire_consuming import ack, consumer_stats, entry_ids, fill, fill_batches, reader, seek
 
 import pybroker.testing
 from pybroker.names import TopicName
@@ -18,51 +19,14 @@ NO_ENTRY = 2**64 - 1
 SHARED, FAILOVER = pb.CommandSubscribe.Shared, pb.CommandSubscribe.Failover
 
 
-def fill(raw: RawClient, topic: str, count: int) -> list[Any]:
-    """The ids of `count` new messages, which were published at 1000, 1001, …"""
-    raw.create_producer(topic)
-    return [raw.publish(b"x", n, publish_time=1000 + n).message_id for n in range(count)]
-
-
-def fill_batches(raw: RawClient, topic: str, count: int, size: int) -> list[Any]:
-    raw.create_producer(topic)
-    fields = {"num_messages": size}
-    return [
-        raw.publish(b"x", n * size, send_fields=fields, num_messages_in_batch=size).message_id
-        for n in range(count)
-    ]
-
-
-def entry_ids(raw: RawClient, count: int) -> list[int]:
-    return [message.message_id.entryId for message in raw.messages(count)]
-
-
 def last_message_id(raw: RawClient, consumer_id: int = 1) -> Any:
     body = pb.CommandGetLastMessageId(consumer_id=consumer_id)
     return raw.request(_T.GET_LAST_MESSAGE_ID, "getLastMessageId", body)
 
 
-def ack(raw: RawClient, *ids: Any, kind: Any = pb.CommandAck.Individual) -> Any:
-    body = pb.CommandAck(consumer_id=1, ack_type=kind, message_id=ids)
-    return raw.request(_T.ACK, "ack", body)
-
-
-def seek(raw: RawClient, **where: Any) -> Any:
-    return raw.request(_T.SEEK, "seek", pb.CommandSeek(consumer_id=1, **where))
-
-
 def unsubscribe(raw: RawClient, **fields: Any) -> Any:
     body = pb.CommandUnsubscribe(consumer_id=1, **fields)
     return raw.request(_T.UNSUBSCRIBE, "unsubscribe", body)
-
-
-def consumer_stats(raw: RawClient) -> Any:
-    asked = pb.CommandConsumerStats(consumer_id=1)
-    return raw.request(_T.CONSUMER_STATS, "consumerStats", asked)
-
-
-def reader(raw: RawClient, topic: str, start: Any, consumer_id: int = 1, **fields: Any) -> Any:
-    return raw.subscribe(topic, consumer_id, durable=False, start_message_id=start, **fields)
 
 
 # -- where a subscription begins
@@ -355,76 +319,6 @@ def test_ids_of_a_partition_name_it(raw: RawClient, wire_broker: Any, topic: str
 
 
 # -- SEEK
-
-
-def test_a_seek_by_id_goes_to_that_message_and_makes_consumers_come_again(
-    raw: RawClient, topic: str
-) -> None:
-    ids = fill(raw, topic, 4)
-    raw.subscribe(topic)
-    raw.flow(10)
-    raw.messages(4)
-    assert isinstance(seek(raw, message_id=ids[1]), pb.CommandSuccess)
-    assert raw.receive(_T.CLOSE_CONSUMER).request_id == 2**64 - 1
-    raw.subscribe(topic)
-    raw.flow(10)
-    assert entry_ids(raw, 3) == [1, 2, 3]
-
-
-def test_a_seek_into_a_batch_leaves_out_what_is_before(raw: RawClient, topic: str) -> None:
-    """As the Java client names it: what it has not asked for is not owed to it, ever."""
-    ids = fill_batches(raw, topic, 2, size=4)
-    raw.subscribe(topic)
-    place = pb.MessageIdData(ledgerId=ids[1].ledgerId, entryId=1, ack_set=[0b1100])
-    assert isinstance(seek(raw, message_id=place), pb.CommandSuccess)
-    raw.subscribe(topic)
-    raw.flow(10)
-    (message,) = raw.messages(1)
-    assert (message.message_id.entryId, list(message.ack_set)) == (1, [0b1100])
-    rest = pb.MessageIdData(ledgerId=ids[1].ledgerId, entryId=1, ack_set=[0b0011])
-    ack(raw, rest)
-    assert consumer_stats(raw).msgBacklog == 0
-
-
-def test_a_seek_into_a_batch_goes_to_its_beginning_without_batch_indexes(topic: str) -> None:
-    settings = {"acknowledgment_at_batch_index_level_enabled": False}
-    with pybroker.testing.broker(**settings) as broker, RawClient(broker.service_url) as raw:
-        (message_id,) = fill_batches(raw, topic, 1, size=4)
-        raw.subscribe(topic)
-        place = pb.MessageIdData(ledgerId=message_id.ledgerId, entryId=0, ack_set=[0b1100])
-        seek(raw, message_id=place)
-        raw.subscribe(topic)
-        raw.flow(10)
-        (message,) = raw.messages(1)
-        assert (message.message_id.entryId, list(message.ack_set)) == (0, [])
-
-
-def test_a_seek_names_a_place(raw: RawClient, topic: str) -> None:
-    raw.subscribe(topic)
-    assert seek(raw).error == pb.MetadataError
-
-
-@pytest.mark.parametrize(("time_ms", "first"), [(0, 0), (1002, 2), (1003, 3)])
-def test_a_seek_by_time_is_inclusive(raw: RawClient, topic: str, time_ms: int, first: int) -> None:
-    fill(raw, topic, 4)
-    raw.subscribe(topic)
-    seek(raw, message_publish_time=time_ms)
-    raw.subscribe(topic)
-    raw.flow(10)
-    assert entry_ids(raw, 1) == [first]
-
-
-def test_a_reader_goes_on_behind_its_seek(raw: RawClient, topic: str) -> None:
-    ids = fill(raw, topic, 4)
-    reader(raw, topic, ids[0])
-    seek(raw, message_id=ids[2])
-    raw.receive(_T.CLOSE_CONSUMER)
-    reader(raw, topic, ids[0])
-    raw.flow(10)
-    assert entry_ids(raw, 2) == [2, 3]
-
-
-# -- UNSUBSCRIBE, CLOSE_CONSUMER
 
 
 def test_unsubscribing_forgets_the_position(raw: RawClient, topic: str) -> None:
