@@ -26,6 +26,7 @@ NOBODY: Final[deque[Any]] = deque(
 class Appender:
     __slots__ = (
         "_abandoned",
+        "_ahead_of_held",
         "_drained",
         "_held",
         "_holding",
@@ -56,6 +57,7 @@ class Appender:
         self._on_full = on_full
         self._pending: deque[tuple[int, int, Appended]] = NOBODY  # entries, bytes, done
         self._held: deque[Held] = NOBODY
+        self._ahead_of_held: tuple[Callable[[], None], ...] = ()
         self._holding = False
         self._abandoned = 0  # callbacks still to come for appends already reported as failed
         self._drained: asyncio.Event | None = None
@@ -78,10 +80,18 @@ class Appender:
     def hold(self) -> None:
         self._holding = True
 
+    def call_ahead_of_held(self, work: Callable[[], None]) -> None:
+        """Once, just before what is held from now on goes on; never if nothing can be."""
+        if self._holding:
+            self._ahead_of_held += (work,)
+
     def release(self) -> None:
         """Let what was held go on into the index's current ledger."""
         self._holding = False
         self._count_anew()
+        ahead, self._ahead_of_held = self._ahead_of_held, ()
+        for work in ahead:
+            work()
         while self._held and not self._holding:
             self._submit(*self._held.popleft())
         if not self._held:
@@ -91,6 +101,7 @@ class Appender:
         """Fail what is held, and everything from now on."""
         self._refusal = error
         held, self._held = self._held, NOBODY
+        self._ahead_of_held = ()
         for _, _, done, _ in held:
             done(None, error)
 

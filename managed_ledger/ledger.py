@@ -88,13 +88,9 @@ class ManagedLedger:
         self._index = index
         self._record = record
         self._cursors = cursors
-        self._appender = Appender(
-            backend,
-            index,
-            config.max_entries_per_ledger,
-            config.max_size_per_ledger_bytes,
-            on_full=self._roll_when_full,
-        )
+        limits = config.max_entries_per_ledger, config.max_size_per_ledger_bytes
+        self._appender = Appender(backend, index, *limits, on_full=self._roll_when_full)
+        self.call_ahead_of_held = self._appender.call_ahead_of_held
         self._closed_at_ms: dict[int, int] = {}  # in steady time, of those closed since
         self._current_since_ms = self._looked_after_ms = self._time.now_ms()
         self._roll_not_before_ms = self._current_since_ms + config.min_rollover_time_ms

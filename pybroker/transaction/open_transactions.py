@@ -56,11 +56,6 @@ class OpenTransactions:
     def oldest(self) -> TxnId | None:
         return next(iter(self._by_id), None)
 
-    @property
-    def any_in_flight(self) -> bool:
-        """Appends that are not answered."""
-        return any(transaction.in_flight for transaction in self._by_id.values())
-
     def limit(self) -> Position | None:
         """How far may be read; None: to the end."""
         for transaction in self._by_id.values():

@@ -18,7 +18,7 @@ when an END's low watermark says that it must be over.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -112,10 +112,8 @@ class TransactionBuffer:
         stable_moved: Callable[[], None],
     ) -> None:
         self._ledger = ledger
-        self._outcomes = outcomes
-        self._clock = clock
-        self._config = config
-        self._stable_moved = stable_moved
+        self._outcomes, self._stable_moved = outcomes, stable_moved
+        self._clock, self._config = clock, config
         self.on_ended: Callable[[TxnId, TxnAction], None] = lambda txn_id, action: None
         self.hidden, self._open = _NOTHING_HIDDEN, _NONE_OPEN
         self.times = BufferTimes(recovery_began=clock.now_ms())
@@ -198,16 +196,18 @@ class TransactionBuffer:
         self._marked = True
         # Where that failed on a full disk, messages may have come to the log since all the same.
         self._plain_up_to = self._plain_up_to or self._ledger.last_confirmed
-        position = position_text(self._plain_up_to)
-        marked = self._ledger.update_properties({SINCE: position, TAGGED_SINCE: position})
-        marked.add_done_callback(self._ledger_marked)
+        since = position_text(self._plain_up_to)
+        write = partial(self._write_mark, {SINCE: since, TAGGED_SINCE: since})
+        write()
+        self._ledger.call_ahead_of_held(write)  # which may get there though this did not
+
+    def _write_mark(self, mark: Mapping[str, str]) -> None:
+        self._ledger.update_properties(mark).add_done_callback(self._ledger_marked)
 
     def _ledger_marked(self, marked: "asyncio.Future[None]") -> None:
         if marked.cancelled() or marked.exception() is not None:
             self._marked = False
             self._visit_later()  # to try again
-            if self._open.any_in_flight and not self._ledger.closed:
-                self._mark_ledger()  # what was held for a new ledger may get there: in one write
 
     def _appended(
         self,
