@@ -119,11 +119,21 @@ class Transaction:
             await self._end(commit=True, together_with=together_with)
             return
         self._move(TxnState.ABORTING)
-        await self._end(commit=False)
-        raise TransactionAborted(
+        aborted = TransactionAborted(
             f"Transaction {self.txn_id} was aborted instead of committed because an operation "
             f"failed: {self._failure}"
-        ) from self._failure
+        )
+        try:
+            await self._end(commit=False)
+        except InvalidTxnStatus:
+            raise  # Somebody else has committed it.
+        except PulsarException as trouble:
+            # Nobody is to ask for a commit because the end is unknown: it would be one in part.
+            aborted.add_note(
+                f"The abort was not confirmed ({trouble.__class__.__name__}), so "
+                "what it holds goes when it times out"
+            )
+        raise aborted from self._failure
 
     async def abort(self) -> None:
         """Nothing of the transaction becomes visible; its acknowledgements are taken back."""
@@ -185,6 +195,11 @@ class Transaction:
         self.state = TxnState.COMMITTED if commit else TxnState.ABORTED
 
     # --- operations -------------------------------------------------------------------------
+
+    def refused(self, error: Exception) -> None:
+        """An operation that cannot even begin: nothing is to be committed without it."""
+        if self.state is TxnState.OPEN:
+            self._failure = self._failure or error
 
     def publish(
         self, publisher: Publisher, done: Done, joined: Callable[[Exception | None, Done], None]
