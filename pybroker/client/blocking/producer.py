@@ -56,6 +56,7 @@ class Producer:
         deliver_at (ms), deliver_after (timedelta).
         """
         message = outgoing(content, self._clock, properties, partition_key, **details)
+        self._thread.refuse_on_own_thread()
         self._take_room(1)
         return self._thread.call(self._core.send_message(message, core_of(txn)))
 
@@ -80,6 +81,7 @@ class Producer:
         partition: int | None = None,
     ) -> MessageId:
         """Publishes what `encode_batch` made as one entry; the id is that of its first message."""
+        self._thread.refuse_on_own_thread()
         self._take_room(batch.message_count)
         return self._thread.call(
             self._core.send_batch(batch, txn=core_of(txn), partition=partition)

@@ -42,6 +42,9 @@ class BatchCollector:
         return self._batch is not None
 
     def add(self, message: Outgoing, txn_id: TxnId | None, sequence_id: int, done: Done) -> None:
+        """Raises, before anything has changed, if the message cannot be encoded."""
+        parts: list[bytes] = []
+        append_message(parts, message, sequence_id)
         size = len(message.content)
         batch = self._batch
         if batch is not None and (
@@ -51,7 +54,7 @@ class BatchCollector:
             batch = None
         if batch is None:
             batch = self._open(OpenBatch(txn_id, sequence_id, message))
-        append_message(batch.parts, message, sequence_id)
+        batch.parts += parts
         batch.done.append(done)
         batch.last_sequence_id = sequence_id
         batch.size_bytes += size

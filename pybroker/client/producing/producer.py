@@ -1,8 +1,9 @@
 """The producer an application holds: one TopicProducer per partition, and a router before them."""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -157,7 +158,8 @@ class Producer:
 
     async def send_message(self, message: Outgoing, txn: Transaction | None = None) -> MessageId:
         """What `send` is made of."""
-        part = await self._part_with_space(self._router.choose(message))
+        with self._given_back(1):
+            part = await self._part_with_space(self._router.choose(message))
         answer: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
         part.submit(message, txn, _resolving(answer))
         return await answer
@@ -179,7 +181,12 @@ class Producer:
 
     def submit(self, message: Outgoing, txn: Transaction | None, done: Done) -> None:
         """What `send_async` is made of, for callers with many messages."""
-        self._parts[self._router.choose(message)].submit(message, txn, done)
+        try:
+            part = self._parts[self._router.choose(message)]
+        except Exception as error:
+            self._refuse(1, error, txn, done)
+        else:
+            part.submit(message, txn, done)
 
     async def send_batch(
         self,
@@ -189,7 +196,8 @@ class Producer:
         partition: int | None = None,
     ) -> MessageId:
         """Publishes what `encode_batch` made as one entry; the id is that of its first message."""
-        part = await self._part_with_space(self._partition_for_batch(partition))
+        with self._given_back(batch.message_count):
+            part = await self._part_with_space(self._partition_for_batch(partition))
         answer: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
         part.submit_batch(batch, txn, _resolving(answer))
         return await answer
@@ -209,10 +217,37 @@ class Producer:
         self, batch: EncodedBatch, txn: Transaction | None, done: Done, partition: int | None
     ) -> None:
         """What `send_batch_async` is made of."""
-        self._parts[self._partition_for_batch(partition)].submit_batch(batch, txn, done)
+        try:
+            part = self._parts[self._partition_for_batch(partition)]
+        except InvalidConfiguration as error:
+            self._refuse(batch.message_count, error, txn, done)
+        else:
+            part.submit_batch(batch, txn, done)
 
     def _partition_for_batch(self, wanted: int | None) -> int:
-        return self._router.next_turn() if wanted is None else wanted
+        if wanted is None:
+            return self._router.next_turn()
+        if not 0 <= wanted < len(self._parts):
+            raise InvalidConfiguration(
+                f"{self._topic} has no partition {wanted}, but 0 to {len(self._parts) - 1}"
+            )
+        return wanted
+
+    def _refuse(self, count: int, error: Exception, txn: Transaction | None, done: Done) -> None:
+        """What belongs to no partition."""
+        if txn is not None:
+            txn.refused(error)
+        done(None, error)
+        self.room_freed(count)
+
+    @contextlib.contextmanager
+    def _given_back(self, count: int) -> Iterator[None]:
+        """Of what comes to no partition nobody else gives the room back."""
+        try:
+            yield
+        except BaseException:
+            self.room_freed(count)
+            raise
 
     async def _part_with_space(self, index: int) -> TopicProducer:
         part = self._parts[index]

@@ -23,6 +23,7 @@ from pybroker.client.consuming.acks import EntryKey
 from pybroker.client.encryption import Encryption
 from pybroker.client.errors import (
     AlreadyClosed,
+    InvalidConfiguration,
     MessageTooBig,
     ProducerQueueIsFull,
     PulsarException,
@@ -48,6 +49,10 @@ _WORTH_RESENDING: Final = (
 )
 # The fields that say which chunk of what an entry is, and the protobuf tags around them.
 _CHUNK_OVERHEAD_BYTES: Final = 128
+_MAX_SEQUENCE_ID: Final = 2**63 - 1
+
+# Makes an entry, or a part of one, of what was submitted; raises before that if it cannot.
+Encode = Callable[[TxnId | None, Done], None]
 
 
 class TopicProducer:
@@ -120,29 +125,29 @@ class TopicProducer:
 
     def submit(self, message: Outgoing, txn: Transaction | None, done: Done) -> None:
         """Takes the message; `done` is called once, now if it is refused."""
-        refusal = self._take_room(1)
-        if refusal is not None:
-            self._refuse(1, refusal, done)
-        elif txn is None:
-            self._accept(message, None, done)
-        else:
-            txn_id = txn.txn_id
-            self._publish_in(txn, 1, done, lambda done: self._accept(message, txn_id, done))
+        self._take(1, txn, done, lambda txn_id, done: self._encode(message, txn_id, done))
 
     def submit_batch(self, batch: EncodedBatch, txn: Transaction | None, done: Done) -> None:
         """Like `submit`, for a batch that is encoded already; it stays one entry."""
-        refusal = self._take_room(batch.message_count)
+        self._take(
+            batch.message_count,
+            txn,
+            done,
+            lambda txn_id, done: self._encode_batch(batch, txn_id, done),
+        )
+
+    def _take(self, count: int, txn: Transaction | None, done: Done, encode: Encode) -> None:
+        refusal = self._take_room(count)
         if refusal is not None:
-            self._refuse(batch.message_count, refusal, done)
+            if txn is not None:
+                txn.refused(refusal)
+            self._refuse(count, refusal, done)
         elif txn is None:
-            self._accept_batch(batch, None, done)
+            self._accept(count, None, done, encode)
         else:
             txn_id = txn.txn_id
             self._publish_in(
-                txn,
-                batch.message_count,
-                done,
-                lambda done: self._accept_batch(batch, txn_id, done),
+                txn, count, done, lambda done: self._accept(count, txn_id, done, encode)
             )
 
     def _publish_in(
@@ -307,10 +312,19 @@ class TopicProducer:
         if wanted is None:
             self._next_sequence_id = following + 1
             return following
+        if not 0 <= wanted <= _MAX_SEQUENCE_ID:
+            raise InvalidConfiguration(f"sequence_id {wanted} is not within 0 and 2^63 - 1")
         self._next_sequence_id = max(following, wanted + 1)
         return wanted
 
-    def _accept(self, message: Outgoing, txn_id: TxnId | None, done: Done) -> None:
+    def _accept(self, count: int, txn_id: TxnId | None, done: Done, encode: Encode) -> None:
+        try:
+            encode(txn_id, done)
+        except Exception as error:  # protobuf's, mostly, about values of the application
+            self._refuse(count, _not_encoded(error, self.topic), done)
+
+    def _encode(self, message: Outgoing, txn_id: TxnId | None, done: Done) -> None:
+        """Into a batch or an entry, whose affair `done` is from then on."""
         sequence_id = self._take_sequence_id(message.sequence_id)
         # A delayed message is delivered on its own, so it travels on its own.
         alone = message.deliver_at_ms is not None or message.disable_replication
@@ -344,7 +358,9 @@ class TopicProducer:
             answered = [done] if start == starts[-1] else []
             self._enqueue(metadata, payload[start : start + size], txn_id, answered, chunks)
 
-    def _accept_batch(self, batch: EncodedBatch, txn_id: TxnId | None, done: Done) -> None:
+    def _encode_batch(self, batch: EncodedBatch, txn_id: TxnId | None, done: Done) -> None:
+        if batch.message_count < 1:
+            raise InvalidConfiguration("A batch without messages is nothing to publish")
         self.flush_batch()
         first = self._take_sequence_id()
         last = self._take_sequence_id(first + batch.message_count - 1)
@@ -357,14 +373,20 @@ class TopicProducer:
     # --- entries ----------------------------------------------------------------------------
 
     def _send_batch(self, batch: OpenBatch) -> None:
-        encoded = compressed(b"".join(batch.parts), len(batch.done), self._options.compression_type)
-        metadata, payload = self._writer.batch(
-            encoded,
-            batch.first_sequence_id,
-            batch.last_sequence_id,
-            batch.txn_id,
-            batch.first_message,
-        )
+        plain, count = b"".join(batch.parts), len(batch.done)
+        try:
+            encoded = compressed(plain, count, self._options.compression_type)
+            metadata, payload = self._writer.batch(
+                encoded,
+                batch.first_sequence_id,
+                batch.last_sequence_id,
+                batch.txn_id,
+                batch.first_message,
+            )
+        except Exception as error:
+            for done in batch.done:
+                self._refuse(1, _not_encoded(error, self.topic), done)
+            return
         self._enqueue(metadata, payload, batch.txn_id, batch.done)
 
     def _enqueue(
@@ -375,21 +397,26 @@ class TopicProducer:
         done: list[Done],
         chunks: list[EntryKey] | None = None,
     ) -> None:
-        if self._encryption is not None:
-            payload = self._encryption.encrypt(metadata, payload)
         batched = metadata.HasField("num_messages_in_batch")
         size = metadata.num_messages_in_batch if batched else 0
         partial = chunks is not None and not done
         entry = PendingEntry(metadata.sequence_id, b"", txn_id, size, done, chunks, partial)
-        if self._failure is not None:
-            self._queue.finish(entry, None, self._failure)
-        elif len(payload) > self._max_message_bytes:
-            limit = f"{self.topic} accepts {self._max_message_bytes} bytes in one entry"
-            error = MessageTooBig(f"{limit}, not {len(payload)}")
+        try:
+            entry.frame = self._frame(metadata, payload)
+        except Exception as error:  # what ended the producer, or encryption's
             self._queue.finish(entry, None, error)
         else:
-            entry.frame = self._writer.frame(metadata, payload)
             self._queue.push(entry, self._attachment.connection)
+
+    def _frame(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
+        if self._failure is not None:
+            raise self._failure
+        if self._encryption is not None:
+            payload = self._encryption.encrypt(metadata, payload)
+        if len(payload) > self._max_message_bytes:
+            limit = f"{self.topic} accepts {self._max_message_bytes} bytes in one entry"
+            raise MessageTooBig(f"{limit}, not {len(payload)}")
+        return self._writer.frame(metadata, payload)
 
     # --- answers ----------------------------------------------------------------------------
 
@@ -422,6 +449,11 @@ class TopicProducer:
             connection.producers.pop(self._id, None)
             connection.post(pb.CommandCloseProducer(producer_id=self._id, request_id=0))
             self._attachment.lost(pause=True)
+
+
+def _not_encoded(error: Exception, topic: str) -> Exception:
+    error.add_note(f"A message to {topic} was not sent: it holds a value of the wrong type or size")
+    return error
 
 
 def _schema(schema: TopicSchema | None) -> pb.Schema | None:

@@ -1,0 +1,86 @@
+"""What the application hands over and nobody can encode: it costs itself, and nothing else."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from scripted_broker import ScriptedBroker
+
+from pybroker.client import InvalidConfiguration, encode_batch
+from pybroker.wire.message_metadata import parse_metadata
+
+WRONG: Any = [
+    {"partition_key": 5},
+    {"ordering_key": 5},
+    {"properties": {"count": 1}},
+    {"event_timestamp": "now"},
+    {"sequence_id": -1},
+    {"sequence_id": 2**63},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+@pytest.mark.parametrize("batching_enabled", [False, True])
+def test_messages_beside_it_are_published(
+    broker: ScriptedBroker, client: Any, batching_enabled: bool, wrong: dict[str, Any]
+):
+    answers: list[Any] = []
+
+    async def work() -> None:
+        producer = await client.create_producer("t", batching_enabled=batching_enabled)
+        for details in (wrong, {}, wrong, {}):
+            producer.send_async(b"x", lambda result, _: answers.append(result), **details)
+        async with asyncio.timeout(5):
+            await producer.flush()
+
+    broker.run(work())
+    assert sum(isinstance(answer, Exception) for answer in answers) == 2
+    assert len(answers) == 4
+    sizes = [parse_metadata(sent.entry).num_messages_in_batch for sent in broker.sent]
+    assert sizes == ([2] if batching_enabled else [1, 1])
+
+
+def test_it_leaves_its_room_to_the_next(broker: ScriptedBroker, client: Any):
+    async def work() -> None:
+        producer = await client.create_producer("t", max_pending_messages=1)
+        for _ in range(3):
+            with pytest.raises(TypeError) as raised:
+                await producer.send(b"x", properties={"count": 1})
+        assert "was not sent" in raised.value.__notes__[0]
+        await producer.send(b"y")
+
+    broker.run(work())
+    assert len(broker.sent) == 1
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_belongs_to_no_partition_leaves_its_room_and_is_answered(
+    broker: ScriptedBroker, client: Any, waits: bool
+):
+    batch = encode_batch([b"a", b"b"])
+    answers: list[Any] = []
+    freed: list[int] = []
+
+    async def work() -> None:
+        producer = await client.create_producer("parts")
+        producer.room_freed = freed.append
+        if waits:
+            with pytest.raises(InvalidConfiguration, match="no partition 3, but 0 to 2"):
+                await producer.send_batch(batch, partition=3)
+            return
+        producer.send_batch_async(batch, lambda result, _: answers.append(result), partition=3)
+        assert isinstance(answers[0], InvalidConfiguration)
+
+    broker.run(work())
+    assert freed == [2]
+
+
+def test_a_batch_of_nothing_is_refused(broker: ScriptedBroker, client: Any):
+    async def work() -> None:
+        producer = await client.create_producer("t")
+        with pytest.raises(InvalidConfiguration, match="without messages"):
+            await producer.send_batch(encode_batch([]))
+        await producer.send(b"x")
+
+    broker.run(work())
+    assert [sent.sequence_id for sent in broker.sent] == [0]
