@@ -189,7 +189,7 @@ class Client:
         `permits`: how many messages the broker sends ahead. Differs: official clients cannot.
         """
         reader = EntryReader(self._cluster, str(TopicName.parse(topic)), start_message_id, permits)
-        await self._cluster.open_part(reader)
+        await self._cluster.open_all(reader, [reader])
         return reader
 
     async def _consume(self, topics: Sequence[str], spec: SubscriptionSpec) -> Consumer:

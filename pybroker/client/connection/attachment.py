@@ -21,6 +21,10 @@ class Member(Protocol):
         """Introduces itself to the broker; must not await after the broker's answer."""
         ...
 
+    def leave(self, connection: Connection) -> None:
+        """Takes a registration back, without waiting for the broker's answer."""
+        ...
+
     def interrupted(self) -> None:
         """The registration was lost; another follows."""
         ...
@@ -52,14 +56,20 @@ class Attachment:
 
     async def _attach(self) -> None:
         connection = await self._cluster.connection_for(self._topic)
+        self._refuse_if_closed()
         self._lost = False
         await self._member.register(connection)
         if self._lost or connection.closed:
             raise ConnectError(f"{self._topic} was closed by its broker while it was opened")
         if self._closed:
-            raise AlreadyClosed(f"{self._topic} was closed while it was opened")
+            self._member.leave(connection)
+        self._refuse_if_closed()
         self.connection = connection
         self._attached_at_s = asyncio.get_running_loop().time()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise AlreadyClosed(f"{self._topic} was closed while it was opened")
 
     def lost(self, pause: bool = False) -> None:
         """Registers again; at once, or after a `pause` if the broker asked for patience.

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from pybroker import errors
-from pybroker.client.errors import ConnectError, Timeout
+from pybroker.client.errors import AlreadyClosed, ConnectError, Timeout
 
 T = TypeVar("T")
 
@@ -26,6 +26,7 @@ PASSING: Final = (
 # What ends a producer or consumer that was already at work; anything else may be an old session
 # of its own that the broker has not noticed the end of, or a topic on the move.
 FINAL: Final = (
+    AlreadyClosed,
     errors.ProducerFenced,
     errors.TopicTerminated,
     errors.TopicNotFound,

@@ -66,12 +66,17 @@ class EntryReader:
             await connection.request(command, self._cluster.timeout_s)
         except BaseException as error:
             connection.consumers.pop(self._id, None)
-            if isinstance(error, Timeout | asyncio.CancelledError) and not connection.closed:
-                connection.post(pb.CommandCloseConsumer(consumer_id=self._id, request_id=0))
+            if isinstance(error, Timeout | asyncio.CancelledError):
+                self.leave(connection)
             raise
         self._drop()
         self._owed = 0
         connection.post(pb.CommandFlow(consumer_id=self._id, messagePermits=self._permits))
+
+    def leave(self, connection: Connection) -> None:
+        connection.consumers.pop(self._id, None)
+        if not connection.closed:
+            connection.post(pb.CommandCloseConsumer(consumer_id=self._id, request_id=0))
 
     def detached(self) -> None:
         self._attachment.lost()
@@ -155,6 +160,7 @@ class EntryReader:
         return MessageId.from_wire(answer.last_message_id, self.topic, self._partition)
 
     async def close(self) -> None:
+        self._cluster.members.pop(self, None)
         self.failed(AlreadyClosed(f"The reader of {self.topic} is closed"))
         self._drop()
         connection = self._attachment.close()

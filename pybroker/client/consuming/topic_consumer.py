@@ -93,9 +93,8 @@ class TopicConsumer:
             await self._seek_again(connection)
         except BaseException as error:
             connection.consumers.pop(self._id, None)
-            may_be_open = is_open or isinstance(error, Timeout | asyncio.CancelledError)
-            if may_be_open and not connection.closed:
-                connection.post(pb.CommandCloseConsumer(consumer_id=self._id, request_id=0))
+            if is_open or isinstance(error, Timeout | asyncio.CancelledError):
+                self.leave(connection)
             raise
         self._intake.session += 1
         self._intake.seeking = False
@@ -113,6 +112,11 @@ class TopicConsumer:
             return
         command = pb.CommandSeek(consumer_id=self._id, message_publish_time=start.publish_time_ms)
         await self._request_seek(connection, command)
+
+    def leave(self, connection: Connection) -> None:
+        connection.consumers.pop(self._id, None)
+        if not connection.closed:
+            connection.post(pb.CommandCloseConsumer(consumer_id=self._id, request_id=0))
 
     def detached(self) -> None:
         if self._seeking_on is not None and not self._seeking_on.closed:
@@ -151,7 +155,9 @@ class TopicConsumer:
         try:
             messages = self._intake.messages_of(run)
         except UnsupportedCompression as error:
-            self._leave()
+            # So that the broker gives the messages to a consumer that can read them.
+            if (connection := self._attachment.close()) is not None:
+                self.leave(connection)
             self.failed(error)
             return
         if messages and self._start is not None and self._start.is_vague:
@@ -164,13 +170,6 @@ class TopicConsumer:
         if self._unacked is not None:
             for key in keys:
                 self._unacked.add(key)
-
-    def _leave(self) -> None:
-        """So that the broker gives the messages to a consumer that can read them."""
-        connection = self._attachment.close()
-        if connection is not None and not connection.closed:
-            connection.consumers.pop(self._id, None)
-            connection.post(pb.CommandCloseConsumer(consumer_id=self._id, request_id=0))
 
     def give_up(self, message: pb.CommandMessage, corruption: CorruptEntry) -> None:
         log.error(

@@ -234,8 +234,8 @@ class TopicProducer:
             answer = await connection.request(self._introduction(), self._patience_s)
         except BaseException as error:
             connection.producers.pop(self._id, None)
-            if isinstance(error, Timeout | asyncio.CancelledError) and not connection.closed:
-                connection.post(pb.CommandCloseProducer(producer_id=self._id, request_id=0))
+            if isinstance(error, Timeout | asyncio.CancelledError):
+                self.leave(connection)
             raise
         self._epoch += 1
         self._writer.producer_name = answer.producer_name
@@ -258,6 +258,11 @@ class TopicProducer:
             txn_enabled=True,
             schema=_schema(self._options.schema),
         )
+
+    def leave(self, connection: Connection) -> None:
+        connection.producers.pop(self._id, None)
+        if not connection.closed:
+            connection.post(pb.CommandCloseProducer(producer_id=self._id, request_id=0))
 
     def detached(self) -> None:
         self._attachment.lost()
@@ -439,15 +444,15 @@ class TopicProducer:
             return
         self._queue.refuse(error.sequence_id, refusal)
         if isinstance(refusal, errors.ProducerFenced | errors.TopicTerminated):
-            self._attachment.close()
+            if (connection := self._attachment.close()) is not None:
+                self.leave(connection)
             self._end(refusal)
 
     def _resend(self) -> None:
         """A new registration writes all entries again, in order, after a pause."""
         connection = self._attachment.connection
         if connection is not None:
-            connection.producers.pop(self._id, None)
-            connection.post(pb.CommandCloseProducer(producer_id=self._id, request_id=0))
+            self.leave(connection)
             self._attachment.lost(pause=True)
 
 
