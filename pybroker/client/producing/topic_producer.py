@@ -71,6 +71,8 @@ class TopicProducer:
         self._partition = TopicName.parse(topic).partition
         self._id = next(cluster.ids)
         self._epoch = 0
+        # Of exclusive access: who was let in meanwhile has a higher one, and keeps the topic.
+        self._topic_epoch: int | None = None
         self._attachment = Attachment(cluster, topic, self)
         self._writer = EntryWriter(
             self._id, options.producer_name or "", options.compression_type, cluster.clock
@@ -238,6 +240,8 @@ class TopicProducer:
                 self.leave(connection)
             raise
         self._epoch += 1
+        if answer.HasField("topic_epoch"):
+            self._topic_epoch = answer.topic_epoch
         self._writer.producer_name = answer.producer_name
         self._writer.schema_version = answer.schema_version
         self._max_message_bytes = connection.max_message_bytes
@@ -254,6 +258,7 @@ class TopicProducer:
             user_provided_producer_name=self._options.producer_name is not None,
             metadata=key_values(self._options.properties),
             epoch=self._epoch,
+            topic_epoch=self._topic_epoch,
             producer_access_mode=self._options.access_mode.value,  # type: ignore[arg-type]
             txn_enabled=True,
             schema=_schema(self._options.schema),
