@@ -61,6 +61,8 @@ class TopicConsumer:
         # Where a SEEK is under way; and where one has made the broker close the consumer.
         self._seeking_on: Connection | None = None
         self._moved_on: Connection | None = None
+        # What came while a seek was under way: it is wanted if that does not happen.
+        self._held: list[MessageRun] = []
         options = spec.options
         self._acks = Acknowledger(self._id, self._attachment, options.batch_index_ack_enabled)
         self._intake = Intake(self, options, self._acks)
@@ -98,6 +100,7 @@ class TopicConsumer:
             raise
         self._intake.session += 1
         self._intake.seeking = False
+        self._held.clear()
         self._permits_owed = 0
         self._intake.begin_again()
         self._queue.discard(self)
@@ -124,6 +127,7 @@ class TopicConsumer:
         self._attachment.lost()
 
     def interrupted(self) -> None:
+        self._held.clear()
         self._queue.discard(self)
 
     def failed(self, error: Exception) -> None:
@@ -152,6 +156,12 @@ class TopicConsumer:
     # --- receiving --------------------------------------------------------------------------
 
     def on_messages(self, run: MessageRun) -> None:
+        if self._intake.seeking:
+            self._held.append(run)
+        else:
+            self._take_in(run)
+
+    def _take_in(self, run: MessageRun) -> None:
         try:
             messages = self._intake.messages_of(run)
         except UnsupportedCompression as error:
@@ -307,6 +317,7 @@ class TopicConsumer:
         else:
             command.message_publish_time = target
             start, left_out = Start(MessageId.earliest, publish_time_ms=target), None
+        places = self._intake.left_out, self._intake.incomplete
         # What the application acknowledged before must not be taken for something behind it.
         self._acks.flush()
         self._intake.left_out = left_out
@@ -316,7 +327,11 @@ class TopicConsumer:
         try:
             await self._request_seek(connection, command)
         except BaseException:
-            self._intake.left_out, self._start = None, before
+            if self._start is start:
+                self._start = before
+            if session == self._intake.session:
+                self._intake.left_out, self._intake.incomplete = places
+                self._take_in_held()
             raise
         if session == self._intake.session:
             self.owe_permits(self._queue.discard(self))
@@ -325,8 +340,14 @@ class TopicConsumer:
         self._intake.seeking, self._seeking_on = True, connection
         try:
             await connection.request(command, self._cluster.timeout_s)
+            self._take_in_held()  # as what is stale: their permits are given back
         finally:
             self._intake.seeking, self._seeking_on = False, None
+
+    def _take_in_held(self) -> None:
+        held, self._held = self._held, []
+        for run in held:
+            self._take_in(run)
 
     async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
         """The topic's last message and the subscription's mark-delete position, if it is told."""
