@@ -61,6 +61,8 @@ class Consumer(_Receiving):
     def __init__(self, thread: LoopThread, core: consumer.Consumer) -> None:
         super().__init__(thread, core)
         self._core = core
+        # The last receiver whose messages were found to be this consumer's.
+        self._known_receiver: object = None
 
     def topic(self) -> str:
         return self._core.topic()
@@ -101,6 +103,10 @@ class Consumer(_Receiving):
         if self._queue.failure is not None:
             raise self._queue.failure
         if isinstance(message, Message):
+            receiver = message.entry.receiver
+            if receiver is not self._known_receiver:
+                self._core.refuse_unknown(message)
+                self._known_receiver = receiver
             self._handover.acknowledged.append(message)
         else:
             messages = (message,) if isinstance(message, MessageId) else message

@@ -221,8 +221,14 @@ class Consumer:
         return self._parts[self._part_of(message)]
 
     def _part_of(self, message_id: MessageId) -> str:
-        if message_id.topic_name() in self._parts:
-            return message_id.topic_name()
+        named = message_id.topic_name()
+        if named in self._parts:
+            return named
+        if named:
+            raise InvalidConfiguration(
+                f"{message_id} is of {named}, which is none of the topics of this consumer of "
+                f"{self._topic}: pass it to the consumer that it came from"
+            )
         candidates = [
             topic
             for topic, part in self._parts.items()

@@ -1,0 +1,60 @@
+"""A message or an id of another topic acknowledges nothing here, and keeps no other back."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from scripted_broker import ScriptedBroker, acks, turns
+
+from pybroker.client import InvalidConfiguration, MessageId
+from pybroker.client.blocking.consumer import Consumer
+from pybroker.client.blocking.thread_queue import ThreadQueue
+
+OTHER = MessageId(-1, 1, 5, topic="persistent://public/default/other")
+
+
+def test_an_id_that_names_another_topic_is_refused(broker: ScriptedBroker, client: Any):
+    async def work() -> None:
+        consumer = await client.subscribe("t", "s")
+        for acknowledge in (consumer.acknowledge, consumer.acknowledge_cumulative):
+            with pytest.raises(InvalidConfiguration, match="none of the topics"):
+                await acknowledge(OTHER)
+        with pytest.raises(InvalidConfiguration, match="none of the topics"):
+            await consumer.seek(OTHER)
+        await consumer.acknowledge(MessageId(-1, 1, 6))
+        await turns()
+
+    broker.run(work())
+    assert acks(broker) == [[(6, [])]]
+
+
+class Posting:
+    """Stands for the loop's thread: the test is that thread."""
+
+    is_current = True
+
+    def ends(self, _: Any) -> None: ...
+    def post(self, function: Any, *arguments: Any) -> None:
+        asyncio.get_running_loop().call_soon(function, *arguments)
+
+
+def test_a_message_of_another_consumer_is_refused_where_it_is_acknowledged(
+    broker: ScriptedBroker, client: Any
+):
+    async def work() -> None:
+        client.keep_messages_in(ThreadQueue)
+        thread: Any = Posting()
+        ours = Consumer(thread, await client.subscribe("t", "s"))
+        others = Consumer(thread, await client.subscribe("other", "s"))
+        for consumer_id, entry_id in ((1, 0), (1, 1), (2, 7)):
+            broker.peer.deliver(consumer_id, entry_id, b"x")
+        await turns()
+        messages = [ours.receive(), ours.receive()]
+        ours.acknowledge(messages[0])
+        with pytest.raises(InvalidConfiguration, match="none of the topics"):
+            ours.acknowledge(others.receive())
+        ours.acknowledge(messages[1])
+        await asyncio.sleep(1)
+
+    broker.run(work())
+    assert acks(broker) == [[(0, []), (1, [])]]
