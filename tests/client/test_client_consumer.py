@@ -220,6 +220,20 @@ class TestAcknowledging:
         assert acks(broker) == [[(5, [0b110])]]
         assert broker.asked_for(pb.CommandAck)[0].ack_type == pb.CommandAck.Cumulative
 
+    def test_without_batch_indexes_a_ledgers_first_batch_waits_for_its_last_message(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s", batch_index_ack_enabled=False)
+            deliver_batch(broker, 0)
+            for _ in range(3):
+                await consumer.acknowledge_cumulative(await consumer.receive(1000))
+                await turns()
+            await consumer.close()
+
+        broker.run(work())
+        assert acks(broker) == [[(0, [])]]
+
     def test_a_serialized_id_can_be_acknowledged(self, broker: ScriptedBroker, client: Any):
         async def work() -> None:
             consumer = await client.subscribe("parts", "s")

@@ -120,6 +120,8 @@ class AckGroup:
         covered, (unacked, _) = ack
         self._forget_up_to(covered, unacked)
         if unacked and not self._by_batch_index:
+            if entry_id == 0:
+                return  # In this ledger nothing is before it.
             ack = ((ledger_id, entry_id - 1), NOTHING)
         if self._cumulative is None or _reach(ack) > _reach(self._cumulative):
             self._cumulative = ack
