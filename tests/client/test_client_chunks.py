@@ -217,6 +217,36 @@ class TestSending:
 
         broker.run(work())
 
+    def test_a_chunk_refused_before_what_came_first_is_answered_refuses_the_message(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        waiting: list[Sent] = []
+
+        def answers_late(peer: Peer, sent: Sent) -> Any:
+            if parse_metadata(sent.entry).chunk_id == 0 and sent.sequence_id == 1:
+                return pb.CommandSendError(
+                    producer_id=sent.producer_id,
+                    sequence_id=sent.sequence_id,
+                    error=pb.NotAllowedError,
+                    message="no",
+                )
+            waiting.append(sent)
+            return None
+
+        broker.on_send = answers_late
+
+        async def work() -> list[Any]:
+            producer = await client.create_producer("t", chunking_enabled=True)
+            sending = [asyncio.create_task(producer.send(bytes(size))) for size in (1, 5000)]
+            await turns()
+            for sent in waiting:
+                broker.peer.say(receipt(sent))
+            return await asyncio.gather(*sending, return_exceptions=True)
+
+        first, chunked = broker.run(work())
+        assert isinstance(first, MessageId)
+        assert isinstance(chunked, NotAllowed)
+
     def test_batches_have_none(self, broker: ScriptedBroker, client: Any):
         with pytest.raises(InvalidConfiguration, match="exclude each other"):
             broker.run(client.create_producer("t", chunking_enabled=True, batching_enabled=True))

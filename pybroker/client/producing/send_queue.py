@@ -96,12 +96,17 @@ class SendQueue:
 
     def refuse(self, sequence_id: int, error: Exception) -> None:
         """The entry, and what else there is of the message that it is a chunk of."""
-        entry = self.take(sequence_id)
-        while entry is not None:
+        refused = self.take(sequence_id)
+        if refused is None:
+            return
+        others = []
+        if refused.partial:
+            others = [each for each in self._entries if each.chunks is refused.chunks]
+            self._entries = deque(
+                each for each in self._entries if each.chunks is not refused.chunks
+            )
+        for entry in (refused, *others):
             self.finish(entry, None, error)
-            following = self._entries[0] if entry.partial and self._entries else None
-            same = following is not None and following.chunks is entry.chunks
-            entry = self._entries.popleft() if same else None
 
     def finish(
         self, entry: PendingEntry, stored: MessageId | None, error: Exception | None
