@@ -111,7 +111,8 @@ class Producer:
             self._space.take(count)
 
     def flush(self) -> None:
-        """Returns when everything sent so far is answered; raises the first failure."""
+        """Returns when everything sent so far is answered; raises the first failure among what was
+        not answered before."""
         self._thread.call(self._core.flush())
 
     def close(self) -> None:

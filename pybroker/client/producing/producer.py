@@ -256,8 +256,12 @@ class Producer:
         return part
 
     async def flush(self) -> None:
-        """Returns when everything sent so far is answered; raises the first failure."""
-        await asyncio.gather(*(part.flush() for part in self._parts))
+        """Returns when everything sent so far is answered; raises the first failure among what was
+        not answered before."""
+        flushing = (part.flush() for part in self._parts)
+        for failure in await asyncio.gather(*flushing, return_exceptions=True):
+            if failure is not None:
+                raise failure
 
     async def close(self) -> None:
         """Sends what is still in a batch and waits for its receipts, if there is a connection."""

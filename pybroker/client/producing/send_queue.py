@@ -61,10 +61,6 @@ class SendQueue:
         self._finished = finished
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def last(self) -> PendingEntry | None:
-        return self._entries[-1] if self._entries else None
-
     def push(self, entry: PendingEntry, connection: Connection | None) -> None:
         entry.deadline_s = self._loop.time() + self._send_timeout_ms / 1000
         self._entries.append(entry)
@@ -78,6 +74,26 @@ class SendQueue:
         for entry in self._entries:
             entry.written = True
             connection.write(entry.frame)
+
+    async def all_answered(self) -> Exception | None:
+        """Returns when all that is here now is answered: the first failure, if there was one."""
+        failures: list[Exception] = []
+        waiting = len(self._entries)
+        answered = self._loop.create_future()
+
+        def done(_: MessageId | None, error: Exception | None) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if error is not None:
+                failures.append(error)
+            if not waiting and not answered.done():
+                answered.set_result(None)
+
+        for entry in self._entries:
+            entry.done.append(done)
+        if waiting:
+            await answered
+        return failures[0] if failures else None
 
     def is_transactional(self, sequence_id: int) -> bool:
         return any(

@@ -94,6 +94,8 @@ class TopicProducer:
         self._room_freed = room_freed
         self._space_waiters: deque[asyncio.Future[None]] = deque()
         self._failure: Exception | None = None
+        # What kept the last entry that was not even sent from it.
+        self._unsent: Exception | None = None
         # Transactions that the topic is about to join, and how many messages wait for it.
         self._joining: dict[Transaction, int] = {}
 
@@ -192,30 +194,17 @@ class TopicProducer:
         return self._outstanding + self._promised < self._limit or self._failure is not None
 
     async def flush(self) -> None:
-        """Returns when everything taken so far is answered; raises what the last entry met.
+        """Returns when everything taken so far is answered; raises the first failure among that.
 
         What waits for its topic to join a transaction was taken too.
         """
         joining = [txn.joined(self.topic) for txn in self._joining]
         refusals = await asyncio.gather(*joining, return_exceptions=True)
+        self._unsent = None
         self.flush_batch()
-        await self._all_answered()
-        for refusal in refusals:
-            if refusal is not None:
-                raise refusal
-
-    async def _all_answered(self) -> None:
-        if (last := self._queue.last) is None:
-            return
-        answered = asyncio.get_running_loop().create_future()
-
-        def done(_: MessageId | None, error: Exception | None) -> None:
-            if not answered.done():
-                answered.set_result(error)
-
-        last.done.append(done)
-        if (error := await answered) is not None:
-            raise error
+        for failure in (*refusals, self._unsent, await self._queue.all_answered()):
+            if failure is not None:
+                raise failure
 
     async def close(self) -> None:
         if self._failure is None and self.is_connected:
@@ -394,6 +383,7 @@ class TopicProducer:
                 batch.first_message,
             )
         except Exception as error:
+            self._unsent = error
             for done in batch.done:
                 self._refuse(1, _not_encoded(error, self.topic), done)
             return
@@ -414,6 +404,7 @@ class TopicProducer:
         try:
             entry.frame = self._frame(metadata, payload)
         except Exception as error:  # what ended the producer, or encryption's
+            self._unsent = error
             self._queue.finish(entry, None, error)
         else:
             self._queue.push(entry, self._attachment.connection)
