@@ -109,6 +109,22 @@ def test_a_broker_behind_a_proxy_is_reached_through_it(broker: ScriptedBroker, c
     assert broker.asked_for(pb.CommandConnect)[1].proxy_to_broker_url == "hidden:6650"
 
 
+def test_a_broker_behind_a_proxy_is_reached_through_the_one_that_answers(broker: ScriptedBroker):
+    broker.answers["LookupTopic"] = lambda *_: pb.CommandLookupTopicResponse(
+        request_id=0,
+        response=pb.CommandLookupTopicResponse.Connect,
+        brokerServiceUrl="pulsar://hidden:6650",
+        proxy_through_service_url=True,
+    )
+    broker.unreachable.add("one:6650")
+
+    async def work() -> None:
+        await aio.Client("pulsar://one:6650,two:6650").create_producer("t")
+
+    broker.run(work())
+    assert [peer.address for peer in broker.peers] == ["two:6650", "two:6650"]
+
+
 def test_a_circle_of_redirects_ends(broker: ScriptedBroker, client: Any):
     broker.answers["LookupTopic"] = lambda *_: pb.CommandLookupTopicResponse(
         request_id=0,

@@ -199,7 +199,7 @@ class Cluster:
     async def connection_for(self, topic: str) -> Connection:
         """A connection to the broker that serves `topic`; one attempt."""
         connection = await self._service_connection()
-        authoritative = False
+        service, authoritative = connection.address, False
         for _ in range(MAX_REDIRECTS):
             request = pb.CommandLookupTopic(topic=topic, authoritative=authoritative)
             if self.options.listener_name is not None:
@@ -208,7 +208,10 @@ class Cluster:
             broker = found.brokerServiceUrlTls if self._uses_tls else found.brokerServiceUrl
             if not broker:
                 raise ServiceNotReady(f"The broker named no address for {topic}")
-            connection = await self._reach(broker, bool(found.proxy_through_service_url))
+            if found.proxy_through_service_url:  # whoever could be reached is the proxy
+                connection = await self._connection(service, urlsplit(broker).netloc)
+            else:
+                connection = await self._connection(broker, None)
             if found.response != pb.CommandLookupTopicResponse.Redirect:
                 return connection
             authoritative = found.authoritative
@@ -232,12 +235,6 @@ class Cluster:
                 failure = error
         assert failure is not None
         raise failure
-
-    async def _reach(self, broker: str, through_proxy: bool) -> Connection:
-        if through_proxy:
-            target = urlsplit(broker).netloc
-            return await self._connection(self._service_addresses[0], target)
-        return await self._connection(broker, None)
 
     async def _connection(self, address: str, proxy_to: str | None) -> Connection:
         if self._closed:
