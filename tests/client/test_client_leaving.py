@@ -1,4 +1,4 @@
-"""Who is closed while it is being registered again leaves nothing behind at the broker."""
+"""Whatever is under way when something is closed, it leaves nothing behind at the broker."""
 
 import asyncio
 from typing import Any
@@ -51,6 +51,39 @@ def test_closed_while_it_is_registered_again(broker: ScriptedBroker, client: Any
         await turns()
         assert open_ids(broker) == set()
         await client.close()
+
+    broker.run(work())
+
+
+def test_a_producer_whose_close_is_cut_short_is_closed(broker: ScriptedBroker, client: Any):
+    broker.on_send = lambda *_: None
+
+    async def work() -> None:
+        producer = await client.create_producer("t", send_timeout_millis=0)
+        sending = asyncio.create_task(producer.send(b"x"))
+        await turns()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(producer.close(), 1)
+        with pytest.raises(AlreadyClosed):
+            await asyncio.wait_for(sending, 1)
+        await turns()
+
+    broker.run(work())
+    assert open_ids(broker) == set()
+
+
+def test_a_client_whose_close_is_cut_short_is_closed(broker: ScriptedBroker, client: Any):
+    broker.on_send = lambda *_: None
+
+    async def work() -> None:
+        producer = await client.create_producer("t", send_timeout_millis=0)
+        producer.send_async(b"x")
+        await turns()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.close(), 1)
+        await turns()
+        assert [peer.transport.is_closing() for peer in broker.peers] == [True]
+        assert len(asyncio.all_tasks()) == 1
 
     broker.run(work())
 

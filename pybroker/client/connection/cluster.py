@@ -107,8 +107,13 @@ class Cluster:
         return self.options.operation_timeout_s
 
     async def close(self) -> None:
-        await asyncio.gather(*(each.close() for each in self.members), return_exceptions=True)
-        self._closed = True
+        try:
+            await asyncio.gather(*(each.close() for each in self.members), return_exceptions=True)
+        finally:  # also when somebody does not wait for that any longer
+            self._closed = True
+            await self._close_connections()
+
+    async def _close_connections(self) -> None:
         await self.tasks.close()
         openings, self._connections = list(self._connections.values()), {}
         for opening in openings:

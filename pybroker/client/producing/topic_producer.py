@@ -207,15 +207,24 @@ class TopicProducer:
                 raise failure
 
     async def close(self) -> None:
-        if self._failure is None and self.is_connected:
-            with contextlib.suppress(PulsarException):  # The sender of each message is told.
-                await self.flush()
-        self._end(AlreadyClosed(f"The producer of {self.topic} is closed"))
-        connection = self._attachment.close()
+        try:
+            if self._failure is None and self.is_connected:
+                with contextlib.suppress(PulsarException):  # The sender of each message is told.
+                    await self.flush()
+        except asyncio.CancelledError:
+            if (connection := self._close()) is not None:
+                self.leave(connection)
+            raise
+        connection = self._close()
         if connection is not None and not connection.closed:
             connection.producers.pop(self._id, None)
             request = pb.CommandCloseProducer(producer_id=self._id)
             await connection.request(request, self._cluster.timeout_s)
+
+    def _close(self) -> Connection | None:
+        """The connection to say goodbye on, if there is one."""
+        self._end(AlreadyClosed(f"The producer of {self.topic} is closed"))
+        return self._attachment.close()
 
     # --- Attachment's member ----------------------------------------------------------------
 
