@@ -259,6 +259,43 @@ class TestAcknowledging:
 
 
 class TestRedelivery:
+    def test_what_a_new_session_brings_again_is_not_asked_for_again(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> list[bytes]:
+            consumer = await client.subscribe(
+                "t", "s", negative_ack_redelivery_delay_ms=5_000, unacked_messages_timeout_ms=5_000
+            )
+            broker.peer.deliver(1, 0, b"x")
+            broker.peer.deliver(1, 1, b"x")
+            consumer.negative_acknowledge(await consumer.receive(1000))
+            await consumer.receive(1000)
+            broker.peer.drop()
+            await asyncio.sleep(2)
+            for entry_id in range(3):
+                broker.peer.deliver(1, entry_id, b"again")
+            await consumer.acknowledge(await consumer.receive(1000))
+            await consumer.acknowledge(await consumer.receive(1000))
+            await asyncio.sleep(4)
+            return [message.data() for message in await consumer.take(5, 100)]
+
+        assert broker.run(work()) == [b"again"]
+        assert not broker.asked_for(pb.CommandRedeliverUnacknowledgedMessages)
+
+    def test_what_comes_again_with_everything_is_not_asked_for_once_more(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s", negative_ack_redelivery_delay_ms=5_000)
+            for entry_id in range(2):
+                broker.peer.deliver(1, entry_id, b"x")
+                consumer.negative_acknowledge(await consumer.receive(1000))
+                await asyncio.sleep(1)
+            await asyncio.sleep(10)
+
+        broker.run(work())
+        assert len(broker.asked_for(pb.CommandRedeliverUnacknowledgedMessages)) == 1
+
     def test_a_negative_acknowledgement_waits_its_delay(self, broker: ScriptedBroker, client: Any):
         async def work() -> None:
             consumer = await client.subscribe(

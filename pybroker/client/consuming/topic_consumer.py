@@ -102,7 +102,7 @@ class TopicConsumer:
         self._intake.seeking = False
         self._held.clear()
         self._permits_owed = 0
-        self._intake.begin_again()
+        self._begin_again()
         self._queue.discard(self)
         self._acks.send_over(connection)
         connection.post(pb.CommandFlow(consumer_id=self._id, messagePermits=self._queue_size))
@@ -136,8 +136,12 @@ class TopicConsumer:
 
     def _end(self, error: Exception) -> None:
         self._failure = self._failure or error
-        self._negative.clear()
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        """What is not acknowledged comes again without being asked for."""
         self._intake.begin_again()
+        self._negative.clear()
         if self._unacked is not None:
             self._unacked.clear()
 
@@ -295,7 +299,7 @@ class TopicConsumer:
         if connection is None or connection.closed:
             return
         self._acks.flush()
-        self._intake.begin_again()
+        self._begin_again()
         self._intake.epoch += 1
         connection.post(
             pb.CommandRedeliverUnacknowledgedMessages(
