@@ -1,4 +1,4 @@
-"""A message or an id of another topic acknowledges nothing here, and keeps no other back."""
+"""What cannot be acknowledged here is refused where that is tried, and keeps nothing else back."""
 
 import asyncio
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from scripted_broker import ScriptedBroker, acks, turns
 
-from pybroker.client import InvalidConfiguration, MessageId
+from pybroker.client import ConsumerType, InvalidConfiguration, MessageId, NotAllowed
 from pybroker.client.blocking.consumer import Consumer
 from pybroker.client.blocking.thread_queue import ThreadQueue
 
@@ -26,6 +26,25 @@ def test_an_id_that_names_another_topic_is_refused(broker: ScriptedBroker, clien
 
     broker.run(work())
     assert acks(broker) == [[(6, [])]]
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
+def test_shared_subscriptions_have_no_cumulative_acknowledgement(
+    broker: ScriptedBroker, client: Any, kind: ConsumerType
+):
+    async def work() -> None:
+        client.keep_messages_in(ThreadQueue)
+        consumer = await client.subscribe("t", "s", kind)
+        thread: Any = Posting()
+        blocking = Consumer(thread, consumer)
+        with pytest.raises(NotAllowed, match="acknowledge each message"):
+            await consumer.acknowledge_cumulative(MessageId(-1, 1, 5))
+        with pytest.raises(NotAllowed, match="acknowledge each message"):
+            blocking.acknowledge_cumulative(MessageId(-1, 1, 5))
+        await turns()
+
+    broker.run(work())
+    assert acks(broker) == []
 
 
 class Posting:
@@ -52,7 +71,10 @@ def test_a_message_of_another_consumer_is_refused_where_it_is_acknowledged(
         messages = [ours.receive(), ours.receive()]
         ours.acknowledge(messages[0])
         with pytest.raises(InvalidConfiguration, match="none of the topics"):
-            ours.acknowledge(others.receive())
+            ours.acknowledge(foreign := others.receive())
+        for refuses in (ours.acknowledge_cumulative, ours.negative_acknowledge):
+            with pytest.raises(InvalidConfiguration, match="none of the topics"):
+                refuses(foreign)
         ours.acknowledge(messages[1])
         await asyncio.sleep(1)
 

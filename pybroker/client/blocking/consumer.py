@@ -118,8 +118,10 @@ class Consumer(_Receiving):
     def acknowledge_cumulative(
         self, message: Acknowledgeable, txn: Transaction | None = None
     ) -> None:
-        """Everything of the message's topic or partition up to and with it."""
+        """Everything of the message's topic or partition up to and with it. Raises NotAllowed on
+        Shared and Key_Shared."""
         if txn is None:
+            self._core.refuse_cumulative()
             self._post(self._core.acknowledge_cumulative_now, message)
         else:
             self._call(self._core.acknowledge_cumulative(message, txn.core))
@@ -130,6 +132,7 @@ class Consumer(_Receiving):
 
     def _post(self, function: Callable[[Any], None], message: Any) -> None:
         self._core.refuse_if_ended()
+        self._core.refuse_unknown(message)
         self._thread.post(self._handover.settle)
         self._thread.post(function, message)
 

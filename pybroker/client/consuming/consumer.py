@@ -11,7 +11,7 @@ from pybroker.client.consuming.topic_consumer import TopicConsumer
 from pybroker.client.errors import AlreadyClosed, InvalidConfiguration, Timeout
 from pybroker.client.growing import PartitionWatch
 from pybroker.client.messages import Message, MessageId
-from pybroker.client.options import ConsumerBatchReceivePolicy
+from pybroker.client.options import ConsumerBatchReceivePolicy, ConsumerType
 from pybroker.client.transactions.transaction import Transaction
 from pybroker.errors import NotAllowed
 
@@ -161,7 +161,9 @@ class Consumer:
     async def acknowledge_cumulative(
         self, message: Acknowledgeable, txn: Transaction | None = None
     ) -> None:
-        """Everything of the message's topic or partition up to and with it."""
+        """Everything of the message's topic or partition up to and with it. Raises NotAllowed on
+        Shared and Key_Shared."""
+        self.refuse_cumulative()
         for part, places in self._by_part(message):
             if txn is None:
                 part.acknowledge_cumulative(places[0])
@@ -172,6 +174,15 @@ class Consumer:
         """Raises AlreadyClosed, or what ended the consumer."""
         if self.queue.failure is not None:
             raise self.queue.failure
+
+    def refuse_cumulative(self) -> None:
+        """The broker refuses it too, but answers nobody."""
+        kind = self._spec.options.consumer_type
+        if kind in (ConsumerType.Shared, ConsumerType.KeyShared):
+            raise NotAllowed(
+                f"{self._spec.name} is {kind.name}: cumulative acknowledgement needs Exclusive or "
+                "Failover; acknowledge each message"
+            )
 
     def acknowledge_now(self, messages: Acknowledgeable | Sequence[Acknowledgeable]) -> None:
         """`acknowledge` outside of transactions of what was gathered: it leaves in this turn."""
