@@ -387,6 +387,22 @@ class TestBatches:
             [30],
         ]
 
+    def test_properties_and_keys_count_for_a_batchs_size(self, broker: ScriptedBroker, client: Any):
+        broker.answers["Connect"] = lambda *_: pb.CommandConnected(
+            server_version="scripted", max_message_size=1000
+        )
+
+        async def work() -> None:
+            producer = await client.create_producer(
+                "t", batching_enabled=True, batching_max_allowed_size_in_bytes=1000
+            )
+            await asyncio.gather(
+                *(producer.send(b"x", properties={"p": "v" * 300}) for _ in range(5))
+            )
+
+        broker.run(work())
+        assert [len(contents(sent)) for sent in broker.sent] == [3, 2]
+
     def test_a_compressed_batch_says_its_size(self, broker: ScriptedBroker, client: Any):
         async def work() -> None:
             producer = await client.create_producer(

@@ -1,18 +1,22 @@
 """Collects a producer's messages into batches.
 
-A batch leaves when it is full (by messages or bytes), when its first message has waited long
-enough, when somebody flushes it, or when a message comes that must not be in it: one of another
-transaction.
+A batch leaves when it is full (by messages, by bytes of content, or by what an entry may hold),
+when its first message has waited long enough, when somebody flushes it, or when a message comes
+that must not be in it: one of another transaction.
 """
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
+from pybroker.client.connection.connection import DEFAULT_MAX_MESSAGE_BYTES
 from pybroker.client.messages import Done, Outgoing
 from pybroker.client.options import ProducerOptions
 from pybroker.client.producing.batching import append_message
 from pybroker.names import TxnId
+
+_ENCRYPTION_BYTES: Final = 16  # more, encrypted
 
 
 @dataclass(slots=True)
@@ -23,7 +27,8 @@ class OpenBatch:
     first_sequence_id: int
     first_message: Outgoing
     last_sequence_id: int = -1
-    size_bytes: int = 0
+    size_bytes: int = 0  # of the messages' content
+    entry_bytes: int = 0  # not compressed
     parts: list[bytes] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)
 
@@ -34,6 +39,8 @@ class BatchCollector:
         self._max_bytes = options.batching_max_allowed_size_in_bytes
         self._delay_s = options.batching_max_publish_delay_ms / 1000
         self._leave = leave
+        # What the broker takes in one entry.
+        self.max_entry_bytes = DEFAULT_MAX_MESSAGE_BYTES
         self._batch: OpenBatch | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -45,10 +52,12 @@ class BatchCollector:
         """Raises, before anything has changed, if the message cannot be encoded."""
         parts: list[bytes] = []
         append_message(parts, message, sequence_id)
-        size = len(message.content)
+        size, entry_bytes = len(message.content), sum(map(len, parts))
         batch = self._batch
         if batch is not None and (
-            batch.txn_id != txn_id or batch.size_bytes + size > self._max_bytes
+            batch.txn_id != txn_id
+            or batch.size_bytes + size > self._max_bytes
+            or batch.entry_bytes + entry_bytes > self.max_entry_bytes - _ENCRYPTION_BYTES
         ):
             self.flush()
             batch = None
@@ -58,6 +67,7 @@ class BatchCollector:
         batch.done.append(done)
         batch.last_sequence_id = sequence_id
         batch.size_bytes += size
+        batch.entry_bytes += entry_bytes
         if len(batch.done) >= self._max_messages:
             self.flush()
 

@@ -243,6 +243,7 @@ class TopicProducer:
         self._writer.producer_name = answer.producer_name
         self._writer.schema_version = answer.schema_version
         self._max_message_bytes = connection.max_message_bytes
+        self._batches.max_entry_bytes = connection.max_message_bytes
         if self._next_sequence_id is None:
             self.last_sequence_id = answer.last_sequence_id
             self._next_sequence_id = answer.last_sequence_id + 1
