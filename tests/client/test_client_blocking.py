@@ -264,6 +264,40 @@ def test_a_client_refuses_to_work_in_a_forked_process(client: Client):
     assert "does not survive a fork" in answers.get()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_what_waits_for_its_process_is_not_received_in_a_forked_one(client: Client):
+    producer = client.create_producer("forked-queue", block_if_queue_full=True)
+    consumer = earliest(client, "forked-queue")
+    producer.send(b"a")
+    producer.send(b"b")
+    message = consumer.receive(5000)
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+
+    def work() -> None:
+        for call in (
+            lambda: consumer.receive(100),
+            lambda: consumer.acknowledge(message),
+            lambda: producer.send_async(b"x"),
+        ):
+            try:
+                call()
+            except ClientError as error:
+                answers.put(str(error))
+
+    with consumer._queue._lock, producer._space._changed:  # type: ignore[union-attr]
+        process = context.Process(target=work)
+        process.start()
+    process.join(20)
+    process.kill()
+    said = []
+    while not answers.empty():
+        said.append(answers.get())
+    assert ["does not survive a fork" in each for each in said] == [True] * 3
+    assert consumer.receive(5000).data() == b"b"
+
+
 def test_an_address_without_a_broker_is_named():
     with (
         Client("pulsar://127.0.0.1:1", operation_timeout_seconds=1) as client,

@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from pybroker.client.errors import AlreadyClosed, ClientError
 
@@ -62,9 +62,24 @@ class Space:
             self._closed = True
             self._changed.notify_all()
 
+    def forked(self, error: Exception) -> None:
+        self._closed = True
+        self._changed = threading.Condition()
+
 
 class WaitedOn(Protocol):
     def close(self) -> None: ...
+
+    def forked(self, error: Exception) -> None:
+        """In a forked process: a thread that is not there may hold the locks. `error` says why
+        nothing works any more."""
+        ...
+
+
+_FORKED: Final = (
+    "A Client does not survive a fork: create one in the new process "
+    "(to go on with a transaction there, pass its txn_id to attach_transaction)"
+)
 
 
 class _Running:
@@ -78,6 +93,12 @@ class _Running:
         self.woken = False
         # What threads wait for without a call into this one: they have to be told.
         self.waited_on: weakref.WeakSet[WaitedOn] = weakref.WeakSet()
+        _all_running.add(self)
+
+    def forked(self) -> None:
+        self.lock = threading.Lock()
+        for waited_on in list(self.waited_on):
+            waited_on.forked(ClientError(_FORKED))
 
     def run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -132,6 +153,18 @@ class _Running:
 
 async def _run(goodbye: Callable[[], Awaitable[None]]) -> None:
     await goodbye()
+
+
+_all_running: "weakref.WeakSet[_Running]" = weakref.WeakSet()
+
+
+def _in_forked_process() -> None:
+    for running in list(_all_running):
+        running.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_forked_process)
 
 
 class LoopThread:
@@ -190,10 +223,7 @@ class LoopThread:
 
     def _refuse_if_gone(self) -> None:
         if self._process_id != os.getpid():
-            raise ClientError(
-                "A Client does not survive a fork: create one in the new process "
-                "(to go on with a transaction there, pass its txn_id to attach_transaction)"
-            )
+            raise ClientError(_FORKED)
         if self._running.ending:
             raise AlreadyClosed("The client is closed")
 

@@ -24,12 +24,15 @@ _PATIENCE_S: Final = 0.002  # with a loop that has something else to do
 class ThreadQueue(ReceiveQueue):
     def __init__(self) -> None:
         super().__init__()
-        self._lock = threading.Lock()
-        self._arrived = threading.Condition(self._lock)
+        self._make_locks()
         self._waiting_threads = 0
         self.taken: list[Message] = []  # by threads, and not settled
         self.telling = False  # that there is enough of it: the loop's thread will settle it
         self.awaited = False  # that what is settled leaves
+
+    def _make_locks(self) -> None:
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
         self._told = threading.Condition(self._lock)
 
     # --- for threads ------------------------------------------------------------------------
@@ -115,3 +118,10 @@ class ThreadQueue(ReceiveQueue):
     def close(self) -> None:
         """The loop has ended: nothing will come any more."""
         self.fail(AlreadyClosed("The client is closed"))
+
+    def forked(self, error: Exception) -> None:
+        """What is here is for the process that asked for it."""
+        self._make_locks()
+        self._messages.clear()
+        self.taken.clear()
+        self._failure = error
