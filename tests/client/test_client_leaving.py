@@ -88,6 +88,21 @@ def test_a_client_whose_close_is_cut_short_is_closed(broker: ScriptedBroker, cli
     broker.run(work())
 
 
+def test_what_waits_for_a_connection_hears_that_the_client_was_closed(
+    broker: ScriptedBroker, client: Any
+):
+    broker.never_answers("Connect")
+
+    async def work() -> None:
+        opening = asyncio.create_task(client.create_producer("t"))
+        await turns()
+        await client.close()
+        with pytest.raises(AlreadyClosed):
+            await opening
+
+    broker.run(work())
+
+
 def test_an_entry_reader_is_closed_with_its_client(broker: ScriptedBroker, client: Any):
     async def work() -> None:
         reader = await client.create_entry_reader("t", MessageId.earliest)

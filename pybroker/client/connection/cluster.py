@@ -249,7 +249,14 @@ class Cluster:
         if opening is None or _is_spent(opening):
             opening = asyncio.get_running_loop().create_task(self._open(address, proxy_to))
             self._connections[key] = opening
-        return await asyncio.shield(opening)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not opening.cancelled() or (task is not None and task.cancelling()):
+                raise
+            # `close` has cancelled the opening, and nobody who waits for it.
+            raise AlreadyClosed("The client was closed before it was connected") from None
 
     async def _open(self, address: str, proxy_to: str | None) -> Connection:
         url = urlsplit(address)
