@@ -92,6 +92,34 @@ def test_a_partition_that_cannot_be_opened_yet_is_tried_again(
     assert asked.count("persistent://public/default/g-partition-2") == 2
 
 
+def test_keys_move_once_to_all_added_partitions_together(
+    broker: ScriptedBroker, client: Any, topic: Growing
+):
+    success = broker.answers["Producer"]
+
+    def without_the_last(peer: Peer, body: Any) -> Any:
+        if body.topic.endswith("-3"):
+            return pb.CommandError(request_id=0, error=pb.TopicNotFound, message="not yet")
+        return success(peer, body)
+
+    async def work() -> list[set[int]]:
+        producer = await client.create_producer("g")
+        topic.count = 4
+        broker.answers["Producer"] = without_the_last
+        used = []
+        for _ in range(2):
+            await asyncio.sleep(61)
+            sent = [await producer.send(b"x", partition_key=str(key)) for key in range(20)]
+            used.append({message_id.partition() for message_id in sent})
+            broker.answers["Producer"] = success
+        return used
+
+    assert broker.run(work()) == [{0, 1}, {0, 1, 2, 3}]
+    asked = [each.topic for each in broker.asked_for(pb.CommandProducer)]
+    assert asked.count("persistent://public/default/g-partition-2") == 2
+    assert len(broker.asked_for(pb.CommandCloseProducer)) == 1
+
+
 def test_it_can_be_switched_off(broker: ScriptedBroker, client: Any, topic: Growing):
     async def work() -> None:
         consumer = await client.subscribe("g", "s", auto_update_partitions=False)

@@ -138,12 +138,17 @@ class Cluster:
             self.close_behind(member, "what was cancelled while it was opened")
             raise
 
-    async def open_part(self, part: Part) -> None:
-        """Like `open_all`, for one more part of a member that is open."""
+    async def open_more(self, parts: Sequence[Part]) -> None:
+        """Like `open_all`, for more parts of a member that is open."""
         try:
-            await part.open()
-        except BaseException:
-            self.close_behind(part, part.topic)
+            async with asyncio.TaskGroup() as opening:
+                for part in parts:
+                    opening.create_task(part.open())
+        except BaseException as error:
+            for part in parts:
+                self.close_behind(part, part.topic)
+            if isinstance(error, BaseExceptionGroup):
+                raise error.exceptions[0] from None
             raise
 
     def close_behind(self, closeable: Closeable, name: str) -> None:

@@ -66,7 +66,7 @@ class Consumer:
         for name in partitions:
             if name not in self._parts:
                 part = TopicConsumer(self._cluster, name, spec, self.queue, size)
-                await self._cluster.open_part(part)
+                await self._cluster.open_more([part])
                 self._parts = {**self._parts, name: part}  # Other threads may be looking.
                 self._capacity += size
 

@@ -116,10 +116,10 @@ class Producer:
         self._watch.start()
 
     async def _grow(self, partitions: Sequence[str]) -> None:
-        for name in partitions[len(self._parts) :]:
-            part = self._part(name)
-            await self._cluster.open_part(part)
-            self._parts.append(part)  # The router looks here.
+        """All together: a key that moves, moves once."""
+        added = [self._part(name) for name in partitions[len(self._parts) :]]
+        await self._cluster.open_more(added)
+        self._parts += added  # The router looks here.
 
     def topic(self) -> str:
         return self._topic
