@@ -201,6 +201,7 @@ class ScriptedBroker:
             "CloseConsumer": _success,
             "Unsubscribe": _success,
             "Seek": _success,
+            "GetLastMessageId": lambda *_: refusal(pb.NotAllowedError, "nobody knows"),
             "TcClientConnectRequest": lambda *_: pb.CommandTcClientConnectResponse(request_id=0),
             "NewTxn": lambda _, body: pb.CommandNewTxnResponse(
                 request_id=0, txnid_most_bits=body.tc_id, txnid_least_bits=0

@@ -14,6 +14,7 @@ from typing import Any
 from pybroker.client.connection.attachment import Attachment
 from pybroker.client.connection.cluster import Cluster
 from pybroker.client.connection.connection import Connection
+from pybroker.client.connection.retry import passing
 from pybroker.client.consuming.acknowledger import Acknowledger
 from pybroker.client.consuming.acks import EntryKey, Place
 from pybroker.client.consuming.intake import Intake
@@ -24,6 +25,7 @@ from pybroker.client.consuming.subscribing import Start, SubscriptionSpec, subsc
 from pybroker.client.errors import (
     AlreadyClosed,
     ConnectError,
+    PulsarException,
     Timeout,
     UnsupportedCompression,
     from_wire,
@@ -93,6 +95,7 @@ class TopicConsumer:
             await connection.request(command, self._cluster.timeout_s)
             is_open = True
             await self._seek_again(connection)
+            await self._find_start(connection)
         except BaseException as error:
             connection.consumers.pop(self._id, None)
             if is_open or isinstance(error, Timeout | asyncio.CancelledError):
@@ -115,6 +118,23 @@ class TopicConsumer:
             return
         command = pb.CommandSeek(consumer_id=self._id, message_publish_time=start.publish_time_ms)
         await self._request_seek(connection, command)
+
+    async def _find_start(self, connection: Connection) -> None:
+        """Where the latest is now, so that who comes again begins there and not at what is the
+        latest then. Brokers that do not tell are taken at their word again."""
+        if self._start is None or self._start.message_id != MessageId.latest:
+            return
+        request = pb.CommandGetLastMessageId(consumer_id=self._id)
+        try:
+            answer = await connection.request(request, self._cluster.timeout_s)
+        except PulsarException as error:
+            if passing(error):
+                raise
+            return
+        reached = MessageId.from_wire(answer.consumer_mark_delete_position)
+        if reached.ledger_id() >= 0 and answer.HasField("consumer_mark_delete_position"):
+            first = MessageId(self.partition, reached.ledger_id(), reached.entry_id() + 1)
+            self._start = Start(first, inclusive=True)
 
     def leave(self, connection: Connection) -> None:
         connection.consumers.pop(self._id, None)
