@@ -130,6 +130,11 @@ class ManagedLedger:
         return self._record.durable.properties
 
     @property
+    def properties_to_come(self) -> Mapping[str, str]:
+        """When all changes so far that have not failed are durable."""
+        return self._record.queued.properties
+
+    @property
     def created_at_ms(self) -> int:
         """0 for those that were made before this was written down."""
         return int(self.properties.get(CREATED_AT_MS, "0"))
@@ -314,9 +319,9 @@ class ManagedLedger:
         self._check_open()
         if released := self._releasable(retention or self.config.retention):
             await self._let_go(released)
-        ids = self._record.queued.deleting
+        ids = self._record.deletable
         await asyncio.gather(*map(self._backend.delete_ledger, ids))
-        self._forget_deleting(ids)
+        self._record.forget_deleted(ids)
 
     async def _let_go(self, released: list[LedgerInfo]) -> None:
         ids = [info.ledger_id for info in released]
@@ -489,8 +494,3 @@ class ManagedLedger:
             noted = {**record.properties, **self.interceptor.properties()}
             listed = replace(listed, properties=noted)
         return self._record.write(listed)
-
-    def _forget_deleting(self, ids: Sequence[int]) -> None:
-        record = self._record.queued
-        left = tuple(ledger_id for ledger_id in record.deleting if ledger_id not in ids)
-        self._record.amend(replace(record, deleting=left))

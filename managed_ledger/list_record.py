@@ -1,10 +1,15 @@
 """The durable ledger list of one managed ledger, and the changes to it that are on their way.
 
 Changes are queued at once, each on top of the one before, so several may be under way. When one
-fails, those behind it fail too, and what the metadata store holds is the truth again.
+fails, those behind it fail too, and the next is made on top of those before it. That is so from the
+moment of the failure on, not from when somebody hears of it: who makes a change in between would
+make it on top of what was refused.
 """
 
 import asyncio
+from collections.abc import Collection
+from dataclasses import replace
+from typing import NamedTuple
 
 from managed_ledger.ledger_metadata import LedgerList
 from managed_ledger.storage.backend import MetadataStore, Versioned
@@ -12,16 +17,25 @@ from managed_ledger.storage.backend import MetadataStore, Versioned
 ABSENT = Versioned(LedgerList().encode(), -1)
 
 
-class ListRecord:
-    """`queued` is the list as it will be when all writes so far succeed."""
+class _Change(NamedTuple):
+    put: asyncio.Future[int]
+    value: LedgerList
+    version: int
 
+    @property
+    def failed(self) -> bool:
+        return self.put.done() and self.put.exception() is not None
+
+
+class ListRecord:
     __slots__ = (
         "_durable",
         "_durable_version",
         "_key",
         "_metadata",
+        "_queued",
+        "_under_way",
         "_version",
-        "queued",
     )
 
     def __init__(self, metadata: MetadataStore, key: str) -> None:
@@ -29,8 +43,9 @@ class ListRecord:
         self._key = key
         self._durable_version = -1
         self._durable = LedgerList()
-        self.queued = self.durable
+        self._queued = self.durable
         self._version = self._durable_version
+        self._under_way: tuple[_Change, ...] = ()
 
     @property
     def durable(self) -> LedgerList:
@@ -40,31 +55,47 @@ class ListRecord:
             self._durable_version = stored.version
         return self._durable
 
+    @property
+    def queued(self) -> LedgerList:
+        """The list as it will be when all writes so far succeed that have not failed."""
+        self._forget_failed()
+        return self._queued
+
     def write(self, value: LedgerList, new_ledger_id: int | None = None) -> asyncio.Future[None]:
         """Fails with BadVersion when somebody else has written the list. A new ledger is made with
         its list, or not at all, so there is none that no list has.
         """
+        self._forget_failed()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         makes_room = new_ledger_id is None
         put = self._metadata.put(
             self._key, value.encode(), self._version, makes_room, new_ledger_id
         )
-        self.queued = value
+        self._queued = value
         self._version += 1
+        self._under_way += (_Change(put, value, self._version),)
         put.add_done_callback(lambda put: self._written(put, value, done))
         return done
 
-    def amend(self, value: LedgerList) -> None:
-        """What the next write starts from; not worth a write of its own."""
-        self.queued = value
+    @property
+    def deletable(self) -> tuple[int, ...]:
+        """Ledgers whose data may go: they count no more, whatever becomes of what is under way."""
+        durable = self.durable.deleting
+        return tuple(each for each in self.queued.deleting if each in durable)
+
+    def forget_deleted(self, ids: Collection[int]) -> None:
+        """Their data is gone. The next write says so: it is not worth one of its own."""
+        left = tuple(each for each in self.queued.deleting if each not in ids)
+        self._queued = replace(self._queued, deleting=left)
 
     def _written(
         self, put: asyncio.Future[int], value: LedgerList, done: asyncio.Future[None]
     ) -> None:
         error = put.exception()
         if error is not None:
-            self._reload()
+            self._forget_failed()
         else:
+            self._under_way = tuple(each for each in self._under_way if each.put is not put)
             self._durable, self._durable_version = value, put.result()
         if done.cancelled():
             return
@@ -73,6 +104,14 @@ class ListRecord:
         else:
             done.set_exception(error)
 
-    def _reload(self) -> None:
-        self.queued = self.durable
-        self._version = self._durable_version
+    def _forget_failed(self) -> None:
+        left = self._under_way
+        while left and left[-1].failed:
+            left = left[:-1]
+        if len(left) == len(self._under_way):
+            return
+        self._under_way = left
+        if left:
+            _, self._queued, self._version = left[-1]
+        else:
+            self._queued, self._version = self.durable, self._durable_version

@@ -41,8 +41,7 @@ async def recover_list(
     listed = replace(found, ledgers=(*kept, LedgerInfo(current_id)), deleting=dropped)
     await record.write(listed, new_ledger_id=current_id)
     await asyncio.gather(*map(backend.delete_ledger, dropped))
-    if dropped:
-        record.amend(replace(record.queued, deleting=()))
+    record.forget_deleted(dropped)
     return LedgerIndex(kept, current_id), record
 
 

@@ -1,7 +1,8 @@
 """Keys with versions in memory; the backend makes each mutation durable before it shows.
 
-Two views: `_durable` is what `get` sees; `_queued` is the last mutation of a key that is still on
-its way, for compare-and-set must look at what will be there when its own turn comes.
+Two views: `_durable` is what `get` sees; `_queued` are the mutations of a key that are still on
+their way, for compare-and-set must look at what will be there when its own turn comes. The last of
+them may fail alone.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ class MetadataTable:
     def __init__(self, submit: Callable[[Put | Remove], None]) -> None:
         self._submit = submit
         self._durable: SortedDict[str, Versioned] = SortedDict()
-        self._queued: dict[str, Put | Remove] = {}
+        self._queued: dict[str, list[Put | Remove]] = {}
         self._watchers: list[tuple[str, Callable[[str], None]]] = []
 
     def get(self, key: str) -> Versioned | None:
@@ -47,15 +48,12 @@ class MetadataTable:
             done.set_exception(bad_version(key, version, expected_version))
             return done
         put = Put(key, Versioned(value, version + 1), done, makes_room, new_ledger_id)
-        self._queued[key] = put
-        self._submit(put)
+        self._queue(put)
         return done
 
     def delete(self, key: str) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        remove = Remove(key, done)
-        self._queued[key] = remove
-        self._submit(remove)
+        self._queue(Remove(key, done))
         return done
 
     def apply(self, mutation: Put | Remove) -> None:
@@ -72,8 +70,11 @@ class MetadataTable:
         self._watchers.append((prefix, changed))
 
     def withdraw(self, mutation: Put | Remove) -> None:
-        if self._queued.get(mutation.key) is mutation:
-            del self._queued[mutation.key]
+        queued = self._queued.get(mutation.key, [])
+        if mutation in queued:  # nearly always the first, and the only one
+            queued.remove(mutation)
+            if not queued:
+                del self._queued[mutation.key]
 
     def load(self, items: Iterable[tuple[str, Versioned]]) -> None:
         self._durable = SortedDict(items)
@@ -81,12 +82,14 @@ class MetadataTable:
     def items(self) -> list[tuple[str, Versioned]]:
         return list(self._durable.items())
 
+    def _queue(self, mutation: Put | Remove) -> None:
+        self._queued.setdefault(mutation.key, []).append(mutation)
+        self._submit(mutation)
+
     def _version_to_come(self, key: str) -> int:
-        queued = self._queued.get(key)
-        if isinstance(queued, Put):
-            return queued.stored.version
-        if isinstance(queued, Remove):
-            return ABSENT
+        if queued := self._queued.get(key):
+            last = queued[-1]
+            return last.stored.version if isinstance(last, Put) else ABSENT
         stored = self._durable.get(key)
         return ABSENT if stored is None else stored.version
 

@@ -4,6 +4,7 @@ import asyncio
 import errno
 
 import pytest
+from at_once import AtOnce
 from faulty_disk import FaultyDisk, failing
 
 from managed_ledger.config import ManagedLedgerConfig
@@ -48,6 +49,32 @@ def test_a_change_that_failed_is_forgotten_and_the_next_one_succeeds(run, clock)
     run(scenario())
 
 
+def test_a_ledger_that_a_full_disk_kept_from_rolling_over_rolls_over_later(run, clock):
+    """What failed together: the message that fills the ledger, and a change of the list behind it.
+    The new list is made in the turn in which the message failed.
+    """
+
+    async def scenario():
+        disk = FaultyDisk()
+        backend = EmbeddedBackend(disk, clock)
+        await backend.open()
+        ledger = await ManagedLedgerFactory(backend, clock, CONFIG).open("log")
+        await ledger.append_one(b"before")
+        disk.fault = FULL
+        filling = asyncio.ensure_future(ledger.append_one(b"refused"))
+        await asyncio.sleep(0)
+        lost = ledger.set_property("lost", "x")
+        outcomes = await asyncio.gather(filling, lost, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [StorageFull] * 2
+        disk.fault = lambda operation, name: None
+        await ledger.append_one(b"after")
+        assert not ledger.closed
+        assert "lost" not in stored(backend).properties
+        await backend.close()
+
+    run(scenario())
+
+
 def test_ledgers_whose_data_is_gone_are_listed_no_longer_than_until_the_next_change(run, clock):
     async def scenario():
         backend = MemoryBackend()
@@ -87,6 +114,32 @@ def test_a_writer_that_lost_sees_what_the_other_wrote_and_can_write_on_top(run):
         assert (second.durable, second.queued) == (theirs, theirs)
         await second.write(ours)
         assert first.durable == second.durable == ours
+
+    run(scenario())
+
+
+def test_a_change_that_is_made_before_anybody_heard_of_a_failure_does_not_rest_on_it(run, clock):
+    async def scenario():
+        disk = FaultyDisk()
+        backend = EmbeddedBackend(disk, clock, executor=AtOnce())
+        await backend.open()
+        record = ListRecord(backend.metadata, "managed-ledgers/x")
+        disk.fault = FULL
+        backend.metadata.delete("other").add_done_callback(lambda _: again())  # heard of first
+        lost = record.write(LedgerList(deleting=(1,)))
+        made = asyncio.get_running_loop().create_future()
+
+        def again() -> None:
+            disk.fault = lambda operation, name: None
+            assert not lost.done()
+            assert record.queued == LedgerList()
+            made.set_result(record.write(LedgerList(deleting=(2,))))
+
+        with pytest.raises(StorageFull):
+            await lost
+        await (await made)
+        assert record.durable == record.queued == LedgerList(deleting=(2,))
+        await backend.close()
 
     run(scenario())
 

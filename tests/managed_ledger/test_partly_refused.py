@@ -1,0 +1,143 @@
+"""What is queued on a disk without any room: some of it goes on, some is refused, and what comes
+later knows which.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import pytest
+from at_once import AtOnce
+from faulty_disk import FaultyDisk
+
+from managed_ledger.errors import StorageFull
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.storage.journal import EmbeddedBackend
+from managed_ledger.storage.room import NEXT_TO_NOTHING_BYTES
+
+PLENTY = 1_000_000_000
+
+
+class FullDisk(FaultyDisk):
+    """As full as a test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free_bytes_left = PLENTY
+        self.free = lambda: self.free_bytes_left
+
+
+class Held(AtOnce):
+    """Does nothing while it is held; what it was asked for then is done when it is let go."""
+
+    def __init__(self) -> None:
+        self._work: list[Callable[[], None]] | None = None
+
+    def hold(self) -> None:
+        self._work = []
+
+    def do(self) -> None:
+        """What it was asked for so far."""
+        work, self._work = self._work or [], []
+        for each in work:
+            each()
+
+    def let_go(self) -> None:
+        self.do()
+        self._work = None
+
+    def submit(self, work: Any, /, *arguments: Any, **options: Any) -> "Future[Any]":
+        if self._work is None:
+            return super().submit(work, *arguments, **options)
+        held: Future[Any] = Future()
+        self._work.append(lambda: held.set_result(work(*arguments, **options)))
+        return held
+
+
+async def some_turns() -> None:
+    """Of the loop: what needs nothing else is queued by then."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def opened(disk: FaultyDisk, clock, executor: Executor | None = None) -> EmbeddedBackend:
+    backend = EmbeddedBackend(disk, clock, executor=executor)
+    await backend.open()
+    return backend
+
+
+async def read_all(ledger) -> list[bytes]:
+    found: list[bytes] = []
+    position = EARLIEST
+    while (run := await ledger.read(position, LATEST, 100, 1 << 20)) is not None:
+        found += run.entries
+        position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
+    return found
+
+
+def test_what_goes_on_counts_though_what_came_behind_it_finds_no_room(run, clock):
+    """The next change is made on top of it, whether or not it is written by then."""
+
+    async def scenario():
+        disk, executor = FullDisk(), Held()
+        backend = await opened(disk, clock, executor)
+        ledger = await ManagedLedgerFactory(backend, clock).open("log")
+        await ledger.append_one(b"before")
+        disk.free_bytes_left = NEXT_TO_NOTHING_BYTES // 2
+        executor.hold()
+        first = backend.metadata.delete("first")  # is being written; what comes now waits for it
+        await some_turns()
+        named = ledger.set_property("name", "value")  # what is small, and may make room
+        rolling = asyncio.ensure_future(ledger.roll_over())
+        await some_turns()
+        assert len(ledger._record.queued.ledgers) == 2
+        executor.do()
+        await first
+        with pytest.raises(StorageFull):
+            await rolling
+        assert not named.done()
+        other = ledger.set_property("other", "value")
+        executor.let_go()
+        await asyncio.gather(named, other)
+        disk.free_bytes_left = PLENTY
+        await ledger.roll_over()
+        again = await opened(FaultyDisk(disk.contents()), clock)
+        found = await ManagedLedgerFactory(again, clock).open("log")
+        assert found.properties.items() >= {("name", "value"), ("other", "value")}
+        await again.close()
+        await backend.close()
+
+    run(scenario())
+
+
+def test_the_data_of_ledgers_that_no_list_could_let_go_stays(run, clock):
+    """Who looks after the log next finds them let go, and it is not known yet whether they are."""
+
+    async def scenario():
+        disk, executor = FullDisk(), Held()
+        backend = await opened(disk, clock, executor)
+        ledger = await ManagedLedgerFactory(backend, clock).open("log")
+        await ledger.append_one(b"old")
+        await ledger.roll_over()
+        await ledger.append_one(b"new")
+        disk.free_bytes_left = NEXT_TO_NOTHING_BYTES // 2
+        executor.hold()
+        first = backend.metadata.delete("first")  # is being written; what comes now waits for it
+        await some_turns()
+        rolling = asyncio.ensure_future(ledger.roll_over())
+        await some_turns()
+        assert len(ledger._record.queued.ledgers) == 3
+        trims = [asyncio.ensure_future(ledger.trim()) for _ in range(2)]
+        await some_turns()
+        assert ledger._record.queued.deleting
+        executor.let_go()
+        await asyncio.gather(first, rolling, *trims, return_exceptions=True)
+        assert await read_all(ledger) == [b"old", b"new"]
+        disk.free_bytes_left = PLENTY
+        await ledger.trim()
+        assert await read_all(ledger) == [b"new"]
+        await backend.close()
+
+    run(scenario())
