@@ -191,9 +191,8 @@ class TransactionBuffer:
 
     def _mark_ledger(self) -> None:
         """From now on recovery must look for transactions. Takes effect ahead of later appends."""
-        if self._marked:
+        if self._marked or SINCE in self._ledger.properties_to_come:  # and has not failed
             return
-        self._marked = True
         # Where that failed on a full disk, messages may have come to the log since all the same.
         self._plain_up_to = self._plain_up_to or self._ledger.last_confirmed
         since = position_text(self._plain_up_to)
@@ -202,12 +201,14 @@ class TransactionBuffer:
         self._ledger.call_ahead_of_held(write)  # which may get there though this did not
 
     def _write_mark(self, mark: Mapping[str, str]) -> None:
-        self._ledger.update_properties(mark).add_done_callback(self._ledger_marked)
+        if not mark.items() <= self._ledger.properties_to_come.items():
+            self._ledger.update_properties(mark).add_done_callback(self._ledger_marked)
 
     def _ledger_marked(self, marked: "asyncio.Future[None]") -> None:
         if marked.cancelled() or marked.exception() is not None:
-            self._marked = False
             self._visit_later()  # to try again
+        else:
+            self._marked = True
 
     def _appended(
         self,

@@ -16,6 +16,7 @@ from txn_world import (
     World,
     ended,
     in_world,
+    message,
     soon,
     told_to_nobody,
 )
@@ -181,6 +182,34 @@ async def test_a_message_that_gets_there_though_the_mark_did_not_brings_it_along
         with pytest.raises(StorageFull):
             await rolling
         await sent
+    world = await world.crashed()
+    assert await world.read() == ["plain"]
+    await world.end(txn_id, COMMIT)
+    assert await world.read() == ["plain", "a"]
+
+
+@in_world
+async def test_a_message_that_comes_before_the_failure_of_the_mark_is_heard_of_brings_it_along(
+    world: World,
+) -> None:
+    """Room came in the turn in which the first message failed with the mark; and went again."""
+    buffer = await world.buffer()
+    await world.send(None, "plain")
+    txn_id, finish = await world.begin_on(ORDERS), world.storage._finish
+    full, sent = iter((True, False)), list[asyncio.Future[Position]]()
+
+    def finish_with_room_for_one(*arguments: Any) -> None:
+        world.storage.full = next(full, True)
+        finish(*arguments)
+
+    def try_again(position: Position | None, error: Exception | None) -> None:
+        assert isinstance(error, StorageFull)
+        sent.append(world.start_send(buffer, txn_id, "a"))
+
+    with patch.object(world.storage, "_finish", finish_with_room_for_one):
+        buffer.append(txn_id, [message("lost")], [1], try_again)
+        await soon()
+    assert sent[0].result()
     world = await world.crashed()
     assert await world.read() == ["plain"]
     await world.end(txn_id, COMMIT)
