@@ -2,13 +2,15 @@
 
 When the journal has moved on to a new file, everything before that is written elsewhere: each
 ledger's entries into its file, synced; then the snapshot, synced and renamed into place; and only
-then the old journals go. If this falls behind, commits that need a new journal wait for it, which
-bounds both memory and the time of a recovery.
+then the old journals go. The snapshot holds what the newest journal says up to that moment, which
+is synced first: a journal that a power cut left older than its snapshot could not be replayed on
+top of it. If this falls behind, commits that need a new journal wait for it, which bounds both
+memory and the time of a recovery.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from functools import partial
 from itertools import islice
@@ -46,6 +48,7 @@ class Checkpoints:
         writer: JournalWriter,
         oldest_generation: int,
         max_old_journals: int,
+        sync_journal: Callable[[], Awaitable[None]],
         on_failure: Callable[[ManagedLedgerError], None],
     ) -> None:
         self._disk = disk
@@ -54,6 +57,7 @@ class Checkpoints:
         self._writer = writer
         self._oldest_generation = oldest_generation
         self._max_old_journals = max_old_journals
+        self._sync_journal = sync_journal
         self._on_failure = on_failure
         self._due = asyncio.Event()
         self._progress = asyncio.Event()
@@ -147,6 +151,7 @@ class Checkpoints:
         generation = self._writer.generation
         await self._flush_ledgers()
         captured = self._state.snapshot(generation)
+        await self._sync_journal()
         await self._in_thread(partial(snapshot.write, self._disk, captured))
         old = map(journal_name, range(self._oldest_generation, generation))
         await self._in_thread(partial(unlink_all, self._disk, old))

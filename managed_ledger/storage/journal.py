@@ -91,6 +91,7 @@ class EmbeddedBackend(QueueingBackend):
             self._writer,
             recovery.first_generation,
             self._max_old_journals,
+            self._sync_journal,
             self._checkpoint_failed,
         )
         self._checkpoints.start()
@@ -252,6 +253,12 @@ class EmbeddedBackend(QueueingBackend):
         elif self._room.lacks_reserve:
             self._checkpoints.wake()  # which keeps one
         self._see_to_the_reserve()
+
+    async def _sync_journal(self) -> None:
+        """All that has taken effect. No commit does it: the next ones may wait for a checkpoint."""
+        if not self._syncs_commits:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._commit_executor, self._writer.sync)
 
     def _sync_relaxed(self) -> None:
         self._sync_timer = None

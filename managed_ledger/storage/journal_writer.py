@@ -61,7 +61,7 @@ class JournalWriter:
         if body:
             self._write_frame(body, all(map(makes_room, group.operations)))
         if sync:
-            self._sync()
+            self.sync()
 
     def _try_to_rotate(self) -> None:
         """When room is low it is done to make some: what is to be written does not depend on it."""
@@ -73,7 +73,7 @@ class JournalWriter:
 
     def rotate(self) -> None:
         """Go on in a new journal; the old one is wholly on the platter by then."""
-        self._sync()
+        self.sync()
         generation = self.generation + 1
         try:
             file = create_journal(self._disk, generation)
@@ -82,6 +82,16 @@ class JournalWriter:
         self._file.close()
         self._file, self.generation = file, generation
         self.size = self._synced_to = 0
+
+    def sync(self) -> None:
+        """Raises StorageFailed."""
+        if self._synced_to == self.size:
+            return
+        try:
+            self._file.fdatasync()
+        except OSError as error:
+            raise failed(error, self.name) from error
+        self._synced_to = self.size
 
     def close(self) -> None:
         self._file.close()
@@ -109,12 +119,3 @@ class JournalWriter:
                 self._file.fdatasync()
             except OSError as failure:
                 raise failed(failure, self.name) from error
-
-    def _sync(self) -> None:
-        if self._synced_to == self.size:
-            return
-        try:
-            self._file.fdatasync()
-        except OSError as error:
-            raise failed(error, self.name) from error
-        self._synced_to = self.size

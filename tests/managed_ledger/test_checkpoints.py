@@ -245,6 +245,51 @@ def test_relaxed_durability_syncs_by_a_timer(run, clock, monkeypatch):
     run(scenario())
 
 
+def test_with_relaxed_durability_a_snapshot_is_not_ahead_of_what_a_power_cut_leaves_of_the_journal(
+    run, clock, monkeypatch
+):
+    """It lacks a ledger whose entries are in the journal, and so would be the deletion that lies
+    behind them, had it not been synced.
+    """
+    monkeypatch.setattr("managed_ledger.storage.journal.RELAXED_SYNC_S", 3600)
+
+    async def scenario():
+        disk, loop = FaultyDisk(), asyncio.get_running_loop()
+        flushing, flushed, done = threading.Event(), asyncio.Event(), asyncio.Event()
+        synced: dict[str, bytes] = {}
+
+        def note(operation: str, name: str) -> None:
+            if operation == "fdatasync":
+                synced[name] = disk.contents()[name]
+            if (operation, name) == ("write", "ledgers/0"):
+                loop.call_soon_threadsafe(flushed.set)
+                flushing.wait()
+            if (operation, name) == ("unlink", "journal/0000000001"):
+                loop.call_soon_threadsafe(done.set)
+
+        disk.fault = note
+        backend = EmbeddedBackend(disk, clock, "relaxed", journal_max_bytes=600)
+        await backend.open()
+        factory = ManagedLedgerFactory(backend, clock)
+        ledger = await factory.open("log")
+        await ledger.append_one(b"x" * 600)
+        await ledger.append_one(b"y")  # in the next journal
+        await flushed.wait()
+        written = disk.contents()["journal/0000000002"]  # by the system, before the power cut
+        await factory.delete("log")
+        flushing.set()
+        await done.wait()
+        left = disk.contents()
+        left["journal/0000000002"] = max(written, synced.get("journal/0000000002", b""), key=len)
+        again = EmbeddedBackend(FaultyDisk(left), clock)
+        await again.open()
+        assert ManagedLedgerFactory(again, clock).names() == []
+        await again.close()
+        await backend.close()
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("entry_bytes", [250, 333])
 def test_ledgers_are_flushed_some_bytes_at_a_time_however_many(
     run, clock, monkeypatch, entry_bytes
