@@ -201,6 +201,7 @@ class Checkpoints:
     async def _unlink_doomed(self) -> None:
         doomed, self._state.doomed = self._state.doomed, []
         if doomed:
+            await self._sync_journal()  # which says that they were deleted
             names = map(ledger_file_name, doomed)
             await self._in_thread(partial(unlink_all, self._disk, names))
 

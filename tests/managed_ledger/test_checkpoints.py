@@ -290,6 +290,40 @@ def test_with_relaxed_durability_a_snapshot_is_not_ahead_of_what_a_power_cut_lea
     run(scenario())
 
 
+def test_with_relaxed_durability_no_file_goes_before_its_deletion_is_on_the_platter(
+    run, clock, monkeypatch
+):
+    monkeypatch.setattr("managed_ledger.storage.journal.RELAXED_SYNC_S", 3600)
+
+    async def scenario():
+        disk, loop = FaultyDisk(), asyncio.get_running_loop()
+        synced, left, gone = dict[str, bytes](), dict[str, bytes](), asyncio.Event()
+
+        def note(operation: str, name: str) -> None:
+            if operation == "fdatasync":
+                synced[name] = disk.contents()[name]
+            if (operation, name) == ("unlink", "ledgers/0"):
+                left.update(disk.contents(), **{n: synced[n] for n in disk.names("journal")})
+                del left[name]
+                loop.call_soon_threadsafe(gone.set)
+
+        backend, factory = await start(disk, clock)
+        await (await factory.open("log")).append_one(b"x")
+        await factory.close()
+        await backend.close()  # it is in a file of its own
+        disk.fault = note
+        backend, factory = await start(disk, clock, durability="relaxed")
+        await factory.delete("log")
+        await gone.wait()
+        again, factory = await start(FaultyDisk(left), clock)
+        assert [again.damaged(ledger_id) for ledger_id in again.ledger_ids()] == []
+        assert factory.names() == []
+        await again.close()
+        await backend.close()
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("entry_bytes", [250, 333])
 def test_ledgers_are_flushed_some_bytes_at_a_time_however_many(
     run, clock, monkeypatch, entry_bytes
