@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from managed_ledger.errors import DirectoryInUse
 from managed_ledger.storage import os_disk
+from managed_ledger.storage.journal import EmbeddedBackend
 from managed_ledger.storage.os_disk import MAX_PARTS, OsDisk, drop_front
 
 
@@ -215,3 +216,24 @@ def test_free_bytes_are_those_that_anybody_may_use(tmp_path: Path, monkeypatch):
 
     monkeypatch.setattr(os, "statvfs", lambda path: Found())
     assert OsDisk(tmp_path).free_bytes() == 7 * 1024
+
+
+def test_free_bytes_that_cannot_be_told_keep_nobody_from_writing(
+    run, clock, tmp_path: Path, monkeypatch
+):
+    """The loop asks, between two commits: what it raised there, nobody would hear of, nor of the
+    commit.
+    """
+
+    def fails(path: object) -> None:
+        raise OSError(errno.ESTALE, "stale file handle")
+
+    async def scenario() -> None:
+        backend = EmbeddedBackend(OsDisk(tmp_path), clock)
+        await backend.open()
+        monkeypatch.setattr(os, "statvfs", fails)
+        assert OsDisk(tmp_path).free_bytes() is None
+        assert await backend.metadata.put("key", b"value") == 0
+        await backend.close()
+
+    run(scenario())
