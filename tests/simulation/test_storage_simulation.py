@@ -4,6 +4,7 @@ import os
 import secrets
 
 import pytest
+from sim_full_storage import FullStorageSimulation
 from sim_storage import StorageSimulation
 
 SEEDS = int(os.environ.get("PYBROKER_SIM_STORAGE_SEEDS", "150"))
@@ -20,3 +21,10 @@ def test_fresh_seeds_keep_every_storage_promise():
 @pytest.mark.parametrize("seed", ONCE_FAILED)
 def test_seeds_that_once_failed_stay_repaired(seed):
     assert StorageSimulation(seed).run() == []
+
+
+def test_fresh_seeds_on_a_disk_that_fills_up_keep_every_storage_promise():
+    start = secrets.randbelow(10**9)
+    print(f"storage seeds {start} to {start + SEEDS // 3 - 1}, on a disk that fills up")
+    for seed in range(start, start + SEEDS // 3):
+        assert FullStorageSimulation(seed).run() == [], f"FullStorageSimulation({seed}).run()"
