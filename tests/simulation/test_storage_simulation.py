@@ -5,9 +5,11 @@ import secrets
 
 import pytest
 from sim_full_storage import FullStorageSimulation
+from sim_relaxed_storage import RelaxedStorageSimulation
 from sim_storage import StorageSimulation
 
 SEEDS = int(os.environ.get("PYBROKER_SIM_STORAGE_SEEDS", "150"))
+RELAXED_ONCE_FAILED = (342,)  # a ledger's file was gone, and its deletion taken back
 ONCE_FAILED = (878700103,)  # a property that was answered and gone after the crash
 
 
@@ -28,3 +30,11 @@ def test_fresh_seeds_on_a_disk_that_fills_up_keep_every_storage_promise():
     print(f"storage seeds {start} to {start + SEEDS // 3 - 1}, on a disk that fills up")
     for seed in range(start, start + SEEDS // 3):
         assert FullStorageSimulation(seed).run() == [], f"FullStorageSimulation({seed}).run()"
+
+
+def test_with_relaxed_durability_what_a_power_cut_leaves_opens_and_reads():
+    start = secrets.randbelow(10**9)
+    print(f"storage seeds {start} to {start + SEEDS - 1}, with relaxed durability")
+    for seed in (*RELAXED_ONCE_FAILED, *range(start, start + SEEDS)):
+        simulation = RelaxedStorageSimulation(seed)
+        assert simulation.run() == [], f"RelaxedStorageSimulation({seed}).run()"

@@ -136,6 +136,7 @@ class SimulatedDisk:
         self.world = world
         self.rng = world.stream(name)
         self.names: Names = {}
+        self.new_inode: Callable[[], Inode] = Inode
         self.operations = 0
         self.capacity_bytes: int | None = None  # None: it never fills up
         self.usual_capacity_bytes: int | None = None  # when nobody has filled it
@@ -262,7 +263,7 @@ class Mount:
         disk = self._do_with_descriptor("create", name)
         if name in disk.names:
             raise FileExistsError(errno.EEXIST, "the file exists", name)
-        inode = Inode()
+        inode = disk.new_inode()
         disk.change_names(Renaming(None, name, inode))
         return File(self, name, inode)
 

@@ -1,0 +1,66 @@
+"""Managed ledgers whose commits are not synced, through power cuts.
+
+What was acknowledged may be lost then, but nothing is there that nobody wrote, or in another order,
+or cannot be read; and the next process starts.
+"""
+
+import random
+from typing import Any
+
+from sim_storage import StorageSimulation, _read_all
+from world.disk import SECTOR, Change, Inode
+
+
+class PagedInode(Inode):
+    """As a page cache writes it back: at a power cut each sector is as it was at some moment since
+    the sync, with all that had been written to it by then. Where each write is synced before the
+    next one, as a rule, there is no difference.
+    """
+
+    def lose_power(self, rng: random.Random) -> None:
+        changes, self.unsynced = self.unsynced, []
+        sizes = [len(self.content), *(change.old_size for change in changes)]
+        for change in reversed(changes):
+            self._undo(change)
+        platter = bytes(self.content).ljust(max(sizes), b"\0")
+        moments: dict[int, list[bytes]] = {}
+        for change in changes:
+            self._redo(change)
+            for at in _sectors(change):
+                moments.setdefault(at, []).append(bytes(self.content[at : at + SECTOR]))
+        written_back = rng.choice((0.1, 0.5, 0.9))
+        self.content[:] = platter
+        for at, contents in moments.items():
+            last = rng.random() < written_back
+            before = platter[at : at + SECTOR]
+            content = contents[-1] if last else rng.choice((before, *contents))
+            self._put(at, content.ljust(len(before), b"\0"))
+        self._resize(rng.choice(sizes) if rng.random() < 0.5 else max(sizes))
+
+    def _redo(self, change: Change) -> None:
+        if change.is_truncation:
+            self._resize(change.offset)
+        else:
+            self._put(change.offset, change.data)
+
+
+def _sectors(change: Change) -> range:
+    """Where those begin that it touches."""
+    end = max(change.offset + len(change.data), change.old_size if change.is_truncation else 0)
+    return range(change.offset - change.offset % SECTOR, end, SECTOR)
+
+
+class RelaxedStorageSimulation(StorageSimulation):
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.options["durability"] = "relaxed"
+        self.disk.new_inode = PagedInode
+
+    async def _verify(self, ledger: Any) -> None:
+        promises = self.promises[ledger.name]
+        promises.entries = await _read_all(ledger)
+        numbers = [promises.sent.get(entry, -1) for entry in promises.entries.values()]
+        if -1 in numbers:
+            self._violated(ledger.name, "INVENTED: an entry that nobody appended")
+        if numbers != sorted(set(numbers)):
+            self._violated(ledger.name, f"ORDER or DUPLICATE: {numbers}")
