@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import re
 from decimal import Decimal
 
 import pyarrow as pa
@@ -106,6 +107,15 @@ def test_only_the_chosen_columns_are_written():
     [field] = json.loads(avro.schema_of(kind, ["a"]))["fields"]
     assert field == {"name": "a", "type": "long"}
     assert avro.encode(batch, kind, ["a"]).to_pylist() == [b"\x02"]
+
+
+def test_no_two_records_share_a_name():
+    leaf = StructType([StructField("x", LongType())])
+    within = StructType([StructField("b", leaf), StructField("b_", leaf)])
+    kind = StructType([StructField("a", within), StructField("a_b", leaf)])
+    names = re.findall(r'"record", "name": "(\w+)"', avro.schema_of(kind, kind.fieldNames()))
+    assert names[:3] == ["Row", "Row_a", "Row_a_b"]
+    assert len(set(names)) == 5
 
 
 @pytest.mark.parametrize(

@@ -61,35 +61,39 @@ _NULL, _THERE, _END = b"\x00", b"\x02", b"\x00"
 def schema_of(schema: StructType, columns: Sequence[str]) -> str:
     """A record of those columns. Raises NotAllowed for a type that Avro has no place for."""
     chosen = StructType([field for field in schema.fields if field.name in columns])
-    return json.dumps(_record(chosen, "Row"))
+    return json.dumps(_record(chosen, "Row", set()))
 
 
-def _record(struct: StructType, name: str) -> dict[str, Any]:
-    fields = [_field(field, f"{name}_{field.name}") for field in struct.fields]
+def _record(struct: StructType, name: str, taken: set[str]) -> dict[str, Any]:
+    """Named after its place; `a_b` and the `b` of `a` would share a name, which Avro forbids."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    fields = [_field(field, f"{name}_{field.name}", taken) for field in struct.fields]
     return {"type": "record", "name": name, "namespace": _NAMESPACE, "fields": fields}
 
 
-def _field(field: StructField, name: str) -> dict[str, Any]:
+def _field(field: StructField, name: str, taken: set[str]) -> dict[str, Any]:
     if not (field.name.isidentifier() and field.name.isascii()):
         raise NotAllowed(
             f"The column {field.name!r} cannot be a field of an Avro record: rename it to letters, "
             "digits and underscores"
         )
-    kind = _type(field.dataType, name)
+    kind = _type(field.dataType, name, taken)
     if not field.nullable:
         return {"name": field.name, "type": kind}
     return {"name": field.name, "type": ["null", kind], "default": None}
 
 
-def _type(kind: DataType, name: str) -> Any:
+def _type(kind: DataType, name: str, taken: set[str]) -> Any:
     match kind:
         case StructType():
-            return _record(kind, name)
+            return _record(kind, name, taken)
         case ArrayType():
-            items = _nullable(_type(kind.elementType, name), kind.containsNull)
+            items = _nullable(_type(kind.elementType, name, taken), kind.containsNull)
             return {"type": "array", "items": items}
         case MapType(keyType=StringType()):
-            values = _nullable(_type(kind.valueType, name), kind.valueContainsNull)
+            values = _nullable(_type(kind.valueType, name, taken), kind.valueContainsNull)
             return {"type": "map", "values": values}
         case DecimalType():
             decimal = {"type": "bytes", "logicalType": "decimal"}
