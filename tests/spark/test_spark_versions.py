@@ -20,6 +20,7 @@ FOR_TESTS: Final = (
     *("pytest", "pytest-timeout", "hypothesis", "pulsar-client"),
     *EXTRAS["compression"],
     *EXTRAS["encryption"],
+    *EXTRAS["security"],
 )
 
 # Simulations of Spark, which are alike for all versions; and what PySpark tells of since 4.2.
