@@ -13,7 +13,7 @@ from typing import Final
 from pybroker.client.connection.connection import DEFAULT_MAX_MESSAGE_BYTES
 from pybroker.client.messages import Done, Outgoing
 from pybroker.client.options import ProducerOptions
-from pybroker.client.producing.batching import append_message
+from pybroker.client.producing.batching import parts_of
 from pybroker.names import TxnId
 
 _ENCRYPTION_BYTES: Final = 16  # more, encrypted
@@ -50,9 +50,9 @@ class BatchCollector:
 
     def add(self, message: Outgoing, txn_id: TxnId | None, sequence_id: int, done: Done) -> None:
         """Raises, before anything has changed, if the message cannot be encoded."""
-        parts: list[bytes] = []
-        append_message(parts, message, sequence_id)
-        size, entry_bytes = len(message.content), sum(map(len, parts))
+        parts = parts_of(message, sequence_id)
+        size = len(parts[2])
+        entry_bytes = len(parts[0]) + len(parts[1]) + size
         batch = self._batch
         if batch is not None and (
             batch.txn_id != txn_id

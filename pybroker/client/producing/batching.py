@@ -41,7 +41,7 @@ def encode_batch(
     count = 0
     for message in messages:
         outgoing = Outgoing(message) if isinstance(message, bytes) else message
-        append_message(parts, outgoing, outgoing.sequence_id)
+        parts += parts_of(outgoing, outgoing.sequence_id)
         count += 1
     return compressed(b"".join(parts), count, compression_type)
 
@@ -51,7 +51,8 @@ def compressed(plain: bytes, count: int, compression_type: CompressionType) -> E
     return EncodedBatch(payload, count, len(plain), compression_type)
 
 
-def append_message(parts: list[bytes], message: Outgoing, sequence_id: int | None) -> None:
+def parts_of(message: Outgoing, sequence_id: int | None) -> tuple[bytes, bytes, bytes]:
+    """Of a batch's payload: the metadata's size, the metadata, the content."""
     content, properties, partition_key, ordering_key, _, event_time, _, null_value, *_ = message
     keyed = partition_key is not None or ordering_key is not None
     if keyed or properties or event_time or null_value:
@@ -60,7 +61,7 @@ def append_message(parts: list[bytes], message: Outgoing, sequence_id: int | Non
         single = _plain_metadata(len(content))
         if sequence_id is not None:
             single += _SEQUENCE_ID + varint(sequence_id)
-    parts += (_U32.pack(len(single)), single, content)
+    return _U32.pack(len(single)), single, content
 
 
 @lru_cache(maxsize=4096)

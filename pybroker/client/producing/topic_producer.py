@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from pybroker import errors
 from pybroker.client.compression import codec
@@ -51,8 +51,9 @@ _WORTH_RESENDING: Final = (
 _CHUNK_OVERHEAD_BYTES: Final = 128
 _MAX_SEQUENCE_ID: Final = 2**63 - 1
 
+T = TypeVar("T")
 # Makes an entry, or a part of one, of what was submitted; raises before that if it cannot.
-Encode = Callable[[TxnId | None, Done], None]
+Encode = Callable[[T, TxnId | None, Done], None]
 
 
 class TopicProducer:
@@ -129,35 +130,30 @@ class TopicProducer:
 
     def submit(self, message: Outgoing, txn: Transaction | None, done: Done) -> None:
         """Takes the message; `done` is called once, now if it is refused."""
-        self._take(1, txn, done, lambda txn_id, done: self._encode(message, txn_id, done))
+        self._take(1, txn, done, self._encode, message)
 
     def submit_batch(self, batch: EncodedBatch, txn: Transaction | None, done: Done) -> None:
         """Like `submit`, for a batch that is encoded already; it stays one entry."""
-        self._take(
-            batch.message_count,
-            txn,
-            done,
-            lambda txn_id, done: self._encode_batch(batch, txn_id, done),
-        )
+        self._take(batch.message_count, txn, done, self._encode_batch, batch)
 
-    def _take(self, count: int, txn: Transaction | None, done: Done, encode: Encode) -> None:
+    def _take(
+        self, count: int, txn: Transaction | None, done: Done, encode: Encode[T], content: T
+    ) -> None:
         refusal = self._take_room(count)
         if refusal is not None:
             if txn is not None:
                 txn.refused(refusal)
             self._refuse(count, refusal, done)
         elif txn is None:
-            self._accept(count, None, done, encode)
+            self._accept(count, None, done, encode, content)
         else:
-            txn_id = txn.txn_id
-            self._publish_in(
-                txn, count, done, lambda done: self._accept(count, txn_id, done, encode)
-            )
+            self._publish_in(txn, count, done, encode, content)
 
     def _publish_in(
-        self, txn: Transaction, count: int, done: Done, accept: Callable[[Done], None]
+        self, txn: Transaction, count: int, done: Done, encode: Encode[T], content: T
     ) -> None:
         """Accepts once the topic has joined `txn`."""
+        txn_id = txn.txn_id
         self._joining[txn] = self._joining.get(txn, 0) + 1
 
         def joined(error: Exception | None, done: Done) -> None:
@@ -165,7 +161,7 @@ class TopicProducer:
             if not self._joining[txn]:
                 del self._joining[txn]
             if error is None:
-                accept(done)
+                self._accept(count, txn_id, done, encode, content)
             else:
                 self._refuse(count, error, done)
 
@@ -326,9 +322,11 @@ class TopicProducer:
         self._next_sequence_id = max(following, wanted + 1)
         return wanted
 
-    def _accept(self, count: int, txn_id: TxnId | None, done: Done, encode: Encode) -> None:
+    def _accept(
+        self, count: int, txn_id: TxnId | None, done: Done, encode: Encode[T], content: T
+    ) -> None:
         try:
-            encode(txn_id, done)
+            encode(content, txn_id, done)
         except Exception as error:  # protobuf's, mostly, about values of the application
             self._refuse(count, _not_encoded(error, self.topic), done)
 
