@@ -12,7 +12,7 @@ DataFrame's order, so a sorted one arrives sorted on a topic without partitions.
 """
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Final
 
@@ -24,11 +24,12 @@ from pyspark.sql.types import LongType
 from pybroker.errors import NotAllowed
 from pybroker.spark.writing.attempt import Job, Written, write
 from pybroker.spark.writing.entries import Destined, EntryEncoder, Partitions
-from pybroker.spark.writing.rows import rows_of
+from pybroker.spark.writing.rows import ARROW_TYPES, rows_of
 
 Outputs = Mapping[str, DataFrame]
 
 _RESULT_SCHEMA: Final = "written binary"
+_MAP: Final = "map<string,string>"
 
 
 def publish_outputs(
@@ -43,7 +44,7 @@ def publish_outputs(
         written = write(job, _encode(batches, partitions, turn))
         yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(written)]})
 
-    results = _rows(outputs).mapInArrow(run, _RESULT_SCHEMA).collect()
+    results = message_columns(outputs).mapInArrow(run, _RESULT_SCHEMA).collect()
     return [pickle.loads(bytes(row.written)) for row in results]
 
 
@@ -52,41 +53,74 @@ def _encode(
 ) -> Iterator[Destined]:
     encoder = EntryEncoder(partitions, turn)
     for batch in batches:
-        yield from encoder.encode(batch)
+        yield from encoder.encode(_with_all_columns(batch))
 
 
-def _rows(outputs: Outputs) -> DataFrame:
-    shaped = [_shaped(topic, frame) for topic, frame in outputs.items()]
+def _with_all_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    given = dict(zip(batch.schema.names, batch.columns, strict=True))
+    absent = {part: kind for part, kind in ARROW_TYPES.items() if part not in given}
+    nulls = {part: pa.nulls(batch.num_rows, kind) for part, kind in absent.items()}
+    return pa.RecordBatch.from_pydict(given | nulls)
+
+
+def message_columns(outputs: Outputs) -> DataFrame:
+    """With the columns that some output has: filling the others is Spark's work for each row."""
+    parts = {topic: _parts(topic, frame) for topic, frame in outputs.items()}
+    wanted = sorted(set[str]().union(*parts.values()))
+    shaped = [_shaped(topic, frame, parts[topic], wanted) for topic, frame in outputs.items()]
     union = reduce(DataFrame.unionAll, shaped)
     # A union has all its parts' tasks, most of them for a few rows each. Spark may put any of them
     # together; the column `part` remembers which they were.
     return union.coalesce(union.sparkSession.sparkContext.defaultParallelism)
 
 
-def _shaped(topic: str, frame: DataFrame) -> DataFrame:
-    """As EntryEncoder takes it. Raises NotAllowed for a column that is no part of a message: to
-    leave it out in silence would lose a key by another name."""
+def _parts(topic: str, frame: DataFrame) -> Mapping[str, str]:
+    """The column of each part of a message. Raises NotAllowed for a column that is none: to leave
+    it out in silence would lose a key by another name."""
     rows = rows_of(frame.schema, topic)
     if not rows.is_raw:
         raise NotAllowed(
             f"The output for {topic} has no column 'value' of text or bytes; it has {frame.columns}"
         )
+    return {part: name for part, name in rows.parts.items() if part in _COLUMNS}
 
-    def column(part: str) -> Column:
-        return frame[f"`{rows.parts[part]}`"] if part in rows.parts else F.lit(None)
 
+def _shaped(
+    topic: str, frame: DataFrame, parts: Mapping[str, str], wanted: Iterable[str]
+) -> DataFrame:
+    """As EntryEncoder takes it."""
+    columns = [_COLUMNS[part](frame, parts.get(part)).alias(part) for part in wanted]
     return frame.select(
         F.lit(topic).alias("topic"),
         F.spark_partition_id().alias("part"),
         frame["value"].cast("binary").alias("value"),
-        column("key").cast("binary").alias("key"),
-        _in_ms(frame, column("event_time"), rows.parts.get("event_time")).alias("event_time"),
-        column("properties").cast("map<string,string>").alias("properties"),
+        *columns,
     )
 
 
-def _in_ms(frame: DataFrame, column: Column, name: str | None) -> Column:
+def _key(frame: DataFrame, name: str | None) -> Column:
+    return _column(frame, name).cast("binary")
+
+
+def _event_time(frame: DataFrame, name: str | None) -> Column:
     """Numbers are milliseconds already, as for the sink."""
     if name is not None and isinstance(frame.schema[name].dataType, LongType):
-        return column
-    return F.unix_millis(column.cast("timestamp"))
+        return _column(frame, name)
+    return F.unix_millis(_column(frame, name).cast("timestamp"))
+
+
+def _properties(frame: DataFrame, name: str | None) -> Column:
+    """None are an empty map: with each row Spark counts the nulls of a batch of maps anew."""
+    none = F.create_map().cast(_MAP)
+    return none if name is None else F.coalesce(_column(frame, name).cast(_MAP), none)
+
+
+def _column(frame: DataFrame, name: str | None) -> Column:
+    return F.lit(None) if name is None else frame[f"`{name}`"]
+
+
+_COLUMNS: Final[Mapping[str, Callable[[DataFrame, str | None], Column]]] = {
+    "key": _key,
+    "event_time": _event_time,
+    "properties": _properties,
+}

@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 
 from pybroker.errors import NotAllowed
 from pybroker.names import TxnId
-from pybroker.spark.publish import publish_outputs
+from pybroker.spark.publish import message_columns, publish_outputs
 from pybroker.spark.writing.attempt import Job
 from pybroker.spark.writing.notes import NoteBook
 from pybroker.wire.single_messages import split_batch
@@ -57,3 +57,34 @@ def test_an_output_without_a_value_of_text_or_bytes_is_refused(spark):
     frame = spark.range(1).select(F.col("id").alias("value"))
     with pytest.raises(NotAllowed, match="no column 'value' of text or bytes"):
         published(frame)
+
+
+def test_outputs_with_other_columns_each_keep_their_own(spark):
+    other = "persistent://public/default/other"
+    outputs = {
+        OUT: spark.sql("select 'v' value, 'k' key"),
+        other: spark.sql("select 'w' value, map('a', 'b') properties, 5L event_time"),
+    }
+    written = publish_outputs(outputs, {OUT: [OUT], other: [other]}, JOB, 0)
+    entries = {entry.topic: entry.batch for each in written for entry in each.entries}
+    [(single, content)] = split_batch(entries[OUT].payload, 1)
+    assert (content, single.partition_key, len(single.properties)) == (b"v", "k", 0)
+    assert not single.HasField("event_time")
+    [(single, content)] = split_batch(entries[other].payload, 1)
+    assert (content, single.event_time, len(single.properties)) == (b"w", 5, 1)
+    assert not single.HasField("partition_key")
+
+
+def test_a_row_without_properties_beside_one_that_has_some_has_none(spark):
+    frame = spark.sql(
+        "select '1' value, null properties union all select '2', map('a', null) union all "
+        "select '3', map('a', 'b')"
+    ).coalesce(1)
+    found = [[(p.key, p.value) for p in single.properties] for single, _ in published(frame)]
+    assert found == [[], [("a", "")], [("a", "b")]]
+
+
+def test_spark_fills_no_column_that_no_output_has(spark):
+    """Nulls in a column of maps cost it the square of a batch's rows."""
+    plain = spark.sql("select 'v' value")
+    assert message_columns({OUT: plain}).columns == ["topic", "part", "value"]

@@ -43,7 +43,7 @@ _CONNECTORS: Final = {
 # What sources hand out beside these.
 _READ_ONLY: Final = ("__messageId", "__publishTime")
 _READ_ONLY_OF_OURS: Final = ("message_id", "publish_time")
-_ARROW: Final = {
+ARROW_TYPES: Final = {
     "topic": pa.string(),
     "key": pa.large_binary(),
     "event_time": pa.int64(),
@@ -85,8 +85,8 @@ class Rows(NamedTuple):
 
     def _part(self, batch: pa.RecordBatch, part: str) -> pa.Array:
         if part not in self.parts:
-            return pa.nulls(batch.num_rows, _ARROW[part])
-        return batch.column(self.parts[part]).cast(_ARROW[part])
+            return pa.nulls(batch.num_rows, ARROW_TYPES[part])
+        return batch.column(self.parts[part]).cast(ARROW_TYPES[part])
 
     def _event_times(self, batch: pa.RecordBatch) -> pa.Array:
         if "event_time" not in self.parts:
