@@ -38,6 +38,7 @@ from pybroker.client.errors import (
 )
 from pybroker.client.messages import Message, MessageId, Outgoing
 from pybroker.client.options import (
+    BatchingType,
     CompressionType,
     ConsumerBatchReceivePolicy,
     ConsumerCryptoFailureAction,
@@ -85,6 +86,7 @@ __all__ = [
     "AuthenticationTLS",
     "AuthenticationToken",
     "AuthorizationError",
+    "BatchingType",
     "Client",
     "ClientError",
     "CompressionType",

@@ -30,6 +30,7 @@ from pybroker.client.encryption import CryptoKeyReader
 from pybroker.client.errors import AlreadyClosed, InvalidConfiguration
 from pybroker.client.messages import Message, MessageId
 from pybroker.client.options import (
+    BatchingType,
     CompressionType,
     ConsumerBatchReceivePolicy,
     ConsumerCryptoFailureAction,
@@ -52,6 +53,7 @@ from pybroker.runtime import Clock, SystemClock
 from pybroker.wire import pulsar_api_pb2 as pb
 
 __all__ = [
+    "BatchingType",
     "Client",
     "CompressionType",
     "Consumer",

@@ -29,6 +29,14 @@ class CompressionType(IntEnum):
     SNAPPY = 4
 
 
+class BatchingType(IntEnum):
+    """KeyBased: the messages of a batch share their key (their ordering key, if they have one),
+    for Key_Shared subscriptions, which hand on batches whole, by the first message's key."""
+
+    Default = 0
+    KeyBased = 1
+
+
 class PartitionsRoutingMode(IntEnum):
     UseSinglePartition = 0
     RoundRobinDistribution = 1
@@ -125,6 +133,7 @@ class ProducerOptions:
     batching_max_messages: int = 1000
     batching_max_allowed_size_in_bytes: int = 128 * 1024
     batching_max_publish_delay_ms: int = 10
+    batching_type: BatchingType = BatchingType.Default
     message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution
     hashing_scheme: HashingScheme = HashingScheme.JavaStringHash
     properties: dict[str, str] | None = None

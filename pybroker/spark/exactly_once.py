@@ -32,6 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pybroker.client import (
     AlreadyClosed,
+    BatchingType,
     ConnectError,
     Timeout,
     Transaction,
@@ -117,6 +118,7 @@ class Options:
     mode: str = "auto"
     transaction_timeout_ms: int = 600_000
     patience_s: float = 660.0
+    batching_type: BatchingType = BatchingType.Default
     on_step: Callable[[Step, Work], None] = lambda step, work: None
     connect: Connect = connect
     pause: Callable[[float], None] = time.sleep
@@ -134,6 +136,7 @@ def exactly_once(
     patience_s: float | None = None,
     on_step: Callable[[Step, Work], None] = lambda step, work: None,
     client_options: Mapping[str, str] | None = None,
+    batching_type: BatchingType = BatchingType.Default,
 ) -> BatchFunction:
     """What to give to `foreachBatch`: publishes what `write(batch, batch_id)` returns, once.
 
@@ -146,6 +149,8 @@ def exactly_once(
     batch of any size fits. That keeps the order within each partition of a DataFrame. With the mode
     "driver" all goes through it, in the order of the whole DataFrame, and must fit its memory; with
     "executor" as little as can be. Apache Pulsar has everything go through the driver.
+
+    With BatchingType.KeyBased the messages of an entry share their key, for Key_Shared consumers.
 
     `client_options` are the source's that begin pulsar.client., for credentials and TLS.
 
@@ -164,6 +169,7 @@ def exactly_once(
         mode,
         transaction_timeout_ms,
         patient_s,
+        batching_type,
         on_step,
         connecting(service_url, client_options),
     )
@@ -303,7 +309,8 @@ class ExactlyOnce:
             return []
         partitions = {topic: session.partitions(topic) for topic in outputs}
         job = self._job(session, work, txn)
-        written = publish_outputs(outputs, partitions, job, work.batch_id)
+        batching_type = self.options.batching_type
+        written = publish_outputs(outputs, partitions, job, work.batch_id, batching_type)
         publish_entries(session, written, txn)
         return to_commit(written)
 

@@ -181,6 +181,7 @@ OPTIONS: Final = (
         one_of("none", "lz4", "zlib", "zstd", "snappy"),
         "none",
     ),
+    Option("batchingType", Mode.WRITES, one_of("default", "keybased"), "default"),
     Option("schema.type", Mode.WRITES, one_of("avro", "json"), "avro"),
     # Spark's own, which it hands to the sink with the others.
     Option("checkpointLocation", Mode.WRITE_STREAM, text),

@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
+from pybroker.client import BatchingType
 from pybroker.errors import NotAllowed
 from pybroker.spark.writing.attempt import Job, Written, write
 from pybroker.spark.writing.entries import Destined, EntryEncoder, Partitions
@@ -33,7 +34,11 @@ _MAP: Final = "map<string,string>"
 
 
 def publish_outputs(
-    outputs: Outputs, partitions: Partitions, job: Job, turn: int
+    outputs: Outputs,
+    partitions: Partitions,
+    job: Job,
+    turn: int,
+    batching_type: BatchingType = BatchingType.Default,
 ) -> Sequence[Written]:
     """What the accepted attempts did. Raises what Spark raises when a task failed.
 
@@ -41,17 +46,15 @@ def publish_outputs(
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        written = write(job, _encode(batches, partitions, turn))
+        encoder = EntryEncoder(partitions, turn, batching_type=batching_type)
+        written = write(job, _encode(batches, encoder))
         yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(written)]})
 
     results = message_columns(outputs).mapInArrow(run, _RESULT_SCHEMA).collect()
     return [pickle.loads(bytes(row.written)) for row in results]
 
 
-def _encode(
-    batches: Iterable[pa.RecordBatch], partitions: Partitions, turn: int
-) -> Iterator[Destined]:
-    encoder = EntryEncoder(partitions, turn)
+def _encode(batches: Iterable[pa.RecordBatch], encoder: EntryEncoder) -> Iterator[Destined]:
     for batch in batches:
         yield from encoder.encode(_with_all_columns(batch))
 

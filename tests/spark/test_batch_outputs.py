@@ -3,6 +3,7 @@
 import pytest
 from pyspark.sql import functions as F
 
+from pybroker.client import BatchingType
 from pybroker.errors import NotAllowed
 from pybroker.names import TxnId
 from pybroker.spark.publish import message_columns, publish_outputs
@@ -73,6 +74,13 @@ def test_outputs_with_other_columns_each_keep_their_own(spark):
     [(single, content)] = split_batch(entries[other].payload, 1)
     assert (content, single.event_time, len(single.properties)) == (b"w", 5, 1)
     assert not single.HasField("partition_key")
+
+
+def test_key_based_entries_say_their_key(spark):
+    frame = spark.sql("select string(id) value, string(id % 3) key from range(30)").coalesce(1)
+    written = publish_outputs({OUT: frame}, {OUT: [OUT]}, JOB, 0, BatchingType.KeyBased)
+    counted = {entry.batch.partition_key: entry.batch.message_count for entry in written[0].entries}
+    assert counted == {"0": 10, "1": 10, "2": 10}
 
 
 def test_a_row_without_properties_beside_one_that_has_some_has_none(spark):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.client import Outgoing, encode_batch, partition_for_key
+from pybroker.client import BatchingType, Outgoing, encode_batch, partition_for_key
 from pybroker.errors import NotAllowed
 from pybroker.spark.writing import byte_columns, entries
 from pybroker.spark.writing.entries import EntryEncoder, encode_messages
@@ -69,6 +69,30 @@ def test_a_key_that_is_no_text_is_base64_as_official_clients_have_it():
         (key, key == "//4=", PARTITIONS[TOPIC][partition_for_key(key, 3)])
         for key in ("//4=", "k", "")
     }
+
+
+def test_a_key_based_entry_has_one_key_in_its_order_and_says_it():
+    """The text //4= is another key than the bytes that become it."""
+    keys = pa.array([b"//4=", b"\xff\xfe", None, b"", b"k"] * 600, pa.binary())
+    values = [b"%d" % number for number in range(3000)]
+    encoder = EntryEncoder(UNDIVIDED, batching_type=BatchingType.KeyBased)
+    found = {}
+    for _, _, entry in encoder.encode(rows(values, keys)):
+        key = entry.partition_key, entry.partition_key_b64_encoded
+        for single, content in messages(entry):
+            own = single.partition_key if single.HasField("partition_key") else None
+            assert (own, single.partition_key_b64_encoded) == key
+            found.setdefault(key, []).append(int(content))
+    expected = [("//4=", False), ("//4=", True), (None, False), ("", False), ("k", False)]
+    assert found == {key: [*range(first, 3000, 5)] for first, key in enumerate(expected)}
+
+
+def test_a_key_based_entry_is_full_at_its_limits_too():
+    encoder = EntryEncoder(UNDIVIDED, batching_type=BatchingType.KeyBased)
+    many = entries.MAX_ENTRY_MESSAGES + 1
+    encoded = list(encoder.encode(rows([b"v"] * many, ["k"] * many)))
+    counted = [(entry.partition_key, entry.message_count) for _, _, entry in encoded]
+    assert counted == [("k", entries.MAX_ENTRY_MESSAGES), ("k", 1)]
 
 
 def test_value_time_and_properties_arrive_in_order():

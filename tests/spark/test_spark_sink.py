@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pybroker.client import Client, InitialPosition
+from pybroker.client import Client, ConsumerType, InitialPosition, Message
 from pybroker.demo.topics import create_partitioned, read_all
 from pybroker.testing.broker_process import BrokerProcess
 
@@ -148,6 +148,25 @@ def test_compressed_entries_are_read_as_they_were(spark, broker, topic, codec):
     found = spark.read.format("pulsar").option("service.url", broker.service_url)
     rows = found.option("topic", topic).load().selectExpr("int(string(value)) n").collect()
     assert sorted(row.n for row in rows) == list(range(ROWS))
+
+
+def test_key_based_entries_are_divided_by_key(spark, broker, topic):
+    """Both what goes through the driver and what tasks publish."""
+    frame = numbers(spark).selectExpr("value", "string(int(string(value)) % 100) __key")
+    with Client(broker.service_url) as client:
+        consumers = [
+            client.subscribe(topic, "divided", consumer_type=ConsumerType.KeyShared)
+            for _ in range(2)
+        ]
+        for max_driver_bytes in (BY_DRIVER, BY_TASKS):
+            options = {"maxDriverBytesPerTask": max_driver_bytes, "batchingType": "KeyBased"}
+            save(frame, broker, topic, **options)
+        got: list[list[Message]] = [[], []]
+        while sum(map(len, got)) < 2 * ROWS:
+            for consumer, messages in zip(consumers, got, strict=True):
+                messages += consumer.batch_receive()
+    keys = [{message.partition_key() for message in messages} for messages in got]
+    assert all(keys) and not keys[0] & keys[1]
 
 
 def test_overwriting_is_refused(spark, broker, topic):

@@ -1,11 +1,16 @@
 """Other versions of Spark, Arrow, pandas and the rest than those that are installed: each set
-of them in an environment of its own, which is made once for a version of it.
+of them in an environment of its own, which is made once for a version of it. And other Javas, as
+far as the machine has some.
 """
 
 import os
+import re
 import subprocess
+import sys
 import tomllib
+from contextlib import suppress
 from pathlib import Path
+from shutil import which
 from typing import Final
 
 import pytest
@@ -22,6 +27,8 @@ FOR_TESTS: Final = (
     *EXTRAS["encryption"],
     *EXTRAS["security"],
 )
+
+JAVAS_OF_MACOS: Final = Path("/Library/Java/JavaVirtualMachines")
 
 # Simulations of Spark, which are alike for all versions; and what PySpark tells of since 4.2.
 LEFT_OUT: Final = ("test_spark_model.py", "test_spark_sink_model.py", "test_spark_progress.py")
@@ -56,8 +63,28 @@ def with_spark(version: str) -> list[str]:
     return [*others, f"pyspark=={version}"]
 
 
-def run(python: Path, *arguments: str) -> str:
-    """Runs tests there; what pytest says."""
+def java_homes() -> dict[str, str]:
+    """By version, from 17 on; the one that all other tests run on only if there is no other."""
+    # So GitHub's machines tell; Linux and macOS have them there.
+    named = [home for name, home in sorted(os.environ.items()) if name.startswith("JAVA_HOME_")]
+    folders = [*Path("/usr/lib/jvm").glob("*"), *JAVAS_OF_MACOS.glob("*/Contents/Home")]
+    homes = {java_version(home): str(home) for home in (*map(Path, named), *sorted(folders))}
+    default = Path(os.environ.get("JAVA_HOME") or Path(str(which("java"))).resolve().parents[1])
+    others = {version: home for version, home in homes.items() if version >= 17}
+    others.pop(java_version(default), None)
+    return {f"java-{version}": home for version, home in others.items()} or {"java": str(default)}
+
+
+def java_version(home: Path) -> int:
+    """0 for what is none."""
+    with suppress(OSError):
+        told = re.search(r'^JAVA_VERSION="(\d+)', (home / "release").read_text(), re.MULTILINE)
+        return int(told[1]) if told else 0
+    return 0
+
+
+def run(python: Path, *arguments: str, **more: str) -> str:
+    """Runs tests there, with more in their environment; what pytest says."""
     command = [python, "-m", "pytest", "-p", "no:cacheprovider"]
     for plugin in ("pybroker.pytest_plugin", "pytest_timeout", "_hypothesis_pytestplugin"):
         command += ["-p", plugin]
@@ -67,7 +94,7 @@ def run(python: Path, *arguments: str) -> str:
     result = subprocess.run(
         [*command, "--tb=short", *arguments],
         cwd=ROOT,
-        env={**os.environ, **places},
+        env={**os.environ, **places, **more},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -87,3 +114,11 @@ def test_the_oldest_versions_that_are_allowed_do_the_same():
 def test_a_version_between_reads_and_writes(version):
     python = environment(version.rstrip(".*"), [*with_spark(version), *FOR_TESTS])
     run(python, "tests/spark", "-m", "spark and not slow", "-k", " or ".join(SMOKE))
+
+
+@pytest.mark.parametrize("java_home", java_homes().values(), ids=java_homes().keys())
+def test_another_java_reads_and_writes(java_home):
+    smoke = ("-k", " or ".join(SMOKE))
+    run(
+        Path(sys.executable), "tests/spark", "-m", "spark and not slow", *smoke, JAVA_HOME=java_home
+    )

@@ -1,18 +1,23 @@
 """Collects a producer's messages into batches.
 
-A batch leaves when it is full (by messages, by bytes of content, or by what an entry may hold),
-when its first message has waited long enough, when somebody flushes it, or when a message comes
-that must not be in it: one of another transaction.
+Batches leave when they are full (by messages, by bytes of content, or by what an entry may hold),
+when their first message has waited long enough, when somebody flushes them, or when a message comes
+that must not be in them: one of another transaction.
+
+With BatchingType.KeyBased there is one for each key, and all leave together. Then a batch's
+sequence ids have gaps that other batches fill. Deduplication takes what comes with a sequence id
+below the last for known; so they leave in the order of their last ones, under these alone.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 from pybroker.client.connection.connection import DEFAULT_MAX_MESSAGE_BYTES
 from pybroker.client.messages import Done, Outgoing
-from pybroker.client.options import ProducerOptions
+from pybroker.client.options import BatchingType, ProducerOptions
 from pybroker.client.producing.batching import parts_of
 from pybroker.names import TxnId
 
@@ -21,14 +26,12 @@ _ENCRYPTION_BYTES: Final = 16  # more, encrypted
 
 @dataclass(slots=True)
 class OpenBatch:
-    """Messages of one transaction (or none) that will leave together."""
+    """Messages of one transaction (or none) that will leave in one entry."""
 
     txn_id: TxnId | None
     first_sequence_id: int
     first_message: Outgoing
     last_sequence_id: int = -1
-    size_bytes: int = 0  # of the messages' content
-    entry_bytes: int = 0  # not compressed
     parts: list[bytes] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)
 
@@ -38,48 +41,71 @@ class BatchCollector:
         self._max_messages = options.batching_max_messages
         self._max_bytes = options.batching_max_allowed_size_in_bytes
         self._delay_s = options.batching_max_publish_delay_ms / 1000
+        self._by_key = options.batching_type == BatchingType.KeyBased
         self._leave = leave
         # What the broker takes in one entry.
         self.max_entry_bytes = DEFAULT_MAX_MESSAGE_BYTES
-        self._batch: OpenBatch | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self._batches: dict[Hashable, OpenBatch] = {}
+        self._txn_id: TxnId | None = None
+        self._messages = 0
+        self._bytes = 0  # of their content
+        self._entry_bytes = 0  # not compressed
 
     @property
     def is_open(self) -> bool:
-        return self._batch is not None
+        return self._messages > 0
 
     def add(self, message: Outgoing, txn_id: TxnId | None, sequence_id: int, done: Done) -> None:
         """Raises, before anything has changed, if the message cannot be encoded."""
         parts = parts_of(message, sequence_id)
         size = len(parts[2])
         entry_bytes = len(parts[0]) + len(parts[1]) + size
-        batch = self._batch
-        if batch is not None and (
-            batch.txn_id != txn_id
-            or batch.size_bytes + size > self._max_bytes
-            or batch.entry_bytes + entry_bytes > self.max_entry_bytes - _ENCRYPTION_BYTES
+        if self._messages and (
+            self._txn_id != txn_id
+            or self._bytes + size > self._max_bytes
+            or self._entry_bytes + entry_bytes > self.max_entry_bytes - _ENCRYPTION_BYTES
         ):
             self.flush()
-            batch = None
+        key = _key(message) if self._by_key else None
+        batch = self._batches.get(key)
         if batch is None:
-            batch = self._open(OpenBatch(txn_id, sequence_id, message))
+            batch = self._open(key, OpenBatch(txn_id, sequence_id, message))
         batch.parts += parts
         batch.done.append(done)
         batch.last_sequence_id = sequence_id
-        batch.size_bytes += size
-        batch.entry_bytes += entry_bytes
-        if len(batch.done) >= self._max_messages:
+        self._messages += 1
+        self._bytes += size
+        self._entry_bytes += entry_bytes
+        if self._messages >= self._max_messages:
             self.flush()
 
-    def _open(self, batch: OpenBatch) -> OpenBatch:
-        self._batch = batch
-        self._timer = asyncio.get_running_loop().call_later(self._delay_s, self.flush)
+    def _open(self, key: Hashable, batch: OpenBatch) -> OpenBatch:
+        if not self._batches:
+            self._txn_id = batch.txn_id
+            self._timer = asyncio.get_running_loop().call_later(self._delay_s, self.flush)
+        self._batches[key] = batch
         return batch
 
     def flush(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        batch, self._batch = self._batch, None
-        if batch is not None:
+        batches = list(self._batches.values())
+        self._start_anew()
+        if len(batches) > 1:
+            batches.sort(key=attrgetter("last_sequence_id"))
+            for batch in batches:
+                batch.first_sequence_id = batch.last_sequence_id
+        for batch in batches:
             self._leave(batch)
+
+
+def _key(message: Outgoing) -> Hashable:
+    """As the broker does, which goes by the ordering key first."""
+    if message.ordering_key is not None:
+        return message.ordering_key
+    return message.partition_key, message.partition_key_b64_encoded

@@ -31,6 +31,9 @@ class EncodedBatch:
     message_count: int
     uncompressed_size: int
     compression_type: CompressionType = CompressionType.NONE
+    # What all messages share; Key_Shared subscriptions go by it.
+    partition_key: str | None = None
+    partition_key_b64_encoded: bool = False
 
 
 def encode_batch(

@@ -13,7 +13,6 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import encode_frame
 from pybroker.wire.message_metadata import build_entry
 
-_NO_KEY: Final = Outgoing(b"")
 _NOWHERE_ELSE: Final = "__local__"
 
 
@@ -49,7 +48,7 @@ class EntryWriter:
         first_sequence_id: int,
         last_sequence_id: int,
         txn_id: TxnId | None,
-        key_source: Outgoing = _NO_KEY,
+        key_source: Outgoing,
     ) -> tuple[pb.MessageMetadata, bytes]:
         """Key_Shared looks at the entry's key: that of `key_source` stands for all messages."""
         metadata = self._metadata(first_sequence_id, txn_id, key_source)

@@ -371,7 +371,9 @@ class TopicProducer:
         self.flush_batch()
         first = self._take_sequence_id()
         last = self._take_sequence_id(first + batch.message_count - 1)
-        metadata, payload = self._writer.batch(batch, first, last, txn_id)
+        flag = batch.partition_key_b64_encoded
+        key = Outgoing(b"", partition_key=batch.partition_key, partition_key_b64_encoded=flag)
+        metadata, payload = self._writer.batch(batch, first, last, txn_id, key)
         self._enqueue(metadata, payload, txn_id, [done])
 
     def flush_batch(self) -> None:

@@ -5,20 +5,24 @@ column; rows that go to the same partition are brought together, and an entry is
 column's bytes.
 
 Messages with a key go where its hash says; those without take turns over the partitions by whole
-entries. A null value is published as one (`null_value`), and an empty key is a key. One that is no
-text is written as base64, which the message says: so official clients have it.
+entries. With BatchingType.KeyBased an entry's messages share their key, and the entry says it: so
+Key_Shared subscriptions divide them by key.
+
+A null value is published as one (`null_value`), and an empty key is a key. One that is no text is
+written as base64, which the message says: so official clients have it.
 """
 
 import base64
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from pybroker.client import CompressionType, EncodedBatch
+from pybroker.client import BatchingType, CompressionType, EncodedBatch
 from pybroker.client.producing.batching import compressed
 from pybroker.errors import NotAllowed
 from pybroker.spark.writing import byte_columns
@@ -51,6 +55,14 @@ class Destined(NamedTuple):
     batch: EncodedBatch
 
 
+class Key(NamedTuple):
+    text: str | None
+    is_base64: bool = False
+
+
+_NO_KEY: Final = Key(None)
+
+
 class EntryEncoder:
     """Of one task. Columns: topic, part (int), value, key, event_time (ms), properties (map)."""
 
@@ -59,11 +71,13 @@ class EntryEncoder:
         partitions: Partitions,
         turn: int = 0,
         compression_type: CompressionType = CompressionType.NONE,
+        batching_type: BatchingType = BatchingType.Default,
     ) -> None:
         """`turn` says with which partition messages without a key begin."""
         self._partitions = partitions
         self._turns: dict[str, int] = defaultdict(lambda: turn)
         self._compression_type = compression_type
+        self._by_key = batching_type == BatchingType.KeyBased
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[Destined]:
         for rows in _slices(batch):
@@ -84,12 +98,16 @@ class EntryEncoder:
         topic_indices = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         parts = rows.column("part").to_numpy(zero_copy_only=False).astype(np.int64)
         names = topics.dictionary.to_pylist()
-        targets = self._targets(names, topic_indices, keys)
-        for chosen, (part, topic_index, target) in _groups(parts, topic_indices, targets):
+        together = [parts, topic_indices, self._targets(names, topic_indices, keys)]
+        if self._by_key:
+            together.append(_numbered(keys, are_base64))
+        for chosen, (part, topic_index, target, *_) in _groups(together):
             column = messages if chosen is None else messages.take(pa.array(chosen))
+            first = 0 if chosen is None else int(chosen[0])
+            key = _key(keys, are_base64, first) if self._by_key else _NO_KEY
             for start, end in _cuts(byte_columns.offsets(column)):
                 name = self._name(names[topic_index], target, part)
-                yield Destined(part, name, self._entry(column, start, end))
+                yield Destined(part, name, self._entry(column, start, end, key))
 
     def _targets(self, names: Sequence[str], topics: Numbers, keys: pa.Array) -> Numbers:
         """The partition's number; -1 where a row without a key has the choice."""
@@ -110,10 +128,13 @@ class EntryEncoder:
         self._turns[topic] += 1
         return names[(part + self._turns[topic] - 1) % len(names)]
 
-    def _entry(self, column: pa.LargeBinaryArray, start: int, end: int) -> EncodedBatch:
+    def _entry(self, column: pa.LargeBinaryArray, start: int, end: int, key: Key) -> EncodedBatch:
         places = byte_columns.offsets(column)
         payload = bytes(byte_columns.data(column)[places[start] : places[end]])
-        return compressed(payload, end - start, self._compression_type)
+        batch = compressed(payload, end - start, self._compression_type)
+        if key.text is None:
+            return batch
+        return replace(batch, partition_key=key.text, partition_key_b64_encoded=key.is_base64)
 
 
 def as_texts(keys: pa.Array) -> tuple[pa.Array, Mask | None]:
@@ -228,21 +249,31 @@ def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from _slices(batch.slice(half))
 
 
-def _groups(
-    parts: Numbers, topics: Numbers, targets: Numbers
-) -> Iterator[tuple[Numbers | None, tuple[int, int, int]]]:
-    """The rows of each group, in order, by part first; None: all rows are of one."""
-    keys = (parts, topics, targets)
-    if all(column[0] == column.min() == column.max() for column in keys):
-        yield None, (int(parts[0]), int(topics[0]), int(targets[0]))
+def _numbered(keys: pa.Array, are_base64: Mask | None) -> Numbers:
+    """A number for each key; base64 and a text that reads the same are two."""
+    encoded = keys.cast(pa.large_binary()).dictionary_encode()
+    indices = encoded.indices.fill_null(-1)
+    numbers: Numbers = indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers * 2 if are_base64 is None else numbers * 2 + are_base64
+
+
+def _key(keys: pa.Array, are_base64: Mask | None, row: int) -> Key:
+    content = keys[row].as_py()
+    text = content.decode() if isinstance(content, bytes) else content
+    return Key(text, are_base64 is not None and bool(are_base64[row]))
+
+
+def _groups(columns: Sequence[Numbers]) -> Iterator[tuple[Numbers | None, list[int]]]:
+    """The rows that have the same numbers, in order, by the first column first; None: all."""
+    if all(column[0] == column.min() == column.max() for column in columns):
+        yield None, [int(column[0]) for column in columns]
         return
-    order = np.lexsort((targets, topics, parts))
-    ordered = [column[order] for column in keys]
+    order = np.lexsort(columns[::-1])
+    ordered = [column[order] for column in columns]
     changes = np.any([column[1:] != column[:-1] for column in ordered], axis=0)
     starts = np.concatenate(([0], np.flatnonzero(changes) + 1, [len(order)]))
     for start, end in pairwise(starts.tolist()):
-        part, topic, target = (int(column[start]) for column in ordered)
-        yield order[start:end], (part, topic, target)
+        yield order[start:end], [int(column[start]) for column in ordered]
 
 
 def _cuts(places: Numbers) -> Iterator[tuple[int, int]]:

@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pybroker.client import CompressionType, SchemaType, TopicSchema
+from pybroker.client import BatchingType, CompressionType, SchemaType, TopicSchema
 from pybroker.errors import IncompatibleSchema, MetadataError, NotAllowed
 from pybroker.names import TopicName
 from pybroker.spark.chain import Chain
@@ -38,6 +38,7 @@ from pybroker.spark.writing.rows import Rows, rows_of
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 _COMPRESSIONS: Final = {each.name.lower(): each for each in CompressionType}
+_BATCHING_TYPES: Final = {each.name.lower(): each for each in BatchingType}
 
 
 class Topics(dict[str, Sequence[str]]):
@@ -76,6 +77,7 @@ class Plan:
         self._max_driver_bytes: int = options["maxDriverBytesPerTask"]
         name = options["pulsar.producer.compressionType"]
         self.compression_type = _COMPRESSIONS[name]
+        self._batching_type = _BATCHING_TYPES[options["batchingType"]]
 
     def begin(self) -> Job:
         """A job, whose notes are of nobody yet."""
@@ -123,7 +125,9 @@ class Plan:
         return f"persistent://{TopicName.parse(self.rows.topic).namespace_name}/{local_name}"
 
     def encode(self, batches: Iterable[pa.RecordBatch], part: int, turn: int) -> Iterator[Destined]:
-        encoder = EntryEncoder(Topics(self.endpoint), turn, self.compression_type)
+        encoder = EntryEncoder(
+            Topics(self.endpoint), turn, self.compression_type, self._batching_type
+        )
         for batch in batches:
             yield from encoder.encode(self.rows.columns(batch, part, self._values(batch)))
 
