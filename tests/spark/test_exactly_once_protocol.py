@@ -354,7 +354,7 @@ def test_a_batch_that_write_ignores_is_evaluated_all_the_same(monkeypatch):
 def test_what_a_task_leaves_to_the_driver(monkeypatch, mode, most_bytes):
     jobs = []
 
-    def publish(outputs, partitions, job, turn):
+    def publish(outputs, partitions, job, turn, batching_type):
         jobs.append(job)
         return []
 
@@ -374,7 +374,7 @@ def test_what_killed_tasks_left_open_is_aborted_when_their_job_has_failed(monkey
     """Nobody may come afterwards who would do it, and it hides from readers what is behind it."""
     left = []
 
-    def publish(outputs, partitions, job, turn):
+    def publish(outputs, partitions, job, turn, batching_type):
         left.append(task_publishes(job))
         raise PySparkException("a task was killed")
 
@@ -410,7 +410,7 @@ def test_a_driver_that_waits_for_the_lock_leaves_the_tasks_of_its_holder_alone(m
     rival = Driver(first.broker, patience_s=2.0)
     tasks = []
 
-    def publish(outputs, partitions, job, turn):
+    def publish(outputs, partitions, job, turn, batching_type):
         tasks.append(task_publishes(job))
         with pytest.raises(Fenced):
             rival.process()
@@ -433,7 +433,7 @@ def test_what_a_dead_drivers_tasks_left_open_is_aborted_though_ours_publish_noth
 
     left = []
 
-    def publish(outputs, partitions, job, turn):
+    def publish(outputs, partitions, job, turn, batching_type):
         left.append(task_publishes(job))
         raise Death
 

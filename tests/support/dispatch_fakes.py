@@ -48,13 +48,18 @@ class ColdLedger:
         self.cold_up_to = EARLIEST
         self.reads = 0
         self.failures = 0  # of the next reads
+        self.most_entries = 2**31  # of one read
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
-    def read_cached(self, position: Position, *args: Any) -> EntryRun | None:
-        warm = self.warm and position > self.cold_up_to
-        return self._ledger.read_cached(position, *args) if warm else None
+    def read_cached(
+        self, position: Position, up_to: Position, max_entries: int, max_bytes: int
+    ) -> EntryRun | None:
+        if not self.warm or position <= self.cold_up_to:
+            return None
+        most = min(max_entries, self.most_entries)
+        return self._ledger.read_cached(position, up_to, most, max_bytes)
 
     async def read(self, *args: Any) -> EntryRun | None:
         self.reads += 1

@@ -11,6 +11,7 @@ from typing import Final
 
 from sortedcontainers import SortedDict, SortedSet
 
+from managed_ledger.position import Position
 from pybroker.broker.dispatch.delivery import MAX_RUN_ENTRIES, Delivery, EntryIds
 from pybroker.broker.dispatch.entry_reader import EntryReader
 
@@ -58,11 +59,20 @@ class RedeliveryQueue:
                 return None
             if delivery.entries:
                 return delivery.part(0, delivery.affordable(max_messages))
-            self._remove(ledger_id, run)
-            left += len(run)
+            left += self._remove_unwanted(ledger_id, run)
             if left >= MAX_RUN_ENTRIES:
                 return delivery
         return None
+
+    def _remove_unwanted(self, ledger_id: int, run: Sequence[int]) -> int:
+        """Nothing that was read of the run is wanted, and that may have been its beginning only.
+
+        All of it is wanted and nothing read: it has been trimmed. Returns how many left.
+        """
+        wants = self._reader.wants
+        unwanted = [each for each in run if not wants(Position(ledger_id, each))] or run
+        self._remove(ledger_id, unwanted)
+        return len(unwanted)
 
     def advance(self, delivery: Delivery) -> None:
         self._remove(delivery.ledger_id, delivery.entry_ids)

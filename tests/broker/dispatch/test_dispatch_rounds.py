@@ -359,3 +359,23 @@ def test_a_round_passes_no_more_than_some_entries_that_wait_for_nobody_any_more(
         assert 0 < max(passed) <= 2 * ROUND_STEPS
 
     with_topic(scenario)
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+def test_what_comes_again_behind_a_withheld_entry_is_not_lost_where_reading_ends_with_that(
+    kind: SubscriptionType,
+) -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        positions = await topic.publish(3)
+        consumer, sink = await topic.consumer(subscription, kind, permits=3)
+        subscription.redeliver(consumer, None)
+        acks = [PendingAck(positions[0])]
+        await subscription.acknowledge_in_transaction(consumer, TxnId(0, 1), acks, False)
+        sink.take()
+        topic.ledger.most_entries = 1
+        subscription.flow(consumer, 10)
+        await topic.settled()
+        assert sink.take() == [1, 2]
+
+    with_topic(scenario)
