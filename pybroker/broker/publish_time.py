@@ -32,7 +32,7 @@ async def first_published_at(
     """The first entry behind `after` that was published at `timestamp_ms` or later; if there is
     none, the next one. `told`: what the first entry of a run tells of its time.
     """
-    infos = ledger.ledgers()
+    infos, last = ledger.ledgers(), ledger.last_confirmed
     stops = list(accumulate(info.entries for info in infos))
     pace = Pace(_READS_A_TURN)
     low, high = ledger.count_between(EARLIEST, after), stops[-1]
@@ -59,7 +59,8 @@ async def first_published_at(
             low = at + 1
         else:
             high = middle
-    return ledger.next_position(ledger.last_confirmed) if low == stops[-1] else position_of(low)
+    # What has come meanwhile was not looked at, and is not passed over.
+    return ledger.next_position(last) if low == stops[-1] else position_of(low)
 
 
 def published_at(entry: bytes) -> int | None:

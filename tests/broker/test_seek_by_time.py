@@ -1,6 +1,7 @@
 """Finding the first message published at or after a time."""
 
 import asyncio
+from typing import Any
 
 from dispatch_fakes import EXCLUSIVE, FakeTopic, with_topic
 
@@ -66,6 +67,25 @@ def test_many_markers_in_a_row_do_not_keep_the_loop() -> None:
             turns += 1
             await asyncio.sleep(0)
         assert turns > 10
+
+    with_topic(scenario)
+
+
+def test_what_comes_while_a_time_is_looked_for_is_not_passed_over() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        await publish_at(topic, 10, 20)
+        read, disk_answers = topic.ledger.read, asyncio.Event()
+
+        async def slow_read(*args: Any) -> Any:
+            await disk_answers.wait()
+            return await read(*args)
+
+        topic.ledger.read = slow_read
+        finding = asyncio.ensure_future(first_published_at(topic.ledger, 30))
+        await asyncio.sleep(0)
+        meanwhile = await publish_at(topic, 30, 40)
+        disk_answers.set()
+        assert await finding == meanwhile[0]
 
     with_topic(scenario)
 

@@ -35,6 +35,18 @@ def entry_skipped_after_redelivery() -> Iterator[None]:
 
 
 @contextmanager
+def unread_counts_as_unwanted() -> Iterator[None]:
+    """Where nothing that was read is wanted, the rest of what comes again is lost sight of."""
+
+    def remove(self: RedeliveryQueue, ledger_id: int, run: Any) -> int:
+        self._remove(ledger_id, run)
+        return len(run)
+
+    with patch.object(RedeliveryQueue, "_remove_unwanted", remove):
+        yield
+
+
+@contextmanager
 def key_given_away_in_flight() -> Iterator[None]:
     """A key's new owner gets its messages while the former one still holds earlier ones."""
     with patch.object(KeySharedDispatcher, "_is_draining", lambda *_: False):
@@ -180,6 +192,7 @@ def unload_overtakes_a_seek() -> Iterator[None]:
 
 BUGS = {
     "entry-skipped-after-redelivery": entry_skipped_after_redelivery,
+    "unread-counts-as-unwanted": unread_counts_as_unwanted,
     "delayed-written-as-acknowledged": delayed_written_as_acknowledged,
     "key-given-away-in-flight": key_given_away_in_flight,
     "snapshot-forgets-partial-batches": snapshot_forgets_partial_batches,

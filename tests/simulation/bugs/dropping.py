@@ -33,7 +33,22 @@ def everything_expires() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def what_comes_meanwhile_expires() -> Iterator[None]:
+    """Where all is old enough, what is published during the search goes with it."""
+    right = expiry.first_published_at
+
+    async def found(ledger: Any, timestamp_ms: int, after: Any) -> Any:
+        behind = ledger.next_position(ledger.last_confirmed)
+        place = await right(ledger, timestamp_ms, after)
+        return place if place < behind else ledger.next_position(ledger.last_confirmed)
+
+    with patch.object(expiry, "first_published_at", found):
+        yield
+
+
 BUGS = {
     "dropped-past-max-read-position": dropped_past_max_read_position,
     "everything-expires": everything_expires,
+    "what-comes-meanwhile-expires": what_comes_meanwhile_expires,
 }
