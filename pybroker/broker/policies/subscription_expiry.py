@@ -31,8 +31,8 @@ def _wanted(topic: Topic) -> bool:
 async def _expire(topic: Topic) -> None:
     now_s = asyncio.get_running_loop().time()
     for name, subscription in list(topic.subscriptions.items()):
-        if not subscription.durable:
-            continue
+        if not subscription.durable or topic.subscriptions.get(name) is not subscription:
+            continue  # the second was deleted while another one was
         if subscription.consumers:
             subscription.times.in_use()
             continue

@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from topics_world import ORDERS, Owner, World, run
@@ -282,6 +283,27 @@ def test_a_subscription_has_all_its_time_from_when_it_is_seen_unused() -> None:
         assert topic.subscriptions
         await asyncio.sleep(12 * 60)
         assert not topic.subscriptions
+
+    run(scenario, broker_delete_inactive_topics_enabled=False)
+
+
+def test_a_subscription_that_was_made_anew_while_others_expire_has_its_own_time() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        for name in ("first", "second"):
+            await subscribed(topic, name)
+        right = topic.delete_subscription
+
+        async def delete(_: Topic, name: str) -> None:
+            await right(name)
+            if name == "first":
+                await right("second")
+                await subscribed(topic, "second")
+
+        await set_for_all(world, SUBSCRIPTION_EXPIRY, 20)
+        with patch.object(Topic, "delete_subscription", delete):
+            await asyncio.sleep(31 * 60)
+        assert list(topic.subscriptions) == ["second"]
 
     run(scenario, broker_delete_inactive_topics_enabled=False)
 
