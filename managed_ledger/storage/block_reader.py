@@ -75,6 +75,8 @@ class BlockReader:
             flushed = state.flushed
             load = partial(load_index, self._disk, state.ledger_id, flushed)
             index = await self._run(state, load)
+            if state.deleted and index.damage is not None:
+                raise deleted(state)
             if state.flushed is flushed:
                 state.index = index
         return state.index
@@ -86,7 +88,7 @@ class BlockReader:
             return await loop.run_in_executor(self._executor, work)
         except OSError as error:
             if state.deleted:
-                raise LedgerNotFound(f"ledger {state.ledger_id} was deleted") from error
+                raise deleted(state) from error
             if isinstance(error, FileNotFoundError):
                 raise CorruptStorage(f"{name} is missing") from error
             raise unreadable(error, name) from error
@@ -98,6 +100,10 @@ class BlockReader:
 
     def close(self) -> None:
         self._cache.close()
+
+
+def deleted(state: LedgerState) -> LedgerNotFound:
+    return LedgerNotFound(f"ledger {state.ledger_id} was deleted")
 
 
 def damaged(

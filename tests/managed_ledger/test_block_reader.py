@@ -190,3 +190,20 @@ def test_a_file_that_cannot_be_read_is_deleted_missing_or_the_disk_has_failed(ru
             await world.read(0)
 
     run(scenario())
+
+
+def test_a_ledger_that_is_deleted_while_its_index_is_looked_for_is_not_damaged(run):
+    async def scenario():
+        world = World(large(2))
+        world.restart()
+
+        def delete_first(operation: str, name: str) -> None:
+            world.state.deleted = True
+            world.disk.files.pop(name, None)
+
+        world.disk.fault = delete_first
+        with pytest.raises(LedgerNotFound, match="ledger 4 was deleted"):
+            await world.read(0)
+        assert not world.state.damaged
+
+    run(scenario())
