@@ -62,10 +62,15 @@ class Cursors:
         try:
             await cursor.flush()
         except ManagedLedgerError:
-            self._by_name.pop(name, None)
-            self._dirty.pop(cursor, None)
+            if cursor is self._by_name.get(name) and not self._is_stored(name):
+                del self._by_name[name]
+                self._dirty.pop(cursor, None)
             raise
         return cursor
+
+    def _is_stored(self, name: str) -> bool:
+        """Then it is not forgotten: who made it anew would begin elsewhere."""
+        return self._metadata.get(cursor_key(self._ledger_name, name)) is not None
 
     def new_non_durable(self, name: str, start: Position | None) -> ManagedCursor:
         assert name not in self._by_name
@@ -88,6 +93,7 @@ class Cursors:
         except ManagedLedgerError:
             cursor.retired = False
             self._by_name[name] = cursor
+            self._became_dirty(cursor)  # perhaps it is, from before or since
             raise
 
     def slowest_durable(self) -> Position | None:

@@ -220,6 +220,7 @@ class ManagedLedger:
             try:
                 return await self._backend.read(*span, max_entries, max_bytes)
             except LedgerNotFound:
+                self._check_open()  # it may have been deleted as a whole
                 if self._index.span(position, up_to) == span:
                     raise
                 # it was trimmed meanwhile: go on behind it
@@ -408,13 +409,16 @@ class ManagedLedger:
             self._cursors.retire()
 
     async def _stop(self, closed: LedgerClosed) -> None:
-        """Take no more appends and see the last ones through."""
+        """Take no more appends and see the last ones through, and the last changes of the list:
+        who opens it next begins with what is durable.
+        """
         while self._rolling is not None:
             await asyncio.shield(self._rolling)
         self._closed = closed
         self._end_visits()
         self._appender.refuse(closed)
         await self._appender.drained()
+        await self._record.settled()
 
     def _fence(self, error: Exception) -> None:
         """The list is no longer ours to write: stop before anything is acknowledged wrongly."""

@@ -77,6 +77,11 @@ class ListRecord:
         put.add_done_callback(lambda put: self._written(put, value, done))
         return done
 
+    async def settled(self) -> None:
+        """Return when all changes so far are durable, or have failed."""
+        if self._under_way:
+            await asyncio.wait([each.put for each in self._under_way])
+
     @property
     def deletable(self) -> tuple[int, ...]:
         """Ledgers whose data may go: they count no more, whatever becomes of what is under way."""
