@@ -343,8 +343,10 @@ class PendingAcks:
             self._visit.cancel()
         await self._tasks.close()
         try:
-            if self._store.records_since_snapshot:
-                await self.checkpoint()
-            await self._store.close()
+            try:
+                if self._store.records_since_snapshot:
+                    await self.checkpoint()
+            finally:  # what was not written must not stand in the next life's memory
+                await self._store.close()
         except ManagedLedgerError as error:
             log.warning("%s: its pending-ack log stays long: %s", self._topic, error)

@@ -258,9 +258,12 @@ class PendingAckState:
         applied, and logged, in between.
         """
         for txn_id, transaction in list(self.transactions.items()):
-            for record in transaction.records(txn_id):
+            for told, record in enumerate(transaction.records(txn_id)):
                 if self.transactions.get(txn_id) is not transaction:
-                    break  # it has ended, and that is in the log
+                    # It has ended, and that is in the log; before these records, perhaps.
+                    if told and transaction.action is not None:
+                        yield EndRecord(txn_id, transaction.action)
+                    break
                 yield record
 
     def _of(self, txn_id: TxnId) -> AcksOfTransaction:

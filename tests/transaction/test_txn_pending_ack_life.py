@@ -17,15 +17,18 @@ from txn_world import (
     told_to_nobody,
 )
 
-from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.errors import ManagedLedgerError, StorageFull
+from managed_ledger.ledger_metadata import cursor_key
 from managed_ledger.position import Position
+from managed_ledger.storage.group_commit import Group
+from managed_ledger.storage.operations import Put
 from pybroker.errors import (
     InvalidTxnStatus,
     TransactionConflict,
     TransactionCoordinatorNotFound,
 )
 from pybroker.names import TopicName, TxnId, pending_ack_log
-from pybroker.transaction import pending_ack
+from pybroker.transaction import pending_ack, pending_ack_state, snapshot_log
 from pybroker.transaction.pending_ack import PendingAck
 from pybroker.transaction.pending_ack_store import AckRecord
 from pybroker.transaction.txn_status import TxnStatus
@@ -383,3 +386,56 @@ async def test_a_closed_one_asks_nobody_any_more(world: World) -> None:
     acks._outcomes = asked
     await asyncio.sleep(20)
     assert asked.mock_calls == []
+
+
+# -- its log, while something else is on its way
+
+
+@in_world
+async def test_an_end_that_arrives_while_the_log_is_shortened_is_in_what_is_left(
+    world: World,
+) -> None:
+    """Else its messages would be held once more after a restart, beside who holds them by then."""
+    acks, _, at = await ten_messages(world)
+    first, second = await world.begin_acking(), await world.begin_acking()
+    await acks.acknowledge(first, whole(*at[:5]))
+    with (
+        patch.object(snapshot_log, "PARTS_PER_ENTRY", 1),
+        patch.object(pending_ack_state, "_ACKS_PER_RECORD", 1),
+    ):
+        ending = acks.end(first, ABORT)
+        await acks.checkpoint()
+    await ended(ending)
+    await acks.acknowledge(second, whole(at[0]))
+    world = await world.crashed()
+    acks = await world.acks()
+    assert [acks.is_pending(*position) for position in at[:5]] == [1, 0, 0, 0, 0]
+    await world.end(second, COMMIT)
+    assert (await world.cursor("sub")).is_deleted(at[0])
+
+
+@in_world
+async def test_closing_on_a_full_disk_and_opening_on_one_loses_nothing(world: World) -> None:
+    acks, _, at = await ten_messages(world)
+    txn_id = await world.begin_acking()
+    await acks.acknowledge(txn_id, whole(at[3]))
+    write, log_name = world.storage._finish, pending_ack_log(TopicName.parse(ORDERS), "sub")
+
+    def full_for_the_cursor(group: Group, done: asyncio.Future[None]) -> None:
+        keys = [operation.key for operation in group.operations if isinstance(operation, Put)]
+        world.storage.full = (
+            world.storage.full or cursor_key(log_name, "__pending_ack_state") in keys
+        )
+        write(group, done)
+
+    with patch.object(world.storage, "_finish", full_for_the_cursor):
+        await acks.close()
+        assert world.factory.opened(log_name) is None
+        del world.pending[ORDERS, "sub"]
+        with pytest.raises(StorageFull):
+            await world.acks()
+    world.storage.full = False
+    acks = await world.acks()
+    assert acks.is_pending(*at[3])
+    await world.end(txn_id, COMMIT)
+    assert (await world.cursor("sub")).is_deleted(at[3])
