@@ -138,7 +138,8 @@ class LogStorage(Protocol):
         max_entries: int,
         max_bytes: int,
     ) -> EntryRun:
-        """Entries from `first_entry_id` up to `last_entry_id` (inclusive) as far as the limits go.
+        """Entries from `first_entry_id` up to `last_entry_id` (inclusive) as far as the limits go:
+        at least the first one, if it is there, and not always all that the limits allow.
 
         Raises LedgerNotFound, CorruptStorage.
         """

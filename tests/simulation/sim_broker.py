@@ -36,6 +36,7 @@ class BrokerProcess:
         self.node: Node | None = None
         self.broker: Broker | None = None
         self.serving = False
+        self.new_backend: Callable[..., EmbeddedBackend] = EmbeddedBackend
         self.on_serving: list[Callable[[], None]] = []  # called at each start
         self._faults_end = False
         self.disk_had_faults = False
@@ -59,7 +60,7 @@ class BrokerProcess:
             self._die(Fault(self.world.now, "disk", power_cut=True, down_s=0.5))
 
     async def _run(self) -> None:
-        backend = EmbeddedBackend(
+        backend = self.new_backend(
             self.disk.mount(), self.clock, on_fatal=self._disk_failed, **self.scenario.storage
         )
         rng = self.world.stream(f"broker {self.incarnation}")

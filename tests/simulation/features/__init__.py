@@ -16,6 +16,7 @@ from features import (
     navigation,
     perishing,
     rebirth,
+    slow_reads,
     storage,
 )
 from features.feature import Feature
@@ -33,6 +34,7 @@ ALL: Final[dict[str, type[Feature]]] = {
         navigation,
         perishing,
         rebirth,
+        slow_reads,
         storage,
     )
     for feature in module.FEATURES

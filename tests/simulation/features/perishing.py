@@ -3,7 +3,8 @@
 They are on a topic of their own, with a subscription that only expiry and eviction acknowledge, at
 moments of which some meet an unload or a crash. What is missing there in the end must have been
 droppable: up to a message that was old enough, or to where the quota reached; and never one of a
-transaction whose commit nobody had asked for by then, nor what stood behind one.
+transaction whose commit nobody had asked for by then, nor what stood behind one. The cursor is
+looked at when each has ended, too: what is right in the end may have gone too early.
 """
 
 import random
@@ -39,11 +40,12 @@ class Drop:
 
 
 class Perishable(Transacting):
-    """Alone and in transactions."""
+    """Alone and, so often, in transactions."""
 
-    def __init__(self, *args: Any, count: int, sent: dict[str, Sent]) -> None:
+    def __init__(self, *args: Any, count: int, sent: dict[str, Sent], in_txns: float) -> None:
         super().__init__(*args)
         self.left = count
+        self.in_txns = in_txns
         self.sent = sent
         self.asked_s: dict[Txn, float] = {}
 
@@ -51,7 +53,7 @@ class Perishable(Transacting):
         await self.settle_the_last(client)
         producer = await client.create_producer(TOPIC, batching_enabled=False)
         while self.left:
-            txn, record = await self.begin(client) if self.rng.random() < 0.5 else (None, None)
+            txn, record = await self.begin(client) if self._in_one() else (None, None)
             for _ in range(self.rng.randint(1, 4)):
                 self.left = max(0, self.left - 1)
                 value = f"{self.name}/{self.incarnation}/{self.left}"
@@ -62,6 +64,9 @@ class Perishable(Transacting):
                 await self.pause(1.5)
                 await self.end(client, txn, record)
             await self.pause(0.3)
+
+    def _in_one(self) -> bool:
+        return self.rng.random() < self.in_txns
 
     async def commit(self, txn: Any, record: Txn) -> None:
         self.asked_s.setdefault(record, self.world.now)
@@ -76,17 +81,21 @@ class Perishing(Feature):
         return replace(scenario, guards=(*scenario.guards, (TOPIC, SUBSCRIPTION)))
 
     def begin(self) -> None:
+        often, in_txns = 1, 0.5
+        if "slow reads" in self.simulation.enabled:  # much is to come while they look
+            often, in_txns = 3, self.rng.choice((0.0, 0.2, 0.5))
         self.sent: dict[str, Sent] = {}
         self.drops: list[Drop] = []
+        self.marks: list[tuple[Place, int]] = []  # the cursor's, when so many drops had begun
         self.producers = [
             Perishable(
                 self.world, self.history, f"perishable-{number}", sent=self.sent,
-                count=self.rng.choice((4, 10, 20)),
+                count=often * self.rng.choice((4, 10, 20)), in_txns=in_txns,
             )
             for number in range(self.rng.randint(1, 2))
         ]  # fmt: skip
         self.simulation.producers.extend(self.producers)
-        for _ in range(self.rng.randint(1, MOST_DROPS)):
+        for _ in range(often * self.rng.randint(1, MOST_DROPS)):
             self.world.after(self.some_time(), self._drop)
 
     def _drop(self) -> None:
@@ -108,11 +117,13 @@ class Perishing(Feature):
         if self.rng.random() < CRASH_CHANCE:
             self.count("crashes in a drop")
             self.broker.crash(half_way(self.rng))
-        self.broker.begin(self._ended(drop, work), "drop")
+        self.broker.begin(self._ended(drop, work, topic), "drop")
 
-    async def _ended(self, drop: Drop, work: Any) -> None:
+    async def _ended(self, drop: Drop, work: Any, topic: Topic) -> None:
         await work
         drop.ended_s = self.world.now
+        if (subscription := topic.subscriptions.get(SUBSCRIPTION)) is not None:
+            self.marks.append((subscription.cursor.mark_delete_position, len(self.drops)))
 
     async def _evict(self, topic: Topic, up_to: Position, now_ms: int) -> None:
         await expiry.drop(topic, topic.subscriptions[SUBSCRIPTION], up_to, now_ms)
@@ -127,9 +138,16 @@ class Perishing(Feature):
         return [
             f"DROPPED: {read} by nobody who might"
             for index, read in enumerate(log)
-            if read.value not in left
-            and not any(self._may(drop, log[: index + 1], times) for drop in self.drops)
+            if (drops := self._before_it_went(read, left)) is not None
+            and not any(self._may(drop, log[: index + 1], times) for drop in drops)
         ]
+
+    def _before_it_went(self, read: Read, left: set[str]) -> list[Drop] | None:
+        """Those that had begun when it was first seen to be gone; None: it is still there."""
+        for mark, begun in self.marks:
+            if read.message_id[:2] <= mark:
+                return self.drops[:begun]
+        return None if read.value in left else self.drops
 
     def _may(self, drop: Drop, log: list[Read], times: list[tuple[Place, int]]) -> bool:
         """Might it take the last one of `log`? All of those stand before it, or are it."""
