@@ -16,6 +16,7 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.expiry import drop, expire_older, oldest_waiting_ms
+from pybroker.broker.policies.policy import Record
 from pybroker.broker.policies.rounds import Rounds
 from pybroker.broker.policies.shapes import AGE, EVICTION, HOLD, SIZE
 from pybroker.broker.policies.table import BACKLOG_QUOTAS
@@ -38,23 +39,24 @@ class TopicQuota:
 
     async def check(self) -> None:
         """Raises QuotaExceededError, QuotaExceededException."""
-        policies = [await self._exceeded(kind) for kind in (SIZE, AGE)]
-        for policy in policies:
-            if policy is not None and policy != EVICTION:
-                raise refusal(policy)
+        exceeded = [await self._exceeded(kind) for kind in (SIZE, AGE)]
+        for quota in exceeded:
+            if quota is not None and quota["policy"] != EVICTION:
+                raise refusal(quota["policy"])
 
     async def keep(self) -> None:
         """See to it that it is kept, whatever that takes."""
         for kind in (SIZE, AGE):
-            policy = await self._exceeded(kind)
-            if policy == EVICTION:
-                await self._evict(kind)
+            quota = await self._exceeded(kind)
+            policy = None if quota is None else quota["policy"]
+            if quota is not None and policy == EVICTION:
+                await self._evict(kind, quota)
             elif policy is not None and len(self._topic.producers):
                 log.warning("%s is over its backlog quota (%s): %s", self._topic.name, kind, policy)
                 self._topic.producers.let_go(refusal(policy))
 
-    async def _exceeded(self, kind: str) -> str | None:
-        """What shall happen, if something has to."""
+    async def _exceeded(self, kind: str) -> Record | None:
+        """The quota, if something has to happen."""
         quota = self._topic.policies[BACKLOG_QUOTAS].get(kind)
         if quota is None:
             return None
@@ -62,7 +64,8 @@ class TopicQuota:
             over = 0 <= quota["limitSize"] <= backlog_bytes(self._topic)
         else:
             over = quota["limitTime"] > 0 and await self._oldest_s() > quota["limitTime"]
-        return str(quota["policy"]) if over and self._topic.subscriptions else None
+        holds = quota == self._topic.policies[BACKLOG_QUOTAS].get(kind)  # still
+        return quota if over and holds and self._topic.subscriptions else None
 
     async def _oldest_s(self) -> float:
         """Of what waits for the slowest subscription."""
@@ -73,9 +76,8 @@ class TopicQuota:
         now_ms, published_ms = self._clock.now_ms(), await oldest_waiting_ms(slowest)
         return 0.0 if published_ms is None else (now_ms - published_ms) / 1000
 
-    async def _evict(self, kind: str) -> None:
+    async def _evict(self, kind: str, quota: Record) -> None:
         topic, now_ms = self._topic, self._clock.now_ms()
-        quota = topic.policies[BACKLOG_QUOTAS][kind]
         if kind == AGE:
             age_ms = int(quota["limitTime"] * LEFT_BY_EVICTION * 1000)
             await expire_older(topic, now_ms - age_ms, now_ms)

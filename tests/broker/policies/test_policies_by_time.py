@@ -10,6 +10,8 @@ from virtual_loop import LoopClock
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.consumer import Consumer, SubscriptionType
+from pybroker.broker.policies import quotas
+from pybroker.broker.policies.shapes import EVICTION
 from pybroker.broker.policies.table import (
     BACKLOG_QUOTAS,
     DISPATCH_RATE,
@@ -360,3 +362,31 @@ def test_a_relative_dispatch_rate_lets_so_much_more_go_out_as_comes_in(
 class Sink(Owner):
     def deliver(self, *_: Any) -> None:
         pass
+
+
+@pytest.mark.parametrize("then", [{}, {"message_age": {"limitTime": -1, "policy": EVICTION}}])
+def test_a_quota_that_is_taken_back_while_it_is_looked_at_evicts_nothing(
+    monkeypatch: pytest.MonkeyPatch, then: dict[str, Any]
+) -> None:
+    look, disk_answers = quotas.oldest_waiting_ms, asyncio.Event()
+
+    async def slow_look(subscription: Subscription) -> int | None:
+        await disk_answers.wait()
+        return await look(subscription)
+
+    monkeypatch.setattr(quotas, "oldest_waiting_ms", slow_look)
+
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        subscription = await subscribed(topic)
+        await publish(topic, 10, age_s=400)
+        evict = quota("message_age", "consumer_backlog_eviction", limitTime=100)
+        await set_for_all(world, BACKLOG_QUOTAS, evict)
+        await asyncio.sleep(61)  # by then it is being looked at
+        await set_for_all(world, BACKLOG_QUOTAS, then)
+        await publish(topic, 10)
+        disk_answers.set()
+        await asyncio.sleep(1)
+        assert subscription.backlog == 2
+
+    run(scenario)
