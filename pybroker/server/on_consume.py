@@ -270,16 +270,23 @@ async def _acknowledge_rest(
 ) -> None:
     while done < len(command.message_id):
         await asyncio.sleep(0)
-        if session.consumers.get(command.consumer_id) is not slot:
-            raise ConsumerNotFound(f"Consumer {command.consumer_id} is gone; acknowledge again")
+        _check_stays(session, slot)
         before, done = done, _acknowledge(slot, command, done)
         if done == before:
             message_id = command.message_id[done]
             batch_size = await slot.topic.message_count(position_of(message_id))
+            _check_stays(session, slot)
             _acknowledge_part(slot, command, message_id, batch_size)
             done += 1
     if command.HasField("request_id"):
         _answer_ack(session, command, None)
+
+
+def _check_stays(session: "Session", slot: "ConsumerSlot") -> None:
+    """A seek moves what is acknowledged, and closes the consumer."""
+    consumer_id = slot.consumer.consumer_id
+    if session.consumers.get(consumer_id) is not slot:
+        raise ConsumerNotFound(f"Consumer {consumer_id} is gone; acknowledge again")
 
 
 def _check_size_in_transaction(command: pb.CommandAck) -> None:

@@ -1,10 +1,14 @@
 """SEEK: by id, into a batch, by time."""
 
+from typing import Any
+
 import pytest
 from raw_client import RawClient
 from wire_consuming import ack, consumer_stats, entry_ids, fill, fill_batches, reader, seek
 
 import pybroker.testing
+from managed_ledger.position import EARLIEST, Position
+from pybroker.broker.topic import Topic
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand
@@ -77,4 +81,27 @@ def test_a_reader_goes_on_behind_its_seek(raw: RawClient, topic: str) -> None:
     assert entry_ids(raw, 2) == [2, 3]
 
 
-# -- UNSUBSCRIBE, CLOSE_CONSUMER
+@pytest.mark.parametrize("kind", [pb.CommandAck.Cumulative, pb.CommandAck.Individual])
+def test_an_acknowledgement_that_a_seek_overtakes_does_not_undo_it(
+    raw: RawClient, topic: str, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    """While it is looked up on the disk how large the batch is that it names a part of."""
+    read = Topic.message_count
+
+    async def overtaken(found: Topic, position: Position) -> int:
+        count = await read(found, position)
+        await found.subscriptions["raw"].seek(EARLIEST)
+        return count
+
+    monkeypatch.setattr(Topic, "known_message_count", lambda *_: None)
+    monkeypatch.setattr(Topic, "message_count", overtaken)
+    batches = fill_batches(raw, topic, 3, 2)
+    raw.subscribe(topic)
+    batches[2].ack_set.append(0b10)
+    answer = ack(raw, batches[2], kind=kind)
+    assert "is gone; acknowledge again" in answer.message
+    raw.subscribe(topic, 2)
+    raw.flow(10, consumer_id=2)
+    messages = list(raw.messages(3))
+    assert [message.message_id.entryId for message in messages] == [0, 1, 2]
+    assert not any(message.ack_set for message in messages)
