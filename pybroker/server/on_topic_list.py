@@ -132,6 +132,8 @@ def _encoded(change: Change) -> bytes:
 async def watch(session: "Session", command: pb.CommandWatchTopicList) -> None:
     """Asked again under the same id, it is a new watcher in place of the old one."""
     pattern = _pattern(session, command.topics_pattern)
+    if session.closed:
+        return  # nobody would end it
     if (older := session.watchers.pop(command.watcher_id, None)) is not None:
         older.end()
     if len(session.watchers) >= MAX_WATCHERS:

@@ -2,14 +2,17 @@
 
 import itertools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from raw_client import RawClient
+from topics_world import World, run
 
 import pybroker.testing
 from pybroker.config import BrokerConfig
 from pybroker.names import TopicName
+from pybroker.server import on_topic_list
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand
@@ -167,3 +170,17 @@ def test_the_broker_can_be_told_not_to_evaluate_patterns() -> None:
         assert not raw.connected.feature_flags.supports_topic_watchers
         refused = watch(raw, "public/default", ".*")
         assert "Evaluating subscription patterns is disabled." in refused.message
+
+
+def test_who_is_gone_before_its_watch_begins_leaves_none_behind() -> None:
+    """Its connection has ended what it watched by then, and nobody else would."""
+
+    async def scenario(world: World) -> None:
+        services = SimpleNamespace(topics=world.topics, config=BrokerConfig())
+        gone: Any = SimpleNamespace(closed=True, watchers={}, services=services)
+        asked = pb.CommandWatchTopicList(namespace="public/default", topics_pattern=".*")
+        await on_topic_list.watch(gone, asked)
+        assert not gone.watchers
+        assert not world.topics.watches._feeds
+
+    run(scenario)
