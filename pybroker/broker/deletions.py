@@ -111,6 +111,10 @@ class Deletions:
         running = [key for key in self._running if key.startswith(prefix)]
         await self._finish([*running, *self._metadata.keys(prefix)])
 
+    async def subscription_settled(self, topic: TopicName, name: str) -> None:
+        """Return when this one of its subscriptions is not half deleted. Raises ServiceNotReady."""
+        await self._finish([Doomed(topic, subscription=name).key])
+
     async def close(self) -> None:
         """Stop where it is: the next start goes on."""
         await self._tasks.close()

@@ -68,7 +68,7 @@ class Subscribing:
                     f"Subscription {name} of {topic.name} does not exist and may not be created"
                 )
             check_subscriptions(topic)
-            await self._drop_ended_reader(name)
+            await self._free(name)
             cursor = await topic.ledger.open_cursor(name, start, properties)
             topic.check_open()  # it may have been closed meanwhile
             return await self._opened(cursor)
@@ -80,7 +80,8 @@ class Subscribing:
             if existing is not None:
                 return existing
             check_subscriptions(topic)
-            await self._drop_ended_reader(name)
+            await self._free(name)
+            topic.check_open()  # it may have been closed meanwhile
             cursor = topic.ledger.new_non_durable_cursor(name, start)
             return await self._opened(cursor)
 
@@ -97,8 +98,11 @@ class Subscribing:
             raise NotAllowed(f"{name} of {self._topic.name} is {kind} already; choose another name")
         return existing
 
-    async def _drop_ended_reader(self, name: str) -> None:
-        """Its subscription is gone; its cursor is about to go."""
+    async def _free(self, name: str) -> None:
+        """The last subscription of that name is gone, and what is left of it goes first: a deletion
+        that is not finished would take the next one along, and a reader's cursor is about to go.
+        """
+        await self._topic.deletions.subscription_settled(self._topic.name, name)
         ledger = self._topic.ledger
         cursor = ledger.cursors.get(name)
         if cursor is not None and not cursor.durable:

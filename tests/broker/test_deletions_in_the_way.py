@@ -7,6 +7,7 @@ import pytest
 from test_deletions import ORDERS, PARTITIONS, SUBSCRIPTION, Life, run
 
 from managed_ledger.errors import StorageFailed, StorageFull
+from managed_ledger.position import EARLIEST
 from pybroker.broker import deletions
 from pybroker.broker.deletions import Doomed
 from pybroker.errors import ServiceNotReady
@@ -158,5 +159,43 @@ def test_closing_stops_a_deletion_where_it_is() -> None:
         with pytest.raises(asyncio.CancelledError):
             await deleting
         assert life.topics.deletions.concerns(ORDERS), "the next start goes on"
+
+    run(scenario)
+
+
+def test_who_subscribes_behind_a_deletion_that_failed_has_a_subscription_that_stays() -> None:
+    async def scenario(life: Life) -> None:
+        await life.fill(ORDERS)
+        topic = await life.topics.get(ORDERS)
+        assert topic is not None
+        removal = Removal(life, "remove_subscription")
+        removal.may_go_on.set()
+        removal.failures = [StorageFailed("no")]
+        with pytest.raises(StorageFailed):
+            await topic.delete_subscription(SUBSCRIPTION)
+        await topic.subscription(SUBSCRIPTION, EARLIEST, {}, create=True)
+        await life.topics.unload(ORDERS)
+        again = await life.topics.get(ORDERS)
+        assert again is not None and SUBSCRIPTION in again.subscriptions
+
+    run(scenario)
+
+
+def test_who_subscribes_while_a_deletion_goes_on_that_nobody_waits_for_gets_a_new_one() -> None:
+    async def scenario(life: Life) -> None:
+        await life.fill(ORDERS)
+        topic = await life.topics.get(ORDERS)
+        assert topic is not None
+        removal = Removal(life, "remove_subscription")
+        deleting = asyncio.ensure_future(topic.delete_subscription(SUBSCRIPTION))
+        await removal.begun.wait()
+        deleting.cancel()
+        anew = asyncio.ensure_future(topic.subscription(SUBSCRIPTION, EARLIEST, {}, create=True))
+        await turns()
+        removal.may_go_on.set()
+        subscription = await anew
+        await life.topics.deletions.subscriptions_settled(ORDERS)
+        assert topic.ledger.cursors[SUBSCRIPTION] is subscription.cursor
+        assert life.factory.has_cursor(ORDERS.ledger_name, SUBSCRIPTION)
 
     run(scenario)
