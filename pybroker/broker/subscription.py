@@ -44,7 +44,7 @@ class SubscribedTopic(
     ReadableTopic, TransactionalTopic, CompactableTopic, Limited, Dispatched, Protocol
 ):
     @property
-    def terminated(self) -> bool: ...
+    def ended(self) -> bool: ...
     @property
     def delays(self) -> Delays: ...
     @property
@@ -82,7 +82,7 @@ class Subscription:
         self._redelivery_counts = NO_REDELIVERIES
         self._transactional = TransactionalAcks(topic, cursor, self._restore)
         self._notified = False
-        self._last_message_is_there = topic.terminated
+        self._last_message_is_there = topic.ended
         self.times = LastTimes()
         self.pace: DispatchPace | None = None
         self._closed: str | None = None

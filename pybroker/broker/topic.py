@@ -16,6 +16,7 @@ from managed_ledger.errors import LedgerClosed, ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
+from managed_ledger.shared_task import shared_task
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.compaction.compaction import NO_TURN, PROPERTY, Compaction
 from pybroker.broker.deduplication import Deduplication, Taken
@@ -134,7 +135,7 @@ class Topic(Life[Subscription]):
         self._compaction = Compaction(self) if PROPERTY in ledger.properties else None
         self._subscribing = Subscribing(self)
         self._terminated = _TERMINATED in ledger.properties  # for good
-        self._terminating = False
+        self._terminating: asyncio.Task[Position] | None = None
         self._on_the_way = OnTheWay()
         self._notified = False
 
@@ -392,15 +393,25 @@ class Topic(Life[Subscription]):
 
     @property
     def terminated(self) -> bool:
-        return self._terminating or self._terminated
+        return self._terminating is not None or self._terminated
+
+    @property
+    def ended(self) -> bool:
+        """Terminated for good: what is being terminated may take messages again."""
+        return self._terminated
 
     async def terminate(self) -> Position:
-        """Take no more messages; returns the position of the last one.
-
-        Producers are closed when they have heard of what was written, and hear why when they come
-        again: some clients let a producer wait for ever that was only told with a message.
+        """Take no more messages; returns the position of the last one. Who asks meanwhile shares
+        the outcome.
         """
-        self._terminating = True
+        if self._terminating is None:
+            self._terminating = shared_task(self._terminate())
+        return await asyncio.shield(self._terminating)
+
+    async def _terminate(self) -> Position:
+        """Producers are closed when they have heard of what was written, and hear why when they
+        come again: some clients let a producer wait for ever that was only told with a message.
+        """
         try:
             if not await self._on_the_way.settled():
                 raise ServiceNotReady(f"messages were not written within {LAST_WRITES_S:g} s")
@@ -411,7 +422,7 @@ class Topic(Life[Subscription]):
             self.producers.let_go(ServiceNotReady(f"{self.name} could not be terminated: {error}"))
             raise
         finally:
-            self._terminating = False
+            self._terminating = None
         for subscription in self.subscriptions.values():
             subscription.topic_ended()
         return self.buffer.last_visible_position()

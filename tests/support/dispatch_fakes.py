@@ -166,7 +166,7 @@ class FakeTopic:
         self.hidden = HiddenEntries()
         self.tasks = Tasks("orders")
         self.compacted = None
-        self.terminated = False
+        self.ended = False
         self.limit: Position | None = None  # an open transaction begins behind it
         self.subscriptions: dict[str, Subscription] = {}
 
