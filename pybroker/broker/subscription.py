@@ -405,6 +405,7 @@ class Subscription:
         """
         self._check_open()
         self._damage = None
+        self.reader.read_anew()
         self.cursor.mark_delete(min(position, self._topic.max_read_position))
         if self._dispatcher is not None:
             self._dispatcher.skipped_to(self.cursor.mark_delete_position)

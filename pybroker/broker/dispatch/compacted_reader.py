@@ -163,8 +163,9 @@ class CompactedReader:
             self._at = None
         except DamagedEntries as error:  # no use in trying again
             log.error("%s: %s", self._ledger.name, error)
-            self._on_damage(error)
-            return
+            if turn == self._turns:
+                self._on_damage(error)
+                return
         except Exception as error:
             log.error("Reading what %s has compacted failed: %s", self._ledger.name, error)
             self._at = None

@@ -71,6 +71,7 @@ class EntryFetcher:
         "_reading",
         "_resume",
         "_tasks",
+        "_turns",
     )
 
     def __init__(
@@ -86,6 +87,7 @@ class EntryFetcher:
         self._resume = resume
         self._held: EntryRun | None = None
         self._reading = False
+        self._turns = 0  # drops: what is read for an earlier one is not wanted
 
     def another(self) -> "EntryFetcher":
         """For other places of the same log."""
@@ -105,6 +107,7 @@ class EntryFetcher:
 
     def drop(self) -> None:
         self._held = None
+        self._turns += 1
 
     def passed(self, position: Position) -> None:
         """What lies before `position` will not be asked for: it need not stay in memory."""
@@ -130,14 +133,18 @@ class EntryFetcher:
     async def _read(
         self, position: Position, up_to: Position, max_entries: int, max_bytes: int
     ) -> None:
+        turn = self._turns
         try:
-            self._held = await self._ledger.read(position, up_to, max_entries, max_bytes)
+            found = await self._ledger.read(position, up_to, max_entries, max_bytes)
+            if turn == self._turns:
+                self._held = found
         except LedgerClosed:
             return
         except DamagedEntries as error:  # no use in trying again
             log.error("%s: %s", self._ledger.name, error)
-            self._on_damage(error)
-            return
+            if turn == self._turns:
+                self._on_damage(error)
+                return
         except Exception as error:
             # Retried for as long as somebody waits for these entries, but not in a busy loop.
             log.error("Reading %s from %s failed: %s", self._ledger.name, position, error)
@@ -190,6 +197,10 @@ class EntryReader:
         self.position = self._cursor.mark_delete_position.after
         self._settled_to = EARLIEST
         self.passed_withheld = False
+        self.read_anew()
+
+    def read_anew(self) -> None:
+        """What is being read is not wanted any more."""
         self._ahead.drop()
         if self._again is not None:
             self._again.drop()

@@ -1,9 +1,15 @@
 """Exclusive and Failover dispatch, over a memory backend, with sinks that record."""
 
-import pytest
-from dispatch_fakes import EXCLUSIVE, FAILOVER, SHARED, FakeTopic, with_topic
+import asyncio
+from typing import Any
 
+import pytest
+from dispatch_fakes import EXCLUSIVE, FAILOVER, SHARED, FakeTopic, RecordingSink, with_topic
+
+from managed_ledger.errors import DamagedEntries
 from managed_ledger.position import LATEST, Position
+from managed_ledger.storage.backend import EntryRun
+from pybroker.broker.consumer import Consumer
 from pybroker.broker.dispatch import entry_reader
 from pybroker.errors import ConsumerBusy, ServiceNotReady
 from pybroker.names import TopicName
@@ -389,5 +395,40 @@ def test_a_deleted_subscription_takes_its_cursor_along() -> None:
         await subscription.delete()
         assert len(sink.closed) == 1
         assert "sub" not in topic.ledger.cursors
+
+    with_topic(scenario)
+
+
+@pytest.mark.parametrize("away", ["seek", "skip"])
+def test_damage_that_is_found_behind_a_move_away_from_it_keeps_nobody_out(away: str) -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        read, disk_answers = topic.ledger.read, asyncio.Event()
+
+        async def damaged_read(position: Position, *limits: Any) -> EntryRun | None:
+            if position.entry_id < 2:
+                await disk_answers.wait()
+                raise DamagedEntries(position.ledger_id, 0, 1, "bad checksum")
+            return await read(position, *limits)
+
+        subscription = await topic.subscribe()
+        positions = await topic.publish(4)
+        topic.ledger.warm, topic.ledger.read = False, damaged_read
+        consumer = Consumer(1, "c", RecordingSink())
+        await subscription.add_consumer(consumer, EXCLUSIVE)
+        subscription.flow(consumer, 10)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if away == "skip":
+            await subscription.skip_to(positions[1])
+            disk_answers.set()
+            await topic.settled()
+            sink = consumer.sink
+        else:
+            await subscription.seek(positions[2])
+            disk_answers.set()
+            await topic.settled()
+            _, sink = await topic.consumer(subscription, EXCLUSIVE, permits=10)
+        assert isinstance(sink, RecordingSink)
+        assert sink.entry_ids == [2, 3]
 
     with_topic(scenario)
