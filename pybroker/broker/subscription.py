@@ -60,6 +60,7 @@ class Subscription:
         "_last_message_is_there",
         "_notified",
         "_redelivery_counts",
+        "_return",
         "_topic",
         "_transactional",
         "consumers",
@@ -87,6 +88,7 @@ class Subscription:
         self.pace: DispatchPace | None = None
         self._closed: str | None = None
         self._damage: DamagedEntries | None = None  # what its consumers could not get past
+        self._return: asyncio.TimerHandle | None = None  # until when a reader has to come again
 
     @classmethod
     async def open(cls, topic: SubscribedTopic, cursor: ManagedCursor) -> "Subscription":
@@ -109,8 +111,7 @@ class Subscription:
         self._check_joinable(kind)
         dispatcher = self._dispatcher or self._new_dispatcher(kind, consumer)
         dispatcher.add(consumer)
-        self.kind = kind
-        self._dispatcher = dispatcher
+        self.kind, self._dispatcher = kind, dispatcher
         self.consumers.append(consumer)
         self.notify()
 
@@ -257,12 +258,10 @@ class Subscription:
 
     def _recount(self, consumer: Consumer, position: Position, batch_size: int) -> None:
         """What is still unacknowledged of this batch."""
-        if self._dispatcher is None:
-            return
-        unacked = 0
-        if self.reader.wants(position):
-            unacked = self.reader.unacked_bits(position, batch_size).bit_count()
-        self._dispatcher.keep(consumer, position, unacked)
+        if (dispatcher := self._dispatcher) is not None:
+            wanted = self.reader.wants(position)
+            bits = self.reader.unacked_bits(position, batch_size) if wanted else 0
+            dispatcher.keep(consumer, position, bits.bit_count())
 
     def acknowledge_cumulative(
         self,
@@ -328,12 +327,11 @@ class Subscription:
 
     def _withhold(self, consumer: Consumer, acks: Sequence[PendingAck]) -> None:
         """The consumer no longer owes these acknowledgements."""
-        whole = [ack.position for ack in acks if not ack.still_unacked]
         if self._dispatcher is not None:
+            whole = [ack.position for ack in acks if not ack.still_unacked]
             self._dispatcher.release(consumer, whole)
-        for ack in acks:
-            if ack.still_unacked:
-                self._recount(consumer, ack.position, ack.batch_size)
+        for ack in (ack for ack in acks if ack.still_unacked):
+            self._recount(consumer, ack.position, ack.batch_size)
 
     def end_transaction(self, txn_id: TxnId, action: TxnAction) -> Awaitable[None] | None:
         """Acknowledge what the transaction did, or deliver it again; see PendingAcks.end."""
@@ -387,7 +385,10 @@ class Subscription:
         self._redelivery_counts.clear()
         self.reader.rewind()
         if not self.durable:
-            asyncio.get_running_loop().call_later(READER_RETURN_S, self._end_deserted_reader)
+            if self._return is not None:  # for that of the seek before
+                self._return.cancel()
+            after = asyncio.get_running_loop().call_later
+            self._return = after(READER_RETURN_S, self._end_deserted_reader)
         if pending is not None:
             try:
                 await pending.checkpoint()

@@ -452,3 +452,20 @@ def test_who_asks_in_the_very_turn_in_which_a_deletion_ends_holds_nobody_up() ->
         assert await asyncio.gather(*asked) == [None] * len(asked)
 
     run(scenario)
+
+
+def test_a_reader_that_seeks_again_has_as_long_to_come_back_as_the_first_time() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        subscription = await topic.reader_subscription("r", EARLIEST)
+        for _ in range(2):
+            consumer = Consumer(1, "c", Owner())
+            await subscription.add_consumer(consumer, SubscriptionType.EXCLUSIVE)
+            await asyncio.sleep(subscription_module.READER_RETURN_S - 1)
+            await subscription.seek(EARLIEST)
+        await asyncio.sleep(subscription_module.READER_RETURN_S - 1)
+        assert topic.subscriptions["r"] is subscription
+        await asyncio.sleep(2)
+        assert not topic.subscriptions
+
+    run(scenario)
