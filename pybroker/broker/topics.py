@@ -7,7 +7,7 @@ comes into being at first use.
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -43,6 +43,7 @@ from pybroker.transaction.txn_status import TransactionOutcomes
 
 log = logging.getLogger(__name__)
 
+Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 _LOOKS_A_TURN: Final = 500  # whether a partition has a subscription
 _CLOSED_AT_ONCE: Final = 64  # in one commit; what was sent to the others is still written
 
@@ -321,6 +322,17 @@ class Topics:
                 properties = dict(each.cursor.properties)
                 await topic.subscription(each.name, EARLIEST, properties, create=True)
 
+    async def change_properties(self, name: TopicName, change: Change) -> None:
+        """Of a partitioned topic. Raises Conflict if it is none."""
+        await self.settled(name)
+        if not (partitions := self.tenants.partitions(name)):
+            raise Conflict(f"{name} is not a partitioned topic")
+        properties = change(self.tenants.partitioned_properties(name))
+        await self._set_partitions(name, partitions, properties)
+
+    def _parts(self, name: TopicName) -> list[TopicName]:
+        return [name.partition_at(index) for index in range(self.tenants.partitions(name))]
+
     async def _set_partitions(
         self, name: TopicName, partitions: int, properties: Mapping[str, str]
     ) -> None:
@@ -340,6 +352,9 @@ class Topics:
     async def delete_partitioned(self, name: TopicName, force: bool = False) -> None:
         """Raises TopicNotFound; Conflict for a plain one; InUse while it is, and not forced."""
         await self.settled(name)
+        while loading := self._loading_of(self._parts(name)):
+            await asyncio.wait(loading)
+            await self.settled(name)  # it may have got more of them meanwhile
         partitions = self.tenants.partitions(name)
         if not partitions and self.exists(name):
             raise Conflict(f"{name} is not a partitioned topic: delete it as the topic that it is")
@@ -366,16 +381,17 @@ class Topics:
             await self.deletions.delete(Doomed(name), partial(self._vacate, {name}))
         except ManagedLedgerError as error:
             log.warning("%s could not be deleted, and is unloaded: %s", name, error)
-            await self._change(name, self._close(name))
+            await self.unload(name)
             return
         if self._config.broker_delete_inactive_partitioned_topic_metadata_enabled:
             await self._delete_empty_partitioned(name.partitioned_name)
 
     async def _delete_empty_partitioned(self, name: TopicName) -> None:
         """A partitioned topic of which no partition is left."""
-        partitions = [name.partition_at(i) for i in range(self.tenants.partitions(name))]
+        partitions = self._parts(name)
         there = (p in self._loading or self._factory.exists(p.ledger_name) for p in partitions)
-        if partitions and not any(there) and not self.deletions.concerns(name):
+        changes = name in self._changing or self.deletions.concerns(name)
+        if partitions and not any(there) and not changes:
             await self._delete(Doomed(name, len(partitions)), force=False)
 
     async def _vacate(self, names: Collection[TopicName]) -> None:
@@ -397,8 +413,11 @@ class Topics:
 
     async def _loads_of(self, names: Collection[TopicName]) -> None:
         """Who has asked for one of them gets it before anything else happens to it."""
-        if loading := [self._loading[name] for name in names if name in self._loading]:
+        if loading := self._loading_of(names):
             await asyncio.wait(loading)
+
+    def _loading_of(self, names: Iterable[TopicName]) -> list[asyncio.Future[ServedTopic]]:
+        return [self._loading[name] for name in names if name in self._loading]
 
     async def unload(self, name: TopicName) -> None:
         """Close it; the next use loads it anew. Clients reconnect by themselves."""

@@ -1,12 +1,15 @@
 """Partitioned topics get more partitions, with the subscriptions that the first one has."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from topics_world import ORDERS, World, run
 
 from managed_ledger.position import EARLIEST
+from pybroker.admin.routes.property import change_properties
 from pybroker.broker.tenants import Conflict, ImpossibleGrowth
+from pybroker.broker.topic import Topic
 from pybroker.names import TopicName
 
 P0 = TopicName.parse("orders-partition-0")
@@ -75,5 +78,58 @@ def test_who_asks_while_partitions_are_added_hears_of_them_with_their_subscripti
         last = ORDERS.partition_at(2)
         assert world.factory.has_cursor(last.ledger_name, "audit")
         await growing
+
+    run(scenario)
+
+
+def test_partitions_that_come_while_their_topic_is_about_to_be_deleted_go_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    load, disk_answers = Topic.open, asyncio.Event()
+
+    async def slow_load(*what: Any) -> Topic:
+        await disk_answers.wait()
+        return await load(*what)
+
+    async def scenario(world: World) -> None:
+        await world.topics.create_partitioned(ORDERS, 1)
+        await (await world.topic(P0)).subscription("audit", None, {}, create=True)
+        await world.topics.unload(P0)
+        monkeypatch.setattr(Topic, "open", slow_load)
+        loading = asyncio.ensure_future(world.topics.get(P0))
+        await asyncio.sleep(0)
+        deleting = asyncio.ensure_future(world.topics.delete_partitioned(ORDERS, force=True))
+        await asyncio.sleep(0)
+        growing = asyncio.ensure_future(world.topics.update_partitions(ORDERS, 3))
+        await asyncio.sleep(1)
+        disk_answers.set()
+        await asyncio.gather(loading, growing, deleting)
+        assert world.factory.names("public/default/") == []
+        assert world.tenants.partitions(ORDERS) == 0
+
+    run(scenario)
+
+
+def test_properties_that_are_set_while_partitions_come_take_none_away() -> None:
+    async def scenario(world: World) -> None:
+        await world.topics.create_partitioned(ORDERS, 2, {"team": "billing"})
+        growing = asyncio.ensure_future(world.topics.update_partitions(ORDERS, 4))
+        await asyncio.sleep(0)
+        await change_properties(world.topics, ORDERS, {"owner": "ada"})
+        await growing
+        assert world.tenants.partitions(ORDERS) == 4
+        properties = world.tenants.partitioned_properties(ORDERS)
+        assert properties == {"team": "billing", "owner": "ada"}
+
+    run(scenario)
+
+
+def test_properties_that_are_set_at_once_are_all_there() -> None:
+    async def scenario(world: World) -> None:
+        await world.topics.create_partitioned(ORDERS, 2)
+        changes = [{"team": "billing"}, {"owner": "ada"}]
+        await asyncio.gather(*(change_properties(world.topics, ORDERS, each) for each in changes))
+        properties = world.tenants.partitioned_properties(ORDERS)
+        assert properties == {"team": "billing", "owner": "ada"}
 
     run(scenario)

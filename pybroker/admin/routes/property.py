@@ -1,6 +1,7 @@
 """The properties of topics: what whoever made a topic says of it. All partitions have the same."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -55,7 +56,10 @@ async def properties_of(topics: Topics, name: TopicName) -> dict[str, str]:
     """Raises TopicNotFound."""
     if topics.tenants.partitions(name):
         return topics.tenants.partitioned_properties(name)
-    properties = (await existing(topics, name)).ledger.properties
+    return _ours((await existing(topics, name)).ledger.properties)
+
+
+def _ours(properties: Mapping[str, str]) -> dict[str, str]:
     return {
         key.removeprefix(_OURS): value for key, value in properties.items() if key.startswith(_OURS)
     }
@@ -65,12 +69,17 @@ async def change_properties(
     topics: Topics, name: TopicName, changes: Mapping[str, str | None]
 ) -> None:
     """None removes one. Durable when it returns. Raises TopicNotFound."""
-    merged = {**await properties_of(topics, name), **changes}
-    left = {key: value for key, value in merged.items() if value is not None}
+    if topics.tenants.partitions(name):
+        await topics.change_properties(name, partial(_changed, changes=changes))
+        return
+    topic = await existing(topics, name)
+    _changed(_ours(topic.ledger.properties_to_come), changes)
+    await topic.ledger.update_properties({_OURS + key: changes[key] for key in changes})
+
+
+def _changed(now: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Raises HTTPException where that is too much."""
+    left = {key: value for key, value in {**now, **changes}.items() if value is not None}
     if sum(len(key.encode()) + len(value.encode()) for key, value in left.items()) > MOST_BYTES:
         raise HTTPException(412, f"A topic's properties take up to {MOST_BYTES} bytes together")
-    if count := topics.tenants.partitions(name):
-        await topics.tenants.set_partitions(name, count, left)
-    else:
-        topic = await existing(topics, name)
-        await topic.ledger.update_properties({_OURS + key: changes[key] for key in changes})
+    return left
