@@ -1,8 +1,10 @@
 """The topics that a route is about."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 from pybroker.broker.served import ServedTopic, persistent
+from pybroker.broker.tenants import Conflict
 from pybroker.broker.topic import Topic
 from pybroker.broker.topics import Topics
 from pybroker.errors import NotAllowed, TopicNotFound
@@ -57,14 +59,30 @@ async def each_served(topics: Topics, name: TopicName) -> AsyncIterator[ServedTo
         yield await served(topics, part)
 
 
-async def delete_namespace(topics: Topics, namespace: str) -> None:
-    """With all its topics, whoever uses them. Raises NotFound, NotAllowed."""
+async def delete_namespace(topics: Topics, namespace: str, force: bool = True) -> None:
+    """With all its topics, whoever uses them. Raises NotFound, NotAllowed; Conflict if it has
+    topics, and not forced.
+    """
     topics.tenants.check_deletable(namespace)
-    for partitioned_topic in topics.tenants.partitioned_topics(namespace):
-        await topics.delete_partitioned(partitioned_topic, force=True)
-    for name in list((await topics.lists.get(namespace)).names):
-        await topics.delete(TopicName.parse(name), force=True)
-    await topics.tenants.delete_namespace(namespace)
+    with topics.tenants.going(namespace):
+        await topics.at_rest(namespace)
+        if not force:
+            await check_empty(topics, namespace)
+        for partitioned_topic in topics.tenants.partitioned_topics(namespace):
+            with suppress(TopicNotFound):  # it has gone by itself
+                await topics.delete_partitioned(partitioned_topic, force=True)
+        for name in list((await topics.lists.get(namespace)).names):
+            with suppress(TopicNotFound):
+                await topics.delete(TopicName.parse(name), force=True)
+        await topics.tenants.delete_namespace(namespace)
+
+
+async def check_empty(topics: Topics, namespace: str) -> None:
+    """Raises NotFound, Conflict."""
+    if names := (await topics.lists.get(namespace)).names:
+        raise Conflict(
+            f"Namespace {namespace} has {len(names)} topics; delete them first or use force"
+        )
 
 
 async def unload_all(topics: Topics, namespace: str) -> None:

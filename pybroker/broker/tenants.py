@@ -6,9 +6,11 @@ They live in the metadata store as JSON; a namespace's holds its policies, see p
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
+from managed_ledger.errors import BadVersion
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.config import BrokerConfig
 from pybroker.errors import InvalidTopicName, NotAllowed, PulsarError
@@ -59,6 +61,7 @@ class Tenants:
     def __init__(self, metadata: MetadataStore, config: BrokerConfig) -> None:
         self._metadata = metadata
         self._config = config
+        self._going: list[str] = []  # namespaces, as often as somebody deletes them
 
     # -- tenants
 
@@ -72,6 +75,13 @@ class Tenants:
             raise NotFound(f"Tenant {name} does not exist")
         default = {"adminRoles": [], "allowedClusters": [self._config.cluster_name]}
         return default | self._get(_TENANTS + name)
+
+    async def create_tenant(self, name: str, settings: Mapping[str, Any]) -> None:
+        """Raises Conflict if it exists."""
+        if name in self.tenants():
+            raise Conflict(f"Tenant {name} already exists")
+        _check_name(name, 1)
+        await self._create(_TENANTS + name, settings, f"Tenant {name}")
 
     async def put_tenant(self, name: str, settings: Mapping[str, Any]) -> None:
         _check_name(name, 1)
@@ -105,7 +115,22 @@ class Tenants:
         self.tenant(namespace.split("/")[0])
         if self.has_namespace(namespace):
             raise Conflict(f"Namespace {namespace} already exists")
-        await self._put(NAMESPACES + namespace, policies)
+        await self._create(NAMESPACES + namespace, policies, f"Namespace {namespace}")
+
+    @contextmanager
+    def going(self, namespace: str) -> Iterator[None]:
+        """It is being deleted: a topic that came now would outlive it."""
+        self._going.append(namespace)
+        try:
+            yield
+        finally:
+            self._going.remove(namespace)
+
+    def check_takes_topics(self, namespace: str) -> None:
+        """Raises NotFound."""
+        self.check_namespace(namespace)
+        if namespace in self._going:
+            raise NotFound(f"Namespace {namespace} is being deleted")
 
     def check_deletable(self, namespace: str) -> None:
         """Raises NotFound, NotAllowed."""
@@ -161,6 +186,12 @@ class Tenants:
     def _get(self, key: str) -> dict[str, Any]:
         stored = self._metadata.get(key)
         return dict(json.loads(stored.value)) if stored else {}
+
+    async def _create(self, key: str, record: Mapping[str, Any], what: str) -> None:
+        try:
+            await self._metadata.put(key, json.dumps(record).encode(), -1)
+        except BadVersion:  # somebody else makes it, too
+            raise Conflict(f"{what} already exists") from None
 
     async def _put(self, key: str, record: Mapping[str, Any]) -> None:
         await self._metadata.put(key, json.dumps(record).encode())

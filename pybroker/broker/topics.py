@@ -202,7 +202,7 @@ class Topics:
         domain = config.enable_persistent_topics, config.enable_non_persistent_topics
         if not domain[0 if name.persistent else 1]:
             raise NotAllowed(f"Broker is unable to load {name.domain} topic")
-        self.tenants.check_namespace(name.namespace_name)
+        self.tenants.check_takes_topics(name.namespace_name)
         partitions = self.tenants.partitions(name.partitioned_name)
         if name.partition >= partitions:  # -1 is no partition
             raise NoSuchPartition(
@@ -279,6 +279,7 @@ class Topics:
         await self._set_partitions(name, partitions, properties or {})
 
     def _check_free(self, name: TopicName) -> None:
+        self.tenants.check_takes_topics(name.namespace_name)
         if self.exists(name) or self.tenants.partitions(name):
             raise Conflict(f"{name} already exists")
 
@@ -418,6 +419,15 @@ class Topics:
 
     def _loading_of(self, names: Iterable[TopicName]) -> list[asyncio.Future[ServedTopic]]:
         return [self._loading[name] for name in names if name in self._loading]
+
+    async def at_rest(self, namespace: str) -> None:
+        """What is being loaded, made partitioned, or unloaded in the namespace is so."""
+        at_work: list[tuple[TopicName, asyncio.Future[Any]]] = [
+            *self._loading.items(),
+            *self._changing.items(),
+        ]
+        if found := [work for name, work in at_work if name.namespace_name == namespace]:
+            await asyncio.wait(found)
 
     async def unload(self, name: TopicName) -> None:
         """Close it; the next use loads it anew. Clients reconnect by themselves."""

@@ -94,3 +94,16 @@ def test_partitioned_topics_are_listed_by_namespace() -> None:
         assert tenants.partitioned_topics("public/default") == [ORDERS]
 
     run(scenario)
+
+
+def test_what_two_make_at_once_is_made_by_one() -> None:
+    async def scenario(tenants: Tenants) -> None:
+        making = [tenants.create_tenant("acme", {"adminRoles": [role]}) for role in ("a", "b")]
+        made = await asyncio.gather(*making, return_exceptions=True)
+        assert [type(each) for each in made] == [type(None), Conflict]
+        assert tenants.tenant("acme")["adminRoles"] == ["a"]
+        making = [tenants.create_namespace("acme/prod", {"retention": days}) for days in (1, 2)]
+        made = await asyncio.gather(*making, return_exceptions=True)
+        assert [type(each) for each in made] == [type(None), Conflict]
+
+    run(scenario)

@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from pybroker.admin.finding import delete_namespace
+from pybroker.admin.finding import check_empty, delete_namespace
 from pybroker.admin.operation import MUCH_BYTES, WORDS, Body, DescribedRoute, flags
 from pybroker.admin.routing import (
     NAMESPACE,
@@ -23,8 +23,8 @@ from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
 from pybroker.admin.shapes.policies import NAMESPACE_POLICIES, NAMESPACE_POLICIES_TAKEN
 from pybroker.broker.policies.kept import PROPERTIES
-from pybroker.broker.policies.policies import checked_namespace, shown_namespace
-from pybroker.broker.tenants import Conflict
+from pybroker.broker.policies.policies import Change, checked_namespace, shown_namespace
+from pybroker.broker.policies.policy import Record
 from pybroker.json_schema import TEXT, list_of
 
 _PROPERTY: Final = NAMESPACE + "/property/{key:segment}"
@@ -79,13 +79,10 @@ class NamespaceRoutes:
 
     async def delete(self, request: Request) -> None:
         """With ?force=true the topics go too, and whoever uses them is disconnected."""
-        namespace = namespace_of(request)
-        names = (await self._topics.lists.get(namespace)).names
-        if names and not flag(request, "force"):
-            raise Conflict(
-                f"Namespace {namespace} has {len(names)} topics; delete them first or use force"
-            )
-        await delete_namespace(self._topics, namespace)
+        namespace, force = namespace_of(request), flag(request, "force")
+        if not force:
+            await check_empty(self._topics, namespace)
+        await delete_namespace(self._topics, namespace, force)
 
     async def topics(self, request: Request) -> Sequence[str]:
         """Persistent ones unless ?mode=NON_PERSISTENT or ALL."""
@@ -116,19 +113,25 @@ class NamespaceRoutes:
 
     async def set_property(self, request: Request) -> None:
         key, value = request.path_params["key"], request.path_params["value"]
-        await self._set_properties(request, self._properties(request) | {key: value})
+        await self._change_properties(request, lambda now: (now or {}) | {key: value})
 
     async def remove_property(self, request: Request) -> Response:
         """Answers what it was."""
-        properties = self._properties(request)
-        value = properties.pop(request.path_params["key"], "")
-        await self._set_properties(request, properties)
-        return PlainTextResponse(value)
+        key, removed = request.path_params["key"], ""
+
+        def change(now: Record | None) -> Record:
+            nonlocal removed
+            left = dict(now or {})
+            removed = left.pop(key, "")
+            return left
+
+        await self._change_properties(request, change)
+        return PlainTextResponse(removed)
 
     def _properties(self, request: Request) -> dict[str, str]:
         found = self._topics.policies.set_of_namespace(namespace_of(request), PROPERTIES)
         return dict(found or {})
 
-    async def _set_properties(self, request: Request, properties: dict[str, str]) -> None:
+    async def _change_properties(self, request: Request, change: Change[Record]) -> None:
         namespace = namespace_of(request)
-        await self._topics.policies.set_for_namespace(namespace, PROPERTIES, properties)
+        await self._topics.policies.change_for_namespace(namespace, PROPERTIES, change)

@@ -108,16 +108,17 @@ class SubscriptionRoutes:
 
     async def delete(self, request: Request) -> None:
         name = request.path_params["subscription"]
-        topics = [t async for t in self._each_served(request) if name in t.subscriptions]
-        _check_found(bool(topics), request)
-        if any(topic.subscriptions[name].consumers for topic in topics) and not flag(
+        topics = [topic async for topic in self._each_served(request)]
+        there = [topic for topic in topics if name in topic.subscriptions]  # all of them loaded
+        _check_found(bool(there), request)
+        if any(topic.subscriptions[name].consumers for topic in there) and not flag(
             request, "force"
         ):
             raise HTTPException(
                 412,
                 f"Subscription {name} has connected consumers; close them or use force",
             )
-        for topic in topics:
+        for topic in there:
             await topic.delete_subscription(name)
 
     async def skip_all(self, request: Request) -> None:

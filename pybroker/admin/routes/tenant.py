@@ -10,7 +10,6 @@ from pybroker.admin.operation import Body, DescribedRoute, flags
 from pybroker.admin.routing import flag, read_object, route, tenant_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
-from pybroker.broker.tenants import Conflict
 from pybroker.json_schema import TEXT, fields, list_of, record, taken
 
 _TENANT: Final = "/admin/v2/tenants/{tenant:segment}"
@@ -42,15 +41,13 @@ class TenantRoutes:
         return self._tenants.tenant(tenant_of(request))
 
     async def create(self, request: Request) -> None:
-        name = tenant_of(request)
-        if name in self._tenants.tenants():
-            raise Conflict(f"Tenant {name} already exists")
-        await self._tenants.put_tenant(name, await self._settings(request))
+        name, settings = tenant_of(request), await self._settings(request)
+        await self._tenants.create_tenant(name, settings)
 
     async def update(self, request: Request) -> None:
-        name = tenant_of(request)
+        name, settings = tenant_of(request), await self._settings(request)
         self._tenants.tenant(name)
-        await self._tenants.put_tenant(name, await self._settings(request))
+        await self._tenants.put_tenant(name, settings)
         await self._permissions_applied()
 
     async def delete(self, request: Request) -> None:

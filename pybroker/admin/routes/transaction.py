@@ -1,5 +1,6 @@
 """Transactions: coordinators, single transactions, what topics and subscriptions hold of them."""
 
+import asyncio
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -35,6 +36,7 @@ class TransactionRoutes:
         self._services = services
         self._topics = services.topics
         self._coordinators = services.coordinators
+        self._raising = asyncio.Lock()
 
     def routes(self) -> list[DescribedRoute]:
         subscription = _TOPIC + "/{subscription:segment}"
@@ -131,12 +133,14 @@ class TransactionRoutes:
 
     async def raise_count(self, request: Request) -> None:
         """The body is the new number of coordinators. It lasts, and clients see it at once."""
-        count, now = await read_json(request), self._coordinators.count
+        count = await read_json(request)
         most = self._services.config.max_num_partitions_per_partitioned_topic
-        if not now <= count <= most:
-            raise HTTPException(406, f"{now} coordinators can only become more, up to {most}")
-        await self._topics.tenants.set_partitions(COORDINATOR_ASSIGN, count)
-        self._coordinators.count = count
+        async with self._raising:
+            now = self._coordinators.count
+            if not now <= count <= most:
+                raise HTTPException(406, f"{now} coordinators can only become more, up to {most}")
+            await self._topics.tenants.set_partitions(COORDINATOR_ASSIGN, count)
+            self._coordinators.count = count
 
     async def coordinator_stats(self, request: Request) -> Stats:
         """One coordinator's with ?coordinatorId=N, else those of all that are in use, by id."""

@@ -1,0 +1,149 @@
+"""What administrators ask for at once, or while clients come, over topics under a virtual clock."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.exceptions import HTTPException
+from topics_world import World, run
+
+from managed_ledger.position import EARLIEST
+from pybroker.admin.finding import delete_namespace
+from pybroker.admin.routes import transaction
+from pybroker.admin.routes.namespace import NamespaceRoutes
+from pybroker.admin.routes.subscription import SubscriptionRoutes
+from pybroker.admin.routes.transaction import TransactionRoutes
+from pybroker.broker.policies.kept import PROPERTIES
+from pybroker.broker.tenants import Conflict, NotFound
+from pybroker.broker.topic import Topic
+from pybroker.config import BrokerConfig
+from pybroker.names import COORDINATOR_ASSIGN, TopicName
+
+SHOP = "public/shop"
+PARTS = {"tenant": "public", "namespace": "default"}
+ORDERS = TopicName.parse("persistent://public/shop/orders")
+PAYMENTS = TopicName.parse("persistent://public/shop/payments")
+
+
+def services(world: World, **others: Any) -> Any:
+    given = {"topics": world.topics, "config": BrokerConfig(), "permissions": None, "clock": None}
+    return SimpleNamespace(**given, **others)
+
+
+def asked(**parts: str) -> Any:
+    return SimpleNamespace(path_params=PARTS | parts, query_params={})
+
+
+def test_properties_of_a_namespace_that_are_set_at_once_are_all_there() -> None:
+    async def scenario(world: World) -> None:
+        routes = NamespaceRoutes(services(world))
+        requests = [asked(key=key, value=value) for key, value in (("a", "1"), ("b", "2"))]
+        await asyncio.gather(*map(routes.set_property, requests))
+        policies = world.topics.policies
+        assert policies.set_of_namespace("public/default", PROPERTIES) == {"a": "1", "b": "2"}
+        answers = await asyncio.gather(
+            routes.remove_property(asked(key="a")), routes.remove_property(asked(key="b"))
+        )
+        assert [answer.body for answer in answers] == [b"1", b"2"]
+        assert not policies.set_of_namespace("public/default", PROPERTIES)
+
+    run(scenario)
+
+
+def test_coordinators_become_no_fewer_whoever_else_raises_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def read_json(request: Any) -> Any:
+        return request
+
+    monkeypatch.setattr(transaction, "read_json", read_json)
+
+    async def scenario(world: World) -> None:
+        coordinators = SimpleNamespace(count=16)
+        routes = TransactionRoutes(services(world, coordinators=coordinators))
+        counts: list[Any] = [20, 18]
+        outcomes = await asyncio.gather(*map(routes.raise_count, counts), return_exceptions=True)
+        assert [type(each) for each in outcomes] == [type(None), HTTPException]
+        assert coordinators.count == 20
+        assert world.tenants.partitions(COORDINATOR_ASSIGN) == 20
+
+    run(scenario)
+
+
+def test_a_subscription_that_goes_from_one_partition_meanwhile_is_deleted_from_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    load, loading, disk_answers = Topic.open, asyncio.Event(), asyncio.Event()
+
+    async def slow_load(*what: Any) -> Topic:
+        loading.set()
+        await disk_answers.wait()
+        return await load(*what)
+
+    async def scenario(world: World) -> None:
+        name = TopicName.parse("orders")
+        await world.topics.create_partitioned(name, 2)
+        for index in range(2):
+            topic = await world.topic(name.partition_at(index))
+            await topic.subscription("s", EARLIEST, {}, create=True)
+        await world.topics.unload(name.partition_at(1))
+        monkeypatch.setattr(Topic, "open", slow_load)
+        routes = SubscriptionRoutes(services(world))
+        request = asked(domain="persistent", topic="orders", subscription="s")
+        deleting = asyncio.ensure_future(routes.delete(request))
+        await loading.wait()
+        await (await world.topic(name.partition_at(0))).delete_subscription("s")
+        disk_answers.set()
+        await deleting
+        assert not (await world.topic(name.partition_at(1))).subscriptions
+
+    run(scenario)
+
+
+async def shop(world: World) -> tuple[Topic, Topic]:
+    await world.tenants.create_namespace(SHOP, {})
+    return await world.topic(ORDERS), await world.topic(PAYMENTS)
+
+
+def test_no_topic_comes_again_while_its_namespace_is_deleted() -> None:
+    """By a client that was disconnected, and comes back at once."""
+
+    async def scenario(world: World) -> None:
+        await shop(world)
+        deleting = asyncio.ensure_future(delete_namespace(world.topics, SHOP))
+        while world.exists(ORDERS):  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0)
+        with pytest.raises(NotFound):
+            await world.topics.require(ORDERS)
+        with pytest.raises(NotFound):
+            await world.topics.create_partitioned(ORDERS, 2)
+        await deleting
+        assert world.factory.names(SHOP) == []
+
+    run(scenario)
+
+
+def test_a_topic_that_goes_by_itself_does_not_stop_its_namespaces_deletion() -> None:
+    async def scenario(world: World) -> None:
+        await shop(world)
+        deleting = asyncio.ensure_future(delete_namespace(world.topics, SHOP))
+        await world.topics.delete(PAYMENTS)
+        await deleting
+        assert not world.tenants.has_namespace(SHOP)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_topic_that_is_being_made_is_one_of_its_namespace(force: bool) -> None:
+    async def scenario(world: World) -> None:
+        await world.tenants.create_namespace(SHOP, {})
+        making = asyncio.ensure_future(world.topic(ORDERS))
+        await asyncio.sleep(0)
+        deleting = asyncio.ensure_future(delete_namespace(world.topics, SHOP, force))
+        await asyncio.wait([making, deleting])
+        assert isinstance(deleting.exception(), type(None) if force else Conflict)
+        assert world.exists(ORDERS) is world.tenants.has_namespace(SHOP) is not force
+
+    run(scenario)
