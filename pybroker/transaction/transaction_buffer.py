@@ -86,6 +86,7 @@ class TransactionBuffer:
         "_clock",
         "_closed",
         "_config",
+        "_gone_up_to",
         "_ledger",
         "_marked",
         "_metadata",
@@ -122,7 +123,7 @@ class TransactionBuffer:
         # snapshots
         self._metadata = metadata
         self._snapshot_position = ledger.last_confirmed
-        self._changes = 0
+        self._changes, self._gone_up_to = 0, -1  # a ledger; what is going may yet come back
         self._trimmed: list[int] = []
         self._tasks = Tasks(self)
         self._visit: Visit | None = None  # while there is something to settle or to write
@@ -291,9 +292,8 @@ class TransactionBuffer:
     ) -> None:
         """Its marker is durable at `position`."""
         if action is TxnAction.ABORT:
-            first_ledger_id = self._ledger.first_position.ledger_id
             for ledger_id, first, last in transaction.ranges:
-                if ledger_id >= first_ledger_id:
+                if ledger_id > self._gone_up_to:
                     self.hidden.hide(ledger_id, first, last)
         self.hidden.hide(position.ledger_id, position.entry_id, position.entry_id)
         self._open.remove(txn_id)
@@ -394,9 +394,9 @@ class TransactionBuffer:
 
     def _restore(self, head: BufferHead) -> None:
         self._snapshot_position = head.position
-        first_ledger_id = self._ledger.first_position.ledger_id
+        self._gone_up_to = self._ledger.first_position.ledger_id - 1
         for ledger_id, value in self._snapshots.hidden().items():
-            if ledger_id >= first_ledger_id:
+            if ledger_id > self._gone_up_to:
                 self.hidden.restore(ledger_id, value)
             else:
                 self._trimmed.append(ledger_id)
@@ -477,6 +477,7 @@ class TransactionBuffer:
         self.times.snapshot = self._clock.now_ms()
 
     def _ledger_trimmed(self, ledger_id: int) -> None:
+        self._gone_up_to = ledger_id
         self.hidden.drop_ledger(ledger_id)
         self._trimmed.append(ledger_id)
 

@@ -287,6 +287,36 @@ async def test_what_was_aborted_in_a_ledger_that_went_is_not_hidden_again(world:
 
 
 @in_world
+async def test_what_is_aborted_while_a_ledger_is_about_to_go_stays_hidden_when_it_stays(
+    world: World,
+) -> None:
+    """There is room for the marker, and none for the list without that ledger."""
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    ledger = await world.ledger(ORDERS)
+    await world.send(txn_id, "a")
+    await ledger.roll_over()
+    world.storage.holding = True
+    ending = buffer.end(txn_id, ABORT, -1)
+    await soon()
+    trimming = asyncio.ensure_future(ledger.trim())
+    await soon()
+    finish, full = world.storage._finish, iter((False, True))
+
+    def finish_with_room_for_one(*arguments: Any) -> None:
+        world.storage.full = next(full)
+        finish(*arguments)
+
+    with patch.object(world.storage, "_finish", finish_with_room_for_one):
+        world.storage.release()
+        with pytest.raises(ManagedLedgerError):
+            await trimming
+    world.storage.full = False
+    assert ending is not None and ending.done()
+    assert await world.read() == []
+    assert await (await world.restarted()).read() == []
+
+
+@in_world
 async def test_the_snapshot_of_a_ledger_that_went_before_a_crash_goes_with_the_next(
     world: World,
 ) -> None:
