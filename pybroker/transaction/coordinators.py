@@ -134,7 +134,8 @@ class Coordinators:
     def _reopen(self, failed: TransactionCoordinator) -> None:
         del self._served[failed.coordinator_id]
         self._replacing[failed.coordinator_id] = failed
-        self._tasks.start(self._replace(failed), f"reopen {failed.coordinator_id}")
+        if self._participants is not None:  # else all of them are being closed
+            self._tasks.start(self._replace(failed), f"reopen {failed.coordinator_id}")
 
     async def _replace(self, failed: TransactionCoordinator) -> None:
         """At once; but what fails as soon as it is open is given time, as what cannot be opened."""

@@ -209,6 +209,8 @@ class _EndEverywhere:
         if isinstance(error, CannotParticipate):
             self._ends.give_up(self._txn_id, participant, error)
             return
+        if self._ends.closed:
+            return  # the next life of its coordinator tells everybody anew
         self._ends.note(self._txn_id, participant, error)
         self._retrying += 1
         self._ends.tasks.start(self._retry(participant), f"end {self._txn_id} again")

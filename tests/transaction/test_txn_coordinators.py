@@ -170,6 +170,24 @@ def test_nothing_is_served_after_closing(failed: bool) -> None:
     life()
 
 
+@in_world
+async def test_one_that_fails_while_all_are_closed_is_not_opened_again(world: World) -> None:
+    world.coordinators.count = 2
+    first, second = [await world.coordinators.get(number) for number in range(2)]
+    world.storage.holding = True
+    begun = [each.new_transaction(1000, None) for each in (first, second)]
+    await soon()
+    closing = asyncio.ensure_future(world.coordinators.close())
+    await soon()
+    world.storage.full = True
+    world.storage.release()
+    await asyncio.wait([closing, *begun])
+    world.storage.full = False
+    await asyncio.sleep(3)
+    assert len(world.coordinators._tasks) == 0
+    assert world.coordinators.served() == []
+
+
 def test_closing_while_an_end_is_written_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
     @in_world
     async def life(world: World) -> None:

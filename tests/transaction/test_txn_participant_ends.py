@@ -111,6 +111,19 @@ def test_a_closed_one_tells_nobody_any_more() -> None:
     run_virtually(scenario())
 
 
+def test_a_closed_one_asks_nobody_again() -> None:
+    async def scenario() -> None:
+        participants = SlowParticipants()
+        ends, followed = started(participants, 1)
+        ends.closed = True
+        await ends.tasks.close()
+        participants.answer(OSError("the log is closed"))
+        await asyncio.sleep(20)
+        assert (participants.asked, followed, len(ends.tasks)) == (2, [], 0)
+
+    run_virtually(scenario())
+
+
 class Wanting:
     """Answers as the script of each participant says, then follows; knows when it was asked."""
 
