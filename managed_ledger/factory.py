@@ -115,7 +115,9 @@ class ManagedLedgerFactory:
     async def delete_all(self, prefix: str) -> None:
         """Every managed ledger whose name starts so, and the rests of those half deleted."""
         keys = self._backend.metadata.keys(LEDGERS_PREFIX + prefix)
-        await all_done(self.delete(key.removeprefix(LEDGERS_PREFIX)) for key in keys)
+        names = dict.fromkeys(key.removeprefix(LEDGERS_PREFIX) for key in keys)
+        names.update(dict.fromkeys(name for name in self._opening if name.startswith(prefix)))
+        await all_done(map(self.delete, names))
 
     async def delete_cursor(self, name: str, cursor: str) -> None:
         """Delete a durable cursor, whether or not its managed ledger is open. Idempotent."""

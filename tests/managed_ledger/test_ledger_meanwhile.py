@@ -112,6 +112,20 @@ def test_who_reads_what_is_deleted_meanwhile_hears_that_the_log_has_ended(run, c
     run(scenario())
 
 
+def test_all_logs_of_a_prefix_are_deleted_with_those_that_are_about_to_be_made(run, clock):
+    async def scenario():
+        backend = SlowMemory()
+        factory = ManagedLedgerFactory(backend, clock)
+        await factory.open("a/there")
+        opening = [asyncio.ensure_future(factory.open(name)) for name in ("a/new", "b/new")]
+        await asyncio.sleep(0)
+        await factory.delete_all("a/")
+        await asyncio.gather(*opening)
+        assert factory.names() == ["b/new"]
+
+    run(scenario())
+
+
 def test_a_cursor_that_is_there_is_not_forgotten_when_it_cannot_be_written(run, clock):
     """Who opened it again would begin at the end of the log."""
 
