@@ -53,8 +53,6 @@ class AcksOfTransaction:
             yield AckRecord(txn_id, False, some)
         if self.cumulative:
             yield AckRecord(txn_id, True, [self.cumulative[-1]])
-        if self.action is not None:
-            yield EndRecord(txn_id, self.action)
 
 
 class PendingAckState:
@@ -256,15 +254,29 @@ class PendingAckState:
     def records(self) -> Iterator[Record]:
         """What brings all of this about again. Each is true when it is asked for: others may be
         applied, and logged, in between.
+
+        An end that is on its way is in the log, and in force once that has come: nothing more is
+        told of what it ends, but in the end the end itself, which fails if the one before it does.
         """
-        for txn_id, transaction in list(self.transactions.items()):
-            for told, record in enumerate(transaction.records(txn_id)):
-                if self.transactions.get(txn_id) is not transaction:
-                    # It has ended, and that is in the log; before these records, perhaps.
-                    if told and transaction.action is not None:
-                        yield EndRecord(txn_id, transaction.action)
-                    break
-                yield record
+        left = list(self.transactions.items())
+        while left:
+            ending = []
+            for txn_id, transaction in left:
+                for record in transaction.records(txn_id):
+                    if not self._goes_on(txn_id, transaction):
+                        ending.append((txn_id, transaction))
+                        break
+                    yield record
+            left = []
+            for txn_id, transaction in ending:
+                if self._goes_on(txn_id, transaction):  # its end has failed meanwhile
+                    left.append((txn_id, transaction))
+                elif self.transactions.get(txn_id) is transaction:
+                    assert transaction.action is not None
+                    yield EndRecord(txn_id, transaction.action)
+
+    def _goes_on(self, txn_id: TxnId, transaction: AcksOfTransaction) -> bool:
+        return transaction.action is None and self.transactions.get(txn_id) is transaction
 
     def _of(self, txn_id: TxnId) -> AcksOfTransaction:
         transaction = self.transactions.get(txn_id)

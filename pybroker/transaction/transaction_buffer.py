@@ -121,11 +121,10 @@ class TransactionBuffer:
         self._marked = SINCE in ledger.properties
         self._plain_up_to: Position | None = None  # once there was a transaction
         # snapshots
-        self._metadata = metadata
+        self._metadata, self._tasks = metadata, Tasks(self)
         self._snapshot_position = ledger.last_confirmed
         self._changes, self._gone_up_to = 0, -1  # a ledger; what is going may yet come back
         self._trimmed: list[int] = []
-        self._tasks = Tasks(self)
         self._visit: Visit | None = None  # while there is something to settle or to write
         self._closed = False
 

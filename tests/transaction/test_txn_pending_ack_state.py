@@ -1,6 +1,7 @@
 """What is pending, in examples: sizes, records, and giving back what could not be written."""
 
 import sys
+from unittest.mock import patch
 
 import pytest
 from txn_world import cursor_over
@@ -9,6 +10,7 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.errors import TransactionConflict
 from pybroker.names import TxnId
+from pybroker.transaction import pending_ack_state
 from pybroker.transaction.pending_ack_state import PendingAckState
 from pybroker.transaction.pending_ack_store import AckRecord, EndRecord, PendingAck
 from pybroker.transaction.txn_status import TxnAction
@@ -58,13 +60,34 @@ def test_the_records_of_a_transaction_bring_about_what_it_holds(state: PendingAc
     state.take(TWO, [part(AT[3], 1)])
     state.take_cumulative(TWO, PendingAck(AT[0]))
     state.take_cumulative(TWO, part(AT[1], 0))
-    state.transactions[TWO].action = TxnAction.ABORT
     assert list(state.records()) == [
         AckRecord(ONE, False, [PendingAck(AT[4]), part(AT[3], 0, 7)]),
         AckRecord(TWO, False, [part(AT[3], 1)]),
         AckRecord(TWO, True, [part(AT[1], 0)]),
-        EndRecord(TWO, TxnAction.ABORT),
     ]
+
+
+@pytest.mark.parametrize("becomes", ["on its way", "durable", "failed"])
+def test_nothing_more_is_told_of_a_transaction_whose_end_is_on_its_way(
+    state: PendingAckState, becomes: str
+) -> None:
+    """The end is in the log before all that is told from then on. Where it fails all is told."""
+    state.take(ONE, [PendingAck(AT[1]), PendingAck(AT[2])])
+    state.take(TWO, [PendingAck(AT[3])])
+    records = state.records()
+    with patch.object(pending_ack_state, "_ACKS_PER_RECORD", 1):
+        assert next(records) == AckRecord(ONE, False, [PendingAck(AT[1])])
+        state.transactions[ONE].action = TxnAction.ABORT
+        assert next(records) == AckRecord(TWO, False, [PendingAck(AT[3])])
+        if becomes == "failed":
+            state.transactions[ONE].action = None
+            told = [AckRecord(ONE, False, [PendingAck(AT[number])]) for number in (1, 2)]
+            assert list(records) == told
+        elif becomes == "durable":
+            state.drop(ONE)
+            assert list(records) == []
+        else:
+            assert list(records) == [EndRecord(ONE, TxnAction.ABORT)]
 
 
 def test_what_is_given_back_twice_is_given_back_once(state: PendingAckState) -> None:
