@@ -115,12 +115,13 @@ class Revocations:
     def __init__(self, authorizer: Authorizer, sessions: "Callable[[], list[Session]]") -> None:
         self._authorizer = authorizer
         self._sessions = sessions
-        self._to_do = False
+        self._to_do = self._looking = False
         self._tasks = Tasks("permissions")
 
     def changed(self) -> None:
         self._to_do = True
-        if not self._tasks:
+        if not self._looking:
+            self._looking = True
             self._tasks.start(self._look(), "closing what is not permitted any more")
 
     async def applied(self) -> None:
@@ -132,11 +133,14 @@ class Revocations:
 
     async def _look(self) -> None:
         pace = Pace(_LOOKS_A_TURN)
-        while self._to_do:
-            self._to_do = False
-            for session in self._sessions():
-                await pace.step()
-                await close_unpermitted(session, self._authorizer, pace)
+        try:
+            while self._to_do:
+                self._to_do = False
+                for session in self._sessions():
+                    await pace.step()
+                    await close_unpermitted(session, self._authorizer, pace)
+        finally:  # at once: what changes from now on needs another look
+            self._looking = False
 
 
 async def close_unpermitted(session: "Session", authorizer: Authorizer, pace: Pace) -> None:

@@ -4,7 +4,6 @@ A change that concerns many topics reaches them a few in a turn. `told` returns 
 them all, so that what an administrator was answered is true.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
@@ -44,7 +43,7 @@ class Following:
         self._topics = topics
         self._actors = actors
         self._news: deque[News] = deque()
-        self._telling: asyncio.Task[None] | None = None
+        self._telling = False
         self._tasks = Tasks("policies")
         topics.policies.tell(self._heard)
 
@@ -71,20 +70,20 @@ class Following:
 
     def _heard(self, namespace: str, topic: TopicName | None) -> None:
         self._news.append((namespace, topic))
-        if self._telling is None:
-            self._telling = self._tasks.start(self._tell(), "telling topics")
-            self._telling.add_done_callback(self._told)
-
-    def _told(self, _: "asyncio.Task[None]") -> None:
-        self._telling = None
+        if not self._telling:
+            self._telling = True
+            self._tasks.start(self._tell(), "telling topics")
 
     async def _tell(self) -> None:
         pace = Pace(_TOPICS_A_TURN)
-        while self._news:
-            for topic in self._concerned(*self._news.popleft()):
-                if not topic.closed:
-                    self.loaded(topic)
-                await pace.step()
+        try:
+            while self._news:
+                for topic in self._concerned(*self._news.popleft()):
+                    if not topic.closed:
+                        self.loaded(topic)
+                    await pace.step()
+        finally:  # at once: what comes from now on needs another task
+            self._telling = False
 
     def _concerned(self, namespace: str, name: TopicName | None) -> list[ServedTopic]:
         if name is None:

@@ -240,3 +240,17 @@ def test_what_was_stored_before_it_was_checked_counts_as_not_set() -> None:
             assert policies.of(ORDERS)[policy] == 7
 
     run(scenario, max_producers_per_topic=5, ttl_duration_default_in_seconds=30)
+
+
+def test_what_changes_right_behind_the_last_news_is_told_of_too() -> None:
+    """Between the end of what told of it, and its callbacks."""
+
+    async def scenario(world: World) -> None:
+        following = world.topics.following
+        following._heard(DEFAULT, None)
+        asyncio.get_running_loop().call_soon(following._heard, DEFAULT, None)
+        await asyncio.sleep(0)
+        await following.told()
+        assert not following._news
+
+    run(scenario)
