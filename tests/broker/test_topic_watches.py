@@ -165,3 +165,19 @@ def test_patterns_select_so_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
             await world.watch("c")
 
     run(scenario)
+
+
+def test_who_ends_a_watch_while_others_are_told_hears_nothing_more() -> None:
+    async def scenario(world: World) -> None:
+        pattern = TopicPattern(f"{NAMESPACE}/a-.*")
+
+        def first(change: Change) -> None:
+            world.watches.end(NAMESPACE, pattern, world.told)
+
+        await world.watches.begin(NAMESPACE, pattern, first)
+        await world.watches.begin(NAMESPACE, pattern, world.told)
+        await world.create("a-1")
+        await world.a_moment()
+        assert not world.heard
+
+    run(scenario)

@@ -205,6 +205,7 @@ async def _tell(
     selection.topics = TopicList(sorted(dict.fromkeys([*left, *came])))  # nearly sorted already
     change = Change(came, went, selection.topics.hash)
     for told in list(selection.told):
-        told(change)
+        if told in selection.told:  # it may have ended meanwhile
+            told(change)
         await pace.step((len(came) + len(went)) * _STEPS_A_NAME)
     await pace.step(len(left))
