@@ -332,3 +332,31 @@ def test_a_log_from_before_it_was_switched_on_may_hold_ids_that_no_answer_can_te
         assert world.deduplication.last_sequence_id("p") == 2**63 - 1
 
     with_world(scenario)
+
+
+def test_what_comes_while_a_snapshot_is_written_is_in_the_next_though_nobody_publishes() -> None:
+    """The visit for it may come while that one is written, too."""
+
+    async def scenario(world: World) -> None:
+        deduplication, disk_answers = world.deduplication, asyncio.Event()
+
+        class SlowStore:
+            async def put(self, key: str, value: bytes) -> None:
+                await disk_answers.wait()
+
+        await deduplication.recover()
+        await world.publish(one(0))
+        store: Any = SlowStore()
+        deduplication._metadata = store
+        writing = asyncio.ensure_future(deduplication.snapshot())
+        await asyncio.sleep(0)
+        await world.publish(one(1))
+        assert deduplication._visit is not None
+        deduplication._visit.cancel()
+        deduplication._visited()
+        await asyncio.sleep(0)
+        disk_answers.set()
+        await writing
+        assert deduplication._visit is not None
+
+    with_world(scenario)

@@ -256,11 +256,11 @@ class Deduplication:
             self._ledger.touch()  # it may be trimmed further
         except (ManagedLedgerError, asyncio.CancelledError):
             self._since_snapshot += 1  # it is still to be written, though not at once
-            if self._visit is None and not self._closed:
-                self._visit_later()
             raise
         finally:
             self._snapshotting = False
+            if self._since_snapshot and self._visit is None and not self._closed:
+                self._visit_later()  # also if the last visit was during this one
 
     async def _encode(self, position: Position) -> bytes:
         parts, names = [encode_head(position)], list(self._producers)
