@@ -4,7 +4,7 @@ There is one broker, so nothing follows from failure domains and isolation polic
 for the tools that manage them. Messages are not replicated.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from managed_ledger.storage.backend import MetadataStore
@@ -39,12 +39,27 @@ class Clusters:
 
     async def create(self, name: str, data: Mapping[str, Any]) -> None:
         check_name(name, "Cluster")
-        if name in self.names():
-            raise Conflict(f"Cluster {name} already exists")
-        await self._records.put(name, {"data": dict(data)})
+
+        def made(found: dict[str, Any] | None) -> Mapping[str, Any]:
+            if name == self.own or found is not None:
+                raise Conflict(f"Cluster {name} already exists")
+            return {"data": dict(data)}
+
+        await self._records.change(name, made)
 
     async def update(self, name: str, data: Mapping[str, Any]) -> None:
-        await self._records.put(name, self._record(name) | {"data": dict(data)})
+        await self._change(name, lambda record: {"data": dict(data)})
+
+    async def _change(
+        self, name: str, change: Callable[[dict[str, Any]], Mapping[str, Any]]
+    ) -> None:
+        """Of the fields that `change` gives."""
+
+        def changed(_: dict[str, Any] | None) -> Mapping[str, Any]:
+            record = self._record(name)
+            return {**record, **change(record)}
+
+        await self._records.change(name, changed)
 
     async def delete(self, name: str) -> None:
         if name == self.own:
@@ -55,17 +70,28 @@ class Clusters:
         """FAILURE_DOMAINS or ISOLATION_POLICIES of a cluster. Raises NotFound."""
         return dict(self._record(name).get(kind, {}))
 
-    async def put_belonging(self, name: str, kind: str, key: str, value: Mapping[str, Any]) -> None:
+    async def put_belonging(
+        self, name: str, kind: str, key: str, made: Callable[[dict[str, Any]], Mapping[str, Any]]
+    ) -> None:
+        """`made` is given the others of that kind, and makes what agrees with them."""
         check_name(key, f"member of {kind}")
-        kept = self.belongings(name, kind) | {key: dict(value)}
-        await self._records.put(name, self._record(name) | {kind: kept})
+
+        def change(record: dict[str, Any]) -> Mapping[str, Any]:
+            others = {n: each for n, each in record.get(kind, {}).items() if n != key}
+            return {kind: record.get(kind, {}) | {key: dict(made(others))}}
+
+        await self._change(name, change)
 
     async def delete_belonging(self, name: str, kind: str, key: str) -> None:
         """Raises NotFound."""
-        kept = self.belongings(name, kind)
-        if kept.pop(key, None) is None:
-            raise NotFound(f"Cluster {name} has no {key} among its {kind}")
-        await self._records.put(name, self._record(name) | {kind: kept})
+
+        def change(record: dict[str, Any]) -> Mapping[str, Any]:
+            kept = dict(record.get(kind, {}))
+            if kept.pop(key, None) is None:
+                raise NotFound(f"Cluster {name} has no {key} among its {kind}")
+            return {kind: kept}
+
+        await self._change(name, change)
 
     def _record(self, name: str) -> dict[str, Any]:
         return (self._records.find(name) or {}) if name == self.own else self._records.get(name)

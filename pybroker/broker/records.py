@@ -3,9 +3,10 @@
 A record holds all that goes with its name, so that no key is joined from two names.
 """
 
+import asyncio
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from managed_ledger.storage.backend import MetadataStore
@@ -22,6 +23,7 @@ class Records:
         self._metadata = metadata
         self._prefix = prefix
         self._what = what
+        self._changing = asyncio.Lock()
 
     def names(self) -> list[str]:
         return [key.removeprefix(self._prefix) for key in self._metadata.keys(self._prefix)]
@@ -40,10 +42,18 @@ class Records:
         """Durable when it returns. The caller has checked the name."""
         await self._metadata.put(self._prefix + name, json.dumps(record).encode())
 
+    async def change(
+        self, name: str, change: Callable[[dict[str, Any] | None], Mapping[str, Any]]
+    ) -> None:
+        """From what there is, if anything, to what will be; each on top of the one before."""
+        async with self._changing:
+            await self.put(name, change(self.find(name)))
+
     async def delete(self, name: str) -> None:
         """Raises NotFound."""
-        self.get(name)
-        await self._metadata.delete(self._prefix + name)
+        async with self._changing:
+            self.get(name)
+            await self._metadata.delete(self._prefix + name)
 
 
 def check_name(name: str, what: str) -> None:

@@ -14,6 +14,7 @@ from pybroker.admin.routes import transaction
 from pybroker.admin.routes.namespace import NamespaceRoutes
 from pybroker.admin.routes.subscription import SubscriptionRoutes
 from pybroker.admin.routes.transaction import TransactionRoutes
+from pybroker.broker.clusters import FAILURE_DOMAINS, Clusters
 from pybroker.broker.policies.kept import PROPERTIES
 from pybroker.broker.tenants import Conflict, NotFound
 from pybroker.broker.topic import Topic
@@ -145,5 +146,30 @@ def test_a_topic_that_is_being_made_is_one_of_its_namespace(force: bool) -> None
         await asyncio.wait([making, deleting])
         assert isinstance(deleting.exception(), type(None) if force else Conflict)
         assert world.exists(ORDERS) is world.tenants.has_namespace(SHOP) is not force
+
+    run(scenario)
+
+
+def test_what_is_written_down_of_a_cluster_at_once_is_all_there() -> None:
+    async def scenario(world: World) -> None:
+        clusters = Clusters(world.backend.metadata, "standalone")
+        creating = [
+            clusters.create("east", {"serviceUrl": url}) for url in ("http://a", "http://b")
+        ]
+        made = await asyncio.gather(*creating, return_exceptions=True)
+        assert [type(each) for each in made] == [type(None), Conflict]
+        assert clusters.data("east") == {"serviceUrl": "http://a"}
+
+        def domain(others: dict[str, Any]) -> dict[str, Any]:
+            return {"brokers": [], "others": sorted(others)}
+
+        names = ("rack-1", "rack-2")
+        await asyncio.gather(
+            *(clusters.put_belonging("east", FAILURE_DOMAINS, name, domain) for name in names),
+            clusters.update("east", {"serviceUrl": "http://c"}),
+        )
+        found = clusters.belongings("east", FAILURE_DOMAINS)
+        assert [each["others"] for each in found.values()] == [[], ["rack-1"]]
+        assert clusters.data("east") == {"serviceUrl": "http://c"}
 
     run(scenario)

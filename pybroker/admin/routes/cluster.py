@@ -4,6 +4,7 @@ policies and peers. Nothing is replicated or migrated.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from starlette.exceptions import HTTPException
@@ -121,9 +122,9 @@ class ClusterRoutes:
 
         async def put(request: Request) -> None:
             cluster, name = request.path_params["cluster"], request.path_params["name"]
-            others = {n: v for n, v in (await every(request)).items() if n != name}
-            value = belonging.of(await read_object(request), others)
-            await clusters.put_belonging(cluster, kind, name, value)
+            clusters.check(cluster)
+            made = partial(belonging.of, await read_object(request))
+            await clusters.put_belonging(cluster, kind, name, made)
 
         async def delete(request: Request) -> None:
             params = request.path_params

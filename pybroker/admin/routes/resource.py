@@ -70,7 +70,7 @@ class ResourceRoutes:
         name, body = request.path_params["group"], await read_object(request)
         said = {field: body[field] for field in _GROUP_FIELDS if body.get(field) is not None}
         check_name(name, "resource group")
-        await self._groups.put(name, (self._groups.find(name) or {}) | said)
+        await self._groups.change(name, lambda found: (found or {}) | said)
 
     async def delete_group(self, request: Request) -> None:
         await self._groups.delete(request.path_params["group"])
