@@ -8,6 +8,7 @@ import asyncio
 import logging
 from typing import Final
 
+from managed_ledger.deletion import all_done
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.config import BrokerConfig
@@ -157,9 +158,12 @@ class Coordinators:
             await asyncio.sleep(_REOPEN_PAUSE_S)
 
     async def close(self) -> None:
-        """Unfinished ends go on at the next start. Idempotent."""
+        """Unfinished ends go on at the next start. Idempotent. Raises the first failure; all are
+        closed then all the same.
+        """
         self._participants = None
         await self._tasks.close()
-        for coordinator in list(self._served.values()):
-            await coordinator.close()
-        self._served.clear()
+        try:
+            await all_done(coordinator.close() for coordinator in self.served())
+        finally:
+            self._served.clear()

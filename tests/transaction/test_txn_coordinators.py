@@ -188,6 +188,20 @@ async def test_one_that_fails_while_all_are_closed_is_not_opened_again(world: Wo
     assert world.coordinators.served() == []
 
 
+@in_world
+async def test_all_are_closed_though_one_cannot_close_well(world: World) -> None:
+    world.coordinators.count = 2
+    first, second = [await world.coordinators.get(number) for number in range(2)]
+    retrying = second._tasks.start(asyncio.Event().wait(), "end again")
+    with (
+        patch.object(first._log, "close", side_effect=StorageFull("full")),
+        pytest.raises(StorageFull),
+    ):
+        await world.coordinators.close()
+    assert retrying.cancelled()
+    assert world.coordinators.served() == []
+
+
 def test_closing_while_an_end_is_written_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
     @in_world
     async def life(world: World) -> None:
