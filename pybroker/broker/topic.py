@@ -320,8 +320,8 @@ class Topic(Life[Subscription]):
             return position, -1
         with self._told_when_unloaded():
             run = await self.ledger.read(position, position, 1, 1)
-        if run is None:
-            return Position(position.ledger_id, -1), -1
+        if run is None:  # it was trimmed meanwhile; another one may have come before that
+            return await self.last_message_id()
         return position, last_batch_index(run.entries[0])
 
     async def message_count(self, position: Position) -> int:

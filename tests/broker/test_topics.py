@@ -7,7 +7,8 @@ import pytest
 from topics_world import ORDERS, Owner, World, run
 
 from managed_ledger.errors import StorageFailed, StorageFull
-from managed_ledger.position import EARLIEST
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.broker import subscription as subscription_module
 from pybroker.broker.consumer import Consumer, SubscriptionType
@@ -467,5 +468,26 @@ def test_a_reader_that_seeks_again_has_as_long_to_come_back_as_the_first_time() 
         assert topic.subscriptions["r"] is subscription
         await asyncio.sleep(2)
         assert not topic.subscriptions
+
+    run(scenario)
+
+
+def test_the_last_message_is_there_though_the_one_before_is_trimmed_while_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        await topic.ledger.append_one(b"x" * 20)
+        await topic.ledger.roll_over()
+        read, later = ManagedLedger.read, list[Position]()
+
+        async def slow_read(ledger: ManagedLedger, *what: Any) -> Any:
+            if not later:
+                later.append(await ledger.append_one(b"x" * 20))
+                await ledger.trim()
+            return await read(ledger, *what)
+
+        monkeypatch.setattr(ManagedLedger, "read", slow_read)
+        assert await topic.last_message_id() == (later[0], -1)
 
     run(scenario)
