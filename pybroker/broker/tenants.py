@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from managed_ledger.errors import BadVersion
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.config import BrokerConfig
 from pybroker.errors import InvalidTopicName, NotAllowed, PulsarError
@@ -61,6 +60,7 @@ class Tenants:
     def __init__(self, metadata: MetadataStore, config: BrokerConfig) -> None:
         self._metadata = metadata
         self._config = config
+        self._writing = asyncio.Lock()
         self._going: list[str] = []  # namespaces, as often as somebody deletes them
 
     # -- tenants
@@ -78,20 +78,27 @@ class Tenants:
 
     async def create_tenant(self, name: str, settings: Mapping[str, Any]) -> None:
         """Raises Conflict if it exists."""
-        if name in self.tenants():
-            raise Conflict(f"Tenant {name} already exists")
-        _check_name(name, 1)
-        await self._create(_TENANTS + name, settings, f"Tenant {name}")
+        async with self._writing:
+            if name in self.tenants():
+                raise Conflict(f"Tenant {name} already exists")
+            await self.put_tenant(name, settings)
+
+    async def update_tenant(self, name: str, settings: Mapping[str, Any]) -> None:
+        """Raises NotFound."""
+        async with self._writing:
+            self.tenant(name)
+            await self.put_tenant(name, settings)
 
     async def put_tenant(self, name: str, settings: Mapping[str, Any]) -> None:
         _check_name(name, 1)
         await self._put(_TENANTS + name, settings)
 
     async def delete_tenant(self, name: str) -> None:
-        self.tenant(name)
-        if self.namespaces(name):
-            raise Conflict(f"Tenant {name} still has namespaces; delete them first")
-        await self._metadata.delete(_TENANTS + name)
+        async with self._writing:
+            self.tenant(name)
+            if self.namespaces(name):
+                raise Conflict(f"Tenant {name} still has namespaces; delete them first")
+            await self._metadata.delete(_TENANTS + name)
 
     # -- namespaces
 
@@ -112,10 +119,11 @@ class Tenants:
 
     async def create_namespace(self, namespace: str, policies: Mapping[str, Any]) -> None:
         _check_name(namespace, 2)
-        self.tenant(namespace.split("/")[0])
-        if self.has_namespace(namespace):
-            raise Conflict(f"Namespace {namespace} already exists")
-        await self._create(NAMESPACES + namespace, policies, f"Namespace {namespace}")
+        async with self._writing:
+            self.tenant(namespace.split("/")[0])
+            if self.has_namespace(namespace):
+                raise Conflict(f"Namespace {namespace} already exists")
+            await self._put(NAMESPACES + namespace, policies)
 
     @contextmanager
     def going(self, namespace: str) -> Iterator[None]:
@@ -186,12 +194,6 @@ class Tenants:
     def _get(self, key: str) -> dict[str, Any]:
         stored = self._metadata.get(key)
         return dict(json.loads(stored.value)) if stored else {}
-
-    async def _create(self, key: str, record: Mapping[str, Any], what: str) -> None:
-        try:
-            await self._metadata.put(key, json.dumps(record).encode(), -1)
-        except BadVersion:  # somebody else makes it, too
-            raise Conflict(f"{what} already exists") from None
 
     async def _put(self, key: str, record: Mapping[str, Any]) -> None:
         await self._metadata.put(key, json.dumps(record).encode())

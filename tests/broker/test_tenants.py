@@ -107,3 +107,30 @@ def test_what_two_make_at_once_is_made_by_one() -> None:
         assert [type(each) for each in made] == [type(None), Conflict]
 
     run(scenario)
+
+
+def test_no_namespace_comes_to_a_tenant_that_goes() -> None:
+    async def scenario(tenants: Tenants) -> None:
+        for first in (True, False):
+            await tenants.create_tenant("acme", {})
+            work = [tenants.delete_tenant("acme"), tenants.create_namespace("acme/prod", {})]
+            outcomes = await asyncio.gather(*work[:: 1 if first else -1], return_exceptions=True)
+            assert [type(each) for each in outcomes] == [
+                type(None),
+                NotFound if first else Conflict,
+            ]
+            assert ("acme" in tenants.tenants()) is tenants.has_namespace("acme/prod") is not first
+            await tenants.update_tenant("public", {"adminRoles": ["boss"]})
+
+    run(scenario)
+
+
+def test_a_tenant_that_goes_while_it_is_changed_does_not_come_again() -> None:
+    async def scenario(tenants: Tenants) -> None:
+        await tenants.create_tenant("acme", {})
+        work = tenants.delete_tenant("acme"), tenants.update_tenant("acme", {"adminRoles": ["b"]})
+        outcomes = await asyncio.gather(*work, return_exceptions=True)
+        assert isinstance(outcomes[1], NotFound)
+        assert "acme" not in tenants.tenants()
+
+    run(scenario)

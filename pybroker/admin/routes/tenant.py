@@ -46,8 +46,7 @@ class TenantRoutes:
 
     async def update(self, request: Request) -> None:
         name, settings = tenant_of(request), await self._settings(request)
-        self._tenants.tenant(name)
-        await self._tenants.put_tenant(name, settings)
+        await self._tenants.update_tenant(name, settings)
         await self._permissions_applied()
 
     async def delete(self, request: Request) -> None:
