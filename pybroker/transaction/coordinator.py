@@ -89,7 +89,7 @@ class TransactionCoordinator:
         self._served_from_ms = store.outcomes.latest_ms or clock.now_ms()
         self._served_since_s = clock.monotonic_s()
         self.recovered_ms = (0, 0)  # when that began, and was done
-        self._snapshotting = False
+        self._snapshotting: asyncio.Task[None] | None = None
         self._closed = False
         self._opened = self._timed_out = 0
         self._ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
@@ -342,9 +342,8 @@ class TransactionCoordinator:
 
     def _snapshot_if_due(self) -> None:
         records = self._log.records_since_snapshot
-        if self._store.snapshot_pays_after(records) and not self._snapshotting:
-            self._snapshotting = True
-            self._tasks.start(self._snapshot(), "snapshot")
+        if self._store.snapshot_pays_after(records) and self._snapshotting is None:
+            self._snapshotting = self._tasks.start(self._snapshot(), "snapshot")
 
     async def _snapshot(self) -> None:
         try:
@@ -352,7 +351,7 @@ class TransactionCoordinator:
         except ManagedLedgerError as error:
             self._fail(error)
         finally:
-            self._snapshotting = False
+            self._snapshotting = None
 
     def _fail(self, error: Exception) -> None:
         if not self._closed:
@@ -362,6 +361,8 @@ class TransactionCoordinator:
 
     def _stop(self) -> None:
         self._closed = self._participants.closed = True
+        if self._snapshotting is not None:  # or it would tell of what was not written
+            self._snapshotting.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self._endings.fail(self._not_found())

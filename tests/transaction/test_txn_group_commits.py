@@ -1,12 +1,15 @@
 """Transactions that commit by one decision, whatever crashes around it."""
 
 import asyncio
+from unittest.mock import patch
 
 import pytest
 from txn_world import ABORT, COMMIT, COPIES, ORDERS, World, in_world, soon
 
 from pybroker.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.names import TxnId
+from pybroker.transaction import metadata_store, snapshot_log
+from pybroker.transaction.txn_status import TxnStatus
 
 TOGETHER = 120
 
@@ -116,3 +119,27 @@ async def test_whoever_waits_hears_that_the_coordinator_failed(world: World) -> 
     world.storage.full = True
     with pytest.raises(TransactionCoordinatorNotFound):
         await commit(world, txn_ids)
+
+
+@in_world
+async def test_a_commit_that_was_not_written_is_in_no_snapshot_that_goes_on(world: World) -> None:
+    """One of two that commit together was told of as open before, the other as committing."""
+    coordinator = await world.coordinators.get(0)
+    first, second = await world.begin(), await world.begin()
+    with (
+        patch.object(snapshot_log, "PARTS_PER_ENTRY", 1),
+        patch.object(metadata_store, "_PARTICIPANTS_PER_RECORD", 1),
+    ):
+        await world.add(second, *[f"{ORDERS}-{number}" for number in range(50)])
+        with patch.object(coordinator._store, "snapshot_pays_after", return_value=True):
+            coordinator._snapshot_if_due()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        world.storage.full = True
+        ending = coordinator.commit_together(first, [second.least], None)
+        await asyncio.wait([ending])
+        assert isinstance(ending.exception(), TransactionCoordinatorNotFound)
+        world.storage.full = False
+        await soon()
+    again = await (await world.crashed()).coordinators.get(0)
+    assert [again.status(each) for each in (first, second)] == [TxnStatus.OPEN, TxnStatus.OPEN]
