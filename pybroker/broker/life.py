@@ -1,7 +1,7 @@
 """A topic's life, be it kept or not: from its loading until it is retired, closed or deleted."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from pybroker.broker.consumer import Consumer
@@ -39,6 +39,12 @@ class Life(Generic[S]):
     @property
     def closed(self) -> bool:
         return self._closed is not None
+
+    def each_subscription(self) -> Iterator[S]:
+        """One after the other, however long that takes: what goes meanwhile is left out."""
+        for name, subscription in list(self.subscriptions.items()):
+            if self.subscriptions.get(name) is subscription:
+                yield subscription
 
     @property
     def in_use(self) -> bool:

@@ -7,19 +7,25 @@ from typing import Any
 import pytest
 from starlette.exceptions import HTTPException
 from topics_world import World, run
+from virtual_loop import LoopClock
 
-from managed_ledger.position import EARLIEST
+from managed_ledger.position import EARLIEST, Position
 from pybroker.admin.finding import delete_namespace
 from pybroker.admin.routes import transaction
+from pybroker.admin.routes.bundle import BundleRoutes
 from pybroker.admin.routes.namespace import NamespaceRoutes
+from pybroker.admin.routes.storage import StorageRoutes
 from pybroker.admin.routes.subscription import SubscriptionRoutes
 from pybroker.admin.routes.transaction import TransactionRoutes
 from pybroker.broker.clusters import FAILURE_DOMAINS, Clusters
 from pybroker.broker.policies.kept import PROPERTIES
+from pybroker.broker.subscription import Subscription
 from pybroker.broker.tenants import Conflict, NotFound
 from pybroker.broker.topic import Topic
 from pybroker.config import BrokerConfig
 from pybroker.names import COORDINATOR_ASSIGN, TopicName
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.message_metadata import build_entry
 
 SHOP = "public/shop"
 PARTS = {"tenant": "public", "namespace": "default"}
@@ -28,11 +34,11 @@ PAYMENTS = TopicName.parse("persistent://public/shop/payments")
 
 
 def services(world: World, **others: Any) -> Any:
-    given = {"topics": world.topics, "config": BrokerConfig(), "permissions": None, "clock": None}
-    return SimpleNamespace(**given, **others)
+    given = {"topics": world.topics, "config": BrokerConfig(), "permissions": None}
+    return SimpleNamespace(**given, clock=LoopClock(), broker_id="broker", **others)
 
 
-def asked(**parts: str) -> Any:
+def asked(**parts: str | int) -> Any:
     return SimpleNamespace(path_params=PARTS | parts, query_params={})
 
 
@@ -171,5 +177,35 @@ def test_what_is_written_down_of_a_cluster_at_once_is_all_there() -> None:
         found = clusters.belongings("east", FAILURE_DOMAINS)
         assert [each["others"] for each in found.values()] == [[], ["rack-1"]]
         assert clusters.data("east") == {"serviceUrl": "http://c"}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("work", ["expire", "clear", "truncate"])
+def test_a_subscription_that_goes_while_another_is_moved_does_not_stop_the_work(
+    monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    skip_to = Subscription.skip_to
+
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        subscriptions = [await topic.subscription(n, EARLIEST, {}, create=True) for n in "abc"]
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
+        await topic.ledger.append_one(build_entry(metadata, b"x"))
+
+        async def slow_skip(subscription: Subscription, position: Position) -> None:
+            await skip_to(subscription, position)
+            if subscription.name == "a":
+                await topic.delete_subscription("b")
+
+        monkeypatch.setattr(Subscription, "skip_to", slow_skip)
+        request = asked(domain="persistent", topic="orders", age_s=0)
+        if work == "expire":
+            await SubscriptionRoutes(services(world)).expire_all(request)
+        elif work == "clear":
+            await BundleRoutes(services(world)).clear_backlog(request)
+        else:
+            await StorageRoutes(services(world)).truncate(request)
+        assert [each.backlog for each in subscriptions[::2]] == [0, 0]
 
     run(scenario)

@@ -91,7 +91,7 @@ class BundleRoutes:
         """
         name = request.path_params.get("subscription")
         async for topic in self._each_topic(request):
-            for subscription in list(topic.subscriptions.values()):
+            for subscription in topic.each_subscription():
                 if name in (None, subscription.name):
                     await subscription.skip_all()
 

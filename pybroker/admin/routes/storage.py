@@ -121,7 +121,7 @@ class StorageRoutes:
         messages of open transactions are still to come.
         """
         async for topic in each_part(self._topics, topic_of(request)):
-            for subscription in list(topic.subscriptions.values()):
+            for subscription in topic.each_subscription():
                 await subscription.skip_all()
             await topic.ledger.roll_over()
             await topic.ledger.trim(_NOTHING_KEPT)

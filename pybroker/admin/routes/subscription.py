@@ -172,7 +172,7 @@ class SubscriptionRoutes:
     async def expire_all(self, request: Request) -> None:
         async for topic in self._each_topic(request):
             last = await self._last_older(topic, request)
-            for subscription in list(topic.subscriptions.values()):
+            for subscription in topic.each_subscription():
                 await subscription.skip_to(last)
 
     async def _last_older(self, topic: Topic, request: Request) -> Position:

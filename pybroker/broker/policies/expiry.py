@@ -38,7 +38,7 @@ def _wanted(topic: Topic) -> bool:
 
 
 async def expire_older(topic: Topic, than_ms: int, now_ms: int) -> None:
-    for subscription in list(topic.subscriptions.values()):
+    for subscription in topic.each_subscription():
         if subscription.durable:
             await _expire(topic, subscription, than_ms, now_ms)
             await asyncio.sleep(0)

@@ -83,7 +83,7 @@ class TopicQuota:
             await expire_older(topic, now_ms - age_ms, now_ms)
             return
         up_to = leaving(topic.ledger, int(quota["limitSize"] * LEFT_BY_EVICTION))
-        for subscription in list(topic.subscriptions.values()):
+        for subscription in topic.each_subscription():
             if subscription.durable:
                 dropped = await drop(topic, subscription, up_to, now_ms)
                 if dropped:
