@@ -404,6 +404,8 @@ class Topics:
         for topic in self.loaded_of(names):
             self._forget(topic.name)
             await topic.discard()
+        for whole in dict.fromkeys(name.partitioned_name for name in names):
+            await self.schemas.settled(whole)
 
     def _forget(self, name: TopicName) -> None:
         if self._loaded.pop(name, None) is not None and not name.persistent:

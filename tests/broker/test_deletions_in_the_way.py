@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 from test_deletions import ORDERS, PARTITIONS, SUBSCRIPTION, Life, run
+from topics_world import World
+from topics_world import run as run_virtually
 
 from managed_ledger.errors import StorageFailed, StorageFull
 from managed_ledger.position import EARLIEST
 from pybroker.broker import deletions
 from pybroker.broker.deletions import Doomed
-from pybroker.errors import ServiceNotReady
+from pybroker.broker.schemas.registry import Schemas, StoredSchema
+from pybroker.errors import ServiceNotReady, TopicNotFound
 
 
 class Removal:
@@ -199,3 +202,30 @@ def test_who_subscribes_while_a_deletion_goes_on_that_nobody_waits_for_gets_a_ne
         assert life.factory.has_cursor(ORDERS.ledger_name, SUBSCRIPTION)
 
     run(scenario)
+
+
+def test_a_schema_that_is_compared_while_its_topic_is_deleted_does_not_outlive_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared = asyncio.Event()
+
+    async def slow_compare(*what: Any) -> None:
+        await compared.wait()
+
+    monkeypatch.setattr(Schemas, "_why_not", slow_compare)
+
+    async def scenario(world: World) -> None:
+        await world.topic()
+        schema = StoredSchema("s", 1, b"")
+        adding = asyncio.ensure_future(world.topics.schemas.add(ORDERS, schema))
+        await asyncio.sleep(1)
+        deleting = asyncio.ensure_future(world.topics.delete(ORDERS))
+        await asyncio.sleep(1)
+        compared.set()
+        with pytest.raises(ServiceNotReady, match="is being deleted"):
+            await adding
+        await deleting
+        with pytest.raises(TopicNotFound):
+            world.topics.schemas.get(ORDERS)
+
+    run_virtually(scenario)

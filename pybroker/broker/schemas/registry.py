@@ -215,6 +215,11 @@ class Schemas:
             gone = replace(latest.schema, data=b"")
             return await self._append(topic, gone, known, deletion=True)
 
+    async def settled(self, topic: TopicName) -> None:
+        """Who is adding a schema has ended; to a topic that is going nobody adds one then."""
+        async with self._locked(topic):
+            pass
+
     def _locked(self, topic: TopicName) -> asyncio.Lock:
         return self._adding.setdefault(folder(topic), asyncio.Lock())
 
