@@ -129,11 +129,12 @@ class Perishing(Feature):
         await expiry.drop(topic, topic.subscriptions[SUBSCRIPTION], up_to, now_ms)
 
     def account(self, logs: Logs) -> list[str]:
+        assert self.broker.node is not None
+        # First of all: what was dropped may be trimmed at any moment.
+        times = self.world.call(self.broker.node, self.broker.times_in(TOPIC))
         log = self.simulation.read_all([TOPIC])[TOPIC]
         reader = SimpleNamespace(topic=TOPIC, subscription=SUBSCRIPTION, kind="Shared")
         left = {read.value for read in self.simulation.left_on_subscription(reader)}
-        assert self.broker.node is not None
-        times = self.world.call(self.broker.node, self.broker.times_in(TOPIC))
         self.history.counts["messages dropped"] += sum(read.value not in left for read in log)
         return [
             f"DROPPED: {read} by nobody who might"

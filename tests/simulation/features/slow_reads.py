@@ -138,6 +138,7 @@ class SlowReads(Feature):
 
     def __init__(self, simulation: "Simulation") -> None:
         super().__init__(simulation)
+        self.keeps_in_order = KEPT_IN_ORDER
         self.luck = Luck.draw(self.rng)
         self.broker.new_backend = partial(SlowBackend, self.luck, self._meanwhile)
         self.trim_interval_s = self.rng.choice(TRIM_INTERVALS_S)
@@ -158,7 +159,7 @@ class SlowReads(Feature):
 
     def _meanwhile(self, ledger_id: int) -> None:
         """What housekeeping does with a ledger, just while it is read."""
-        if self.rng.random() > KEPT_IN_ORDER or self.broker.broker is None:
+        if self.rng.random() >= self.keeps_in_order or self.broker.broker is None:
             return
         for ledger in self.broker.broker.ledgers._ledgers.values():
             if not ledger.closed and any(info.ledger_id == ledger_id for info in ledger.ledgers()):
@@ -172,7 +173,10 @@ class SlowReads(Feature):
         self.broker.broker.ledgers._trim_interval_s = self.trim_interval_s
 
     def heal(self) -> None:
-        """As forgetful, but fast enough for an account that reads everything entry by entry."""
+        """As forgetful, but fast enough for an account that reads everything entry by entry; and
+        what it is about to read is not closed, so that it could be trimmed.
+        """
+        self.keeps_in_order = 0.0
         self.luck.most_s = min(self.luck.most_s, RESTING_S)
 
 
