@@ -16,6 +16,7 @@ from credentials import TOKEN_SETTINGS, bearer, token
 from cryptography.x509.oid import NameOID
 
 import pybroker.testing
+from pybroker.admin.http import server as http_server
 from pybroker.client import AuthenticationTLS, AuthenticationToken, Client
 from pybroker.client.errors import PulsarException
 from pybroker.security import tls_connection
@@ -348,8 +349,9 @@ def drain(peer: socket.socket) -> None:
         return
 
 
-def test_slow_handshakes_end(authority: Authority) -> None:
+def test_slow_handshakes_end(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = settings(authority, handshake_timeout_ms=100)
+    monkeypatch.setattr(http_server, "HEAD_S", 0.1)
     with pybroker.testing.broker(http=True, **slow) as running:
         for url in (running.service_url_tls, running.admin_url_tls):
             with socket.create_connection(address(url), timeout=10) as peer:
