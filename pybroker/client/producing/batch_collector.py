@@ -91,6 +91,8 @@ class BatchCollector:
         return batch
 
     def flush(self) -> None:
+        if not self._messages:
+            return  # asked before each message that travels on its own
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
