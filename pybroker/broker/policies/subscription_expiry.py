@@ -30,13 +30,13 @@ def _wanted(topic: Topic) -> bool:
 
 async def _expire(topic: Topic) -> None:
     now_s = asyncio.get_running_loop().time()
-    for name, subscription in list(topic.subscriptions.items()):
-        if not subscription.durable or topic.subscriptions.get(name) is not subscription:
-            continue  # the second was deleted while another one was
+    for subscription in topic.each_subscription():
+        if not subscription.durable:
+            continue
         if subscription.consumers:
             subscription.times.in_use()
             continue
         idle_s = now_s - subscription.times.idle_since(now_s)
         if idle_s >= topic.policies[SUBSCRIPTION_EXPIRY] * 60:
             log.info("%s is deleted: nobody used it for %d seconds", subscription, idle_s)
-            await topic.delete_subscription(name)
+            await topic.delete_subscription(subscription.name)
