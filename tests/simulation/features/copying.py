@@ -48,7 +48,14 @@ class Numbered:
 
 
 class Copier(Transacting):
-    """Numbers go up only when the one before was taken, as deduplication asks of producers."""
+    """Numbers go up only when the one before was taken, as deduplication asks of producers.
+
+    A copy waits for what becomes of an open one, which may outlast its own transaction: then the
+    process begins again, with the first message. Once the world is healed no message that was
+    taken is sent again, or bad luck might keep it at that for ever.
+    """
+
+    healed = False
 
     def __init__(self, *args: Any, count: int) -> None:
         super().__init__(*args)
@@ -61,7 +68,7 @@ class Copier(Transacting):
         for message in self.messages:
             while not message.stored:
                 await self._send_copy(client, producer, message)
-            while self.rng.random() < 0.4:
+            while not self.healed and self.rng.random() < 0.4:
                 await self._send_copy(client, producer, message)
             if self.rng.random() < 0.4:
                 await self._end_one(client)
@@ -134,6 +141,10 @@ class Copying(Feature):
         names = [f"copier-{number}" for number in range(self.rng.randint(1, 2))]
         self.copiers = [Copier(self.world, self.history, name, count=count) for name in names]
         self.simulation.producers += self.copiers
+
+    def heal(self) -> None:
+        for copier in self.copiers:
+            copier.healed = True
 
     def account(self, logs: Logs) -> list[str]:
         (log,) = self.simulation.read_all([TOPIC]).values()
