@@ -266,7 +266,7 @@ class Topic(Life[Subscription]):
         """
         if self.terminated:
             raise self._no_more_messages()
-        await check_producers(self)
+        await check_producers(self, producer.encrypts)
         with self._told_when_unloaded():
             return await self.producers.add(producer, granted)
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, Refused, Taken
 from pybroker.broker.policies.gate import Gate
-from pybroker.broker.policies.table import AUTO_SUBSCRIPTION_CREATION, ENCRYPTION_REQUIRED
+from pybroker.broker.policies.limits import check_encrypts
+from pybroker.broker.policies.table import AUTO_SUBSCRIPTION_CREATION
 from pybroker.broker.policies.throttle import Throttle
 from pybroker.broker.producers import AccessMode, Granted, Producer, ProducerState
 from pybroker.broker.schemas.compatibility import StoredSchema
@@ -23,7 +24,6 @@ from pybroker.broker.topic import Topic
 from pybroker.errors import (
     AuthorizationError,
     ChecksumError,
-    MetadataError,
     NotAllowed,
     PersistenceError,
     PulsarError,
@@ -58,8 +58,7 @@ async def producer(session: "Session", command: pb.CommandProducer) -> None:
     if session.closed:
         return  # perhaps while the topic was deleted: who is gone makes no new one
     topic = await topics.require(name)
-    if topic.policies[ENCRYPTION_REQUIRED] and not command.encrypted:
-        raise MetadataError(f"Encryption is required in {topic.name}")
+    check_encrypts(topic, command.encrypted)
     schema_version = None
     if command.HasField("schema"):
         schema_version = await topics.schemas.add(name, stored_schema(command.schema))

@@ -168,7 +168,7 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
     async def add_producer(self, producer: Producer, granted: Granted) -> bool:
         """As Topic.add_producer."""
         self.check_open()
-        await check_producers(self)
+        await check_producers(self, producer.encrypts)
         return await self.producers.add(producer, granted)
 
     # -- what other topics read from their log

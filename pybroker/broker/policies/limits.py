@@ -9,6 +9,7 @@ from pybroker.broker.consumer import SubscriptionType
 from pybroker.broker.dispatch.shared import UnackedLimits
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.table import (
+    ENCRYPTION_REQUIRED,
     MAX_CONSUMERS,
     MAX_CONSUMERS_PER_SUBSCRIPTION,
     MAX_PRODUCERS,
@@ -17,7 +18,7 @@ from pybroker.broker.policies.table import (
     MAX_UNACKED_PER_SUBSCRIPTION,
     SUBSCRIPTION_TYPES_ENABLED,
 )
-from pybroker.errors import ConsumerBusy, NotAllowed, ProducerBusy
+from pybroker.errors import ConsumerBusy, MetadataError, NotAllowed, ProducerBusy
 from pybroker.names import SYSTEM_NAMESPACE, TopicName
 
 TYPE_NAMES: Final = {
@@ -54,10 +55,20 @@ class Limited(Protocol):
     def subscriptions(self) -> Mapping[str, Consumed]: ...
 
 
-async def check_producers(topic: Limited) -> None:
-    """Room for one more? Raises ProducerBusy, QuotaExceededError, QuotaExceededException."""
+def check_encrypts(topic: Limited, encrypts: bool) -> None:
+    """May a producer come that encrypts, or does not? Raises MetadataError."""
+    if topic.policies[ENCRYPTION_REQUIRED] and not encrypts:
+        raise MetadataError(f"Encryption is required in {topic.name}")
+
+
+async def check_producers(topic: Limited, encrypts: bool) -> None:
+    """May one more come? Holds in the turn in which it returns.
+
+    Raises ProducerBusy, QuotaExceededError, QuotaExceededException, MetadataError.
+    """
     if topic.quota is not None:
         await topic.quota.check()
+    check_encrypts(topic, encrypts)
     limit = topic.policies[MAX_PRODUCERS]
     if 0 < limit <= len(topic.producers) and not _system(topic):
         raise ProducerBusy(f"Topic '{topic.name}' reached max producers limit")

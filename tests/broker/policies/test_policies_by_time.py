@@ -15,6 +15,7 @@ from pybroker.broker.policies.shapes import EVICTION
 from pybroker.broker.policies.table import (
     BACKLOG_QUOTAS,
     DISPATCH_RATE,
+    ENCRYPTION_REQUIRED,
     MESSAGE_TTL,
     SUBSCRIPTION_DISPATCH_RATE,
     SUBSCRIPTION_EXPIRY,
@@ -22,7 +23,7 @@ from pybroker.broker.policies.table import (
 from pybroker.broker.producers import Producer, ProducerState
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
-from pybroker.errors import QuotaExceededError, QuotaExceededException
+from pybroker.errors import MetadataError, QuotaExceededError, QuotaExceededException
 from pybroker.names import TopicName, TxnId
 from pybroker.transaction.pending_ack import PendingAck
 from pybroker.transaction.txn_status import TxnAction
@@ -177,6 +178,21 @@ def test_a_full_topic_takes_no_producers_until_there_is_room(
             await world.producer(topic)
         subscription.acknowledge_cumulative(None, last)  # type: ignore[arg-type]
         await world.producer(topic)
+
+    run(scenario)
+
+
+def test_who_does_not_encrypt_does_not_come_in_while_that_becomes_required() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+
+        class Slow:
+            async def check(self) -> None:
+                await set_for_all(world, ENCRYPTION_REQUIRED, True)
+
+        topic.quota = Slow()  # type: ignore[assignment]
+        with pytest.raises(MetadataError, match="Encryption is required"):
+            await world.producer(topic)
 
     run(scenario)
 
