@@ -148,9 +148,15 @@ class Compaction:
         """What was kept. Raises ManagedLedgerError."""
         if self._record is None:
             return None
-        if not self._topic.factory.exists(self._name(self._record.generation)):
+        if self._lost:
             raise BadRecord(f"{self}: what it kept is not there any more: compact again")
         return CompactedLog(await self._open(self._record.generation))
+
+    @property
+    def _lost(self) -> bool:
+        """What was kept is gone, as where a copy of a data directory lacks it."""
+        record = self._record
+        return record is not None and not self._topic.factory.exists(self._name(record.generation))
 
     def _name(self, generation: int) -> str:
         return compacted_log(self._topic.name, generation)
@@ -240,15 +246,18 @@ class Compaction:
     async def _compact(self) -> Outcome | None:
         """None if nothing has come since the last time."""
         topic, before = self._topic, self._record
-        horizon = self._decided()
-        first = topic.ledger.first_position if before is None else before.horizon.after
+        horizon, lost = self._decided(), self._lost
+        first = topic.ledger.first_position if before is None or lost else before.horizon.after
         self._keep_all_from = first
-        if not topic.ledger.has_entries(first, horizon):
+        if not lost and not topic.ledger.has_entries(first, horizon):
             return None
         generation = 1 if before is None else before.generation + 1
         await self._delete_others()
+        if lost:
+            log.error("%s: what it kept is gone; it begins with what the topic still has", self)
+        old = None if lost else await self.log()
         new = await self._open(generation)
-        span = Span(topic.ledger, topic.hidden, await self.log(), first, horizon)
+        span = Span(topic.ledger, topic.hidden, old, first, horizon)
         try:
             outcome = await compact(span, new, topic.config.topic_compaction_retain_null_key)
         except BaseException:  # also where the topic is unloaded meanwhile

@@ -182,6 +182,29 @@ def test_a_compaction_that_fails_says_why_and_the_next_one_works(
     assert pairs(read(client, topic)) == [("a", b"2")]
 
 
+@pytest.mark.parametrize("trimmed", [False, True], ids=["there", "trimmed"])
+def test_where_what_was_kept_is_gone_a_compaction_begins_with_what_is_there(
+    tmp_path: Path, topic: str, trimmed: bool
+) -> None:
+    with pybroker.testing.broker(data_dir=tmp_path) as broker, Client(broker.service_url) as client:
+        send(client, topic, ("a", b"1"), ("b", b"2"))
+        compact(broker, topic)
+
+        async def lose(running: Any) -> None:
+            loaded = await running.topics.get(topic)
+            await loaded.factory.delete(name)
+            if trimmed:
+                await loaded.ledger.roll_over()
+                await loaded.ledger.trim()
+
+        (name,) = logs_of(broker, topic)
+        broker.call(lose)
+        if not trimmed:
+            send(client, topic, ("b", b"3"))
+        compact(broker, topic)
+        assert pairs(read(client, topic)) == ([] if trimmed else [("a", b"1"), ("b", b"3")])
+
+
 async def _try(running: Any, topic: str) -> None:
     found = await running.topics.get(topic)
     found.compaction.start()
