@@ -7,9 +7,11 @@ comes into being at first use.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from managed_ledger.deletion import all_done
 from managed_ledger.errors import ManagedLedgerError
@@ -74,6 +76,7 @@ class Topics:
         self._inactive = InactiveTopics(config, factory.housekeeper, self._delete_inactive)
         actors = acting(factory.housekeeper, clock, config)
         self.following = Following(self, (*actors, self._inactive))
+        self._room: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._loaded: dict[TopicName, ServedTopic] = {}
         self._loading: dict[TopicName, asyncio.Future[ServedTopic]] = {}
         # Being unloaded, or made partitioned; who wants one of them waits, and looks again.
@@ -120,7 +123,11 @@ class Topics:
             name = TopicName.parse(name)
         _refuse_internal(name)
         if create and not self.exists(name):
-            await self._check_room(name, 1)
+            async with self._room_for(name, 1):
+                return await self._found(name, create)
+        return await self._found(name, create)
+
+    async def _found(self, name: TopicName, create: bool) -> ServedTopic | None:
         await self.settled(name)
         if (topic := self._loaded.get(name)) is not None:
             return topic
@@ -132,15 +139,22 @@ class Topics:
             self._start_loading(name)
         return await asyncio.shield(self._loading[name])
 
-    async def _check_room(self, name: TopicName, topics: int) -> None:
-        """For so many more in its namespace. Raises TooManyTopics, NotFound."""
+    @asynccontextmanager
+    async def _room_for(self, name: TopicName, topics: int) -> AsyncIterator[None]:
+        """For so many more in its namespace, made within. Where that has a limit one comes after
+        the other, or several would take the same room. Raises TooManyTopics, NotFound.
+        """
         namespace = name.namespace_name
         limit = self.policies.of_namespace(namespace)[MAX_TOPICS]
-        if limit > 0 and namespace != SYSTEM_NAMESPACE:
+        if limit <= 0 or namespace == SYSTEM_NAMESPACE:
+            yield
+            return
+        async with self._room.setdefault(namespace, asyncio.Lock()):
             there = {*(await self.lists.get(namespace)).names}
             there.update(str(n) for n in self._loading if n.namespace_name == namespace)
-            if len(there) + topics > limit:
+            if str(name) not in there and len(there) + topics > limit:
                 raise TooManyTopics("Exceed maximum number of topics in namespace.")
+            yield
 
     def check_usable(self, name: TopicName) -> None:
         """Whether it is a topic, or may become one. Raises as `get` does, and TopicNotFound."""
@@ -273,10 +287,10 @@ class Topics:
         self.tenants.check_namespace(name.namespace_name)
         if name.partition >= 0:
             raise NotAllowed(f"{name} is named as a partition; it cannot have partitions")
-        await self._check_room(name, partitions)
-        await self.settled(name)
-        self._check_free(name)
-        await self._set_partitions(name, partitions, properties or {})
+        async with self._room_for(name, partitions):
+            await self.settled(name)
+            self._check_free(name)
+            await self._set_partitions(name, partitions, properties or {})
 
     def _check_free(self, name: TopicName) -> None:
         self.tenants.check_takes_topics(name.namespace_name)

@@ -1,0 +1,46 @@
+"""A namespace that takes so many topics: also when they come at once."""
+
+import asyncio
+
+import pytest
+from topics_world import World, run
+
+from pybroker.errors import TooManyTopics
+from pybroker.names import TopicName
+
+TOPICS = [TopicName.parse(f"persistent://public/default/t{number}") for number in range(6)]
+
+
+def test_of_topics_that_are_made_at_once_only_those_come_for_which_there_is_room() -> None:
+    async def scenario(world: World) -> None:
+        made = await asyncio.gather(
+            *(world.topics.get(name, create=True) for name in TOPICS), return_exceptions=True
+        )
+        assert [type(each) is TooManyTopics for each in made] == [False] * 3 + [True] * 3
+        assert len((await world.topics.lists.get("public/default")).names) == 3
+
+    run(scenario, max_topics_per_namespace=3)
+
+
+def test_who_asks_for_one_topic_twice_at_once_takes_one_place() -> None:
+    async def scenario(world: World) -> None:
+        first, second = await asyncio.gather(
+            *(world.topics.get(TOPICS[0], create=True) for _ in range(2))
+        )
+        assert first is second
+
+    run(scenario, max_topics_per_namespace=1)
+
+
+def test_partitions_that_are_made_at_once_take_places_too() -> None:
+    async def scenario(world: World) -> None:
+        made = await asyncio.gather(
+            *(world.topics.create_partitioned(name, 2) for name in TOPICS[:3]),
+            return_exceptions=True,
+        )
+        assert [type(each) is TooManyTopics for each in made] == [False, False, True]
+        await world.topics.get(TOPICS[5], create=True)
+        with pytest.raises(TooManyTopics):
+            await world.topics.get(TOPICS[4], create=True)
+
+    run(scenario, max_topics_per_namespace=5)
