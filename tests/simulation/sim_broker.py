@@ -198,6 +198,13 @@ class BrokerProcess:
             for ongoing in topic.buffer.ongoing()
         ]
 
+    def end_of(self, topic: str) -> tuple[int, int] | None:
+        """Where the log of a topic that is being served ends."""
+        if not self.serving or self.broker is None:
+            return None
+        loaded = self.topics.serving(TopicName.parse(topic))
+        return None if loaded is None else loaded.ledger.last_confirmed
+
     async def times_in(self, topic: str) -> list[tuple[tuple[int, int], int]]:
         """When each message that stands there was published, hidden ones too."""
         loaded = await self.topics.get(topic)

@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
-from clients.navigator import Epoch, Navigator
+from clients.navigator import Epoch, Navigator, Place
 
 from checks.history import Read
 
@@ -32,14 +32,21 @@ def _starts(epoch: Epoch, log: Log, times: Times) -> range:
         start = next((i for i, r in enumerate(log) if r.message_id > epoch.behind), len(log))
         return range(start, start + 1)
     assert epoch.since_ms is not None
-    # Messages are not quite in the order of their times: what comes again keeps its own. Nor is all
-    # of them in the log: what a search by time hits may be a message that was aborted.
-    later = [at for at, published_ms in times if published_ms >= epoch.since_ms]
-    earlier = [at for at, published_ms in times if published_ms < epoch.since_ms]
+    found = [_found(epoch.since_ms, end, log, times) for end in epoch.ends]
+    return range(min(map(min, found)), max(map(max, found)) + 1)
+
+
+def _found(since_ms: int, end: Place, log: Log, times: Times) -> tuple[int, int]:
+    """Between which places of the log a search ends that begins when the log ends there.
+
+    Messages are not quite in the order of their times: what comes again keeps its own. Nor is all
+    of them in the log: what a search by time hits may be a message that was aborted.
+    """
     places = [read.message_id[:2] for read in log]
-    first = bisect_left(places, later[0]) if later else len(log)
-    last = bisect_right(places, earlier[-1]) if earlier else 0
-    return range(min(first, last), max(first, last) + 1)
+    later = [at for at, published_ms in times if published_ms >= since_ms and at <= end]
+    earlier = [at for at, published_ms in times if published_ms < since_ms and at <= end]
+    first = bisect_left(places, later[0]) if later else bisect_right(places, end)
+    return first, bisect_right(places, earlier[-1]) if earlier else 0
 
 
 def _not_in_order(epoch: Epoch, number: int, log: Log, times: Times) -> Iterator[str]:

@@ -20,6 +20,8 @@ LONGEST_TXN_S: Final = 40.0  # any timeout, and any broker's absence
 SUBSCRIPTION: Final = "navigator"
 UNTIL_WRITTEN_S: Final = 6.0  # lazy acknowledgements are on disk by then, stalls and all
 OrderKey = tuple[int, int, int]
+Place = tuple[int, int]  # ledger and entry
+SOMEWHERE: Final = (-1, -1), (1 << 63, 0)
 
 
 @dataclass(slots=True)
@@ -28,6 +30,9 @@ class Epoch:
 
     behind: OrderKey | None = None  # the last message that is left out
     since_ms: int | None = None  # or: the publish time to begin with
+    # Where the log ended when that was asked for, and when it was answered: what came later is not
+    # searched, whatever its time.
+    ends: tuple[Place, Place] = SOMEWHERE
     loose: bool = False  # nobody knows where it began, or what an open transaction withholds
     reads: list[Read] = field(default_factory=list)
     acknowledged: dict[Read, None] = field(default_factory=dict)  # perhaps
@@ -42,10 +47,17 @@ class Epoch:
 class Navigator(Transacting):
     """`epochs`: the last one is under way."""
 
-    def __init__(self, *args: Any, topic: str, after_a_seek: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        topic: str,
+        after_a_seek: Callable[[], None],
+        end_of_log: Callable[[], Place | None],
+    ) -> None:
         super().__init__(*args)
         self.topic = topic
         self.after_a_seek = after_a_seek  # called when its answer has come
+        self.end_of_log = end_of_log  # of the topic; None while nobody knows
         self.subscription = SUBSCRIPTION
         self.kind = "Exclusive"
         self.epochs = [Epoch(behind=(-1, -1, -1))]
@@ -162,8 +174,10 @@ class Navigator(Transacting):
             return
         since_ms = self.rng.choice(self.received).publish_timestamp() + self.rng.randint(-2, 2)
         self.note(f"seeks to the time {since_ms}")
+        asked = self.end_of_log() or SOMEWHERE[0]
         await self._move(consumer.seek(since_ms), "seeks by time")
-        self._begin_epoch(Epoch(since_ms=since_ms))
+        answered = self.end_of_log() or SOMEWHERE[1]
+        self._begin_epoch(Epoch(since_ms=since_ms, ends=(asked, answered)))
         self.after_a_seek()
 
     async def _unsubscribe(self, client: Any, consumer: Any) -> Any:

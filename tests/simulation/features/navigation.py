@@ -19,7 +19,12 @@ class Navigation(Feature):
 
     def begin(self) -> None:
         self.navigator = Navigator(
-            self.world, self.history, "navigator", topic=TOPIC, after_a_seek=self._after_a_seek
+            self.world,
+            self.history,
+            "navigator",
+            topic=TOPIC,
+            after_a_seek=self._after_a_seek,
+            end_of_log=lambda: self.broker.end_of(TOPIC),
         )
         self.simulation.others.append(self.navigator)
 
