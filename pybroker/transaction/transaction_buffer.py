@@ -84,10 +84,10 @@ class TransactionBuffer:
     __slots__ = (
         "_changes",
         "_clock",
-        "_closed",
         "_config",
         "_gone_up_to",
         "_ledger",
+        "_live",
         "_marked",
         "_metadata",
         "_open",
@@ -120,13 +120,12 @@ class TransactionBuffer:
         self.times = BufferTimes(recovery_began=clock.now_ms())
         self._marked = SINCE in ledger.properties
         self._plain_up_to: Position | None = None  # once there was a transaction
-        # snapshots
         self._metadata, self._tasks = metadata, Tasks(self)
         self._snapshot_position = ledger.last_confirmed
         self._changes, self._gone_up_to = 0, -1  # a ledger; what is going may yet come back
         self._trimmed: list[int] = []
         self._visit: Visit | None = None  # while there is something to settle or to write
-        self._closed = False
+        self._live = False  # half of what there is is known: that must not be written as a whole
 
     def _keep_books(self) -> None:
         """From the first transaction on. A topic that never had one has nothing of its own."""
@@ -371,7 +370,9 @@ class TransactionBuffer:
             except BaseException:
                 await buffer.stop()  # it knows half of what is there: the next one reads it anew
                 raise
-        buffer.times.recovered = clock.now_ms()
+        buffer.times.recovered, buffer._live = clock.now_ms(), True
+        if buffer._open:
+            buffer._visit_later()
         return buffer
 
     async def _recover(self) -> None:
@@ -388,8 +389,6 @@ class TransactionBuffer:
         for txn_id, _ in list(self._open.items()):
             self._settle(txn_id)
             await pace.step()
-        if self._open:
-            self._visit_later()
 
     def _restore(self, head: BufferHead) -> None:
         self._snapshot_position = head.position
@@ -423,7 +422,7 @@ class TransactionBuffer:
     # Snapshots, and what happens by time
 
     def _visit_later(self) -> None:
-        if self._visit is None and not self._closed:
+        if self._visit is None and self._live:
             interval_s = self._config.transaction_buffer_snapshot_min_time_in_millis / 1000
             self._visit = self._ledger.housekeeper.visit_in(interval_s, self._visited)
 
@@ -443,7 +442,7 @@ class TransactionBuffer:
             self._visit_later()
 
     def _start_snapshot_if_due(self) -> None:
-        if self._closed or len(self._tasks):
+        if not self._live or len(self._tasks):
             return
         # Open transactions are written whole: that must cost less than scanning what it saves.
         unread = self._ledger.count_between(self._snapshot_position, self._ledger.last_confirmed)
@@ -493,7 +492,7 @@ class TransactionBuffer:
 
     async def stop(self) -> None:
         """Write nothing more: the topic goes."""
-        self._closed = True
+        self._live = False
         if self._visit is not None:
             self._visit.cancel()
             self._visit = None

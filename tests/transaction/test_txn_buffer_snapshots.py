@@ -17,6 +17,7 @@ from txn_world import (
 )
 
 from managed_ledger.errors import ManagedLedgerError, StorageFailed
+from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.operations import Remove
 from pybroker.names import TopicName
@@ -65,6 +66,28 @@ async def test_recovery_needs_no_snapshot(world: World) -> None:
     assert await world.read() == []
     await world.end(kept, COMMIT)
     assert await world.read() == ["a"]
+
+
+@in_world
+async def test_a_recovery_that_lasts_is_not_written_as_if_it_were_at_its_end(world: World) -> None:
+    over, dropped = [await world.begin_on(ORDERS) for _ in range(2)]
+    await world.send(over, "a", "b")
+    await world.end(over, COMMIT)
+    await world.send(dropped, "c")
+    world = await world.crashed()
+    whole = ManagedLedger.read_whole
+
+    async def slowly(ledger: ManagedLedger, at: Position, end: Position, *most: int) -> Any:
+        ledger.settle_down()  # a visit
+        await soon()
+        return await whole(ledger, at, end, 1, most[1])
+
+    with of_few_entries(), patch.object(ManagedLedger, "read_whole", slowly):
+        await world.buffer()
+    world = await world.crashed()
+    assert [each.txn_id for each in (await world.buffer()).ongoing()] == [dropped]
+    await world.end(dropped, ABORT)
+    assert await world.read() == ["a", "b"]
 
 
 @in_world_with(transaction_buffer_snapshot_max_transaction_count=7)
