@@ -81,7 +81,7 @@ class Subscription:
         self.reader = EntryReader(topic, cursor, self.notify, self._found_damage)
         self._dispatcher: Dispatcher | None = None
         self._redelivery_counts = NO_REDELIVERIES
-        self._transactional = TransactionalAcks(topic, cursor, self._restore)
+        self._transactional = TransactionalAcks(topic, cursor, self._restore, self.notify)
         self._notified = False
         self._last_message_is_there = topic.ended
         self.times = LastTimes()

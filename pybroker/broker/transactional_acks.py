@@ -31,12 +31,15 @@ class TransactionalTopic(Protocol):
     def config(self) -> BrokerConfig: ...
     @property
     def tasks(self) -> Tasks: ...
+    @property
+    def ended(self) -> bool: ...
 
 
 class TransactionalAcks:
     __slots__ = (
         "_closed",
         "_cursor",
+        "_notify",
         "_opening",
         "_restored",
         "_topic",
@@ -49,12 +52,16 @@ class TransactionalAcks:
         topic: TransactionalTopic,
         cursor: ManagedCursor,
         restored: Callable[[list[Position]], None],
+        notify: Callable[[], None],
     ) -> None:
-        """`restored` is told of entries that were given back without anybody's `end`."""
+        """`restored` is told of entries that were given back without anybody's `end`; `notify` is
+        called when consumers may be at the end of a topic that takes no more messages.
+        """
         self.opened: PendingAcks | None = None
         self._topic = topic
         self._cursor = cursor
         self._restored = restored
+        self._notify = notify
         self._opening: asyncio.Task[PendingAcks] | None = None
         self._closed = False
         self.exist = cursor.durable and topic.factory.exists(self._log_name)
@@ -112,10 +119,15 @@ class TransactionalAcks:
             ) from error
         else:
             opened.on_restored = self._restored
+            opened.on_committed = self._committed
             self.opened = opened
             return opened
         finally:
             self._opening = None
+
+    def _committed(self) -> None:
+        if self._topic.ended:
+            self._notify()
 
     # -- what plain acknowledgements must leave alone
 

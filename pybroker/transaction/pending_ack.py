@@ -92,6 +92,7 @@ class PendingAcks:
         # Told of what was given back, by an abort or because it could not be written, in order; not
         # of what was acknowledged cumulatively: delivery goes back to the mark-delete position.
         self.on_restored: Callable[[list[Position]], None] = lambda positions: None
+        self.on_committed = _nothing  # the cursor has moved
         self._tasks = Tasks(f"pending acknowledgements of {topic}, {cursor.name}")
         self._visit: Visit | None = None
         self._closed = False
@@ -275,6 +276,7 @@ class PendingAcks:
             return
         if action is TxnAction.COMMIT:
             self._state.commit(txn_id)
+            self.on_committed()
         else:
             self.on_restored(self._state.drop(txn_id))
         ending.set_result(None)

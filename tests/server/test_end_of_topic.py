@@ -62,6 +62,29 @@ def test_who_is_behind_hears_of_the_end_when_the_last_message_is_acknowledged(
     assert raw.receive(_T.REACHED_END_OF_TOPIC).consumer_id == 1
 
 
+@pytest.mark.parametrize("kind", [pb.CommandAck.Individual, pb.CommandAck.Cumulative])
+def test_who_acknowledges_the_last_message_in_a_transaction_hears_of_the_end_at_its_commit(
+    connect: Connect, topic: str, terminate: Callable[[], None], kind: Any
+) -> None:
+    raw = connect(client_version=JAVA)
+    ids = fill(raw, topic, 1)
+    raw.subscribe(topic)
+    terminate()
+    txn_id = raw.new_txn()
+    raw.add_subscription(txn_id, topic, "raw")
+    acknowledgement = pb.CommandAck(
+        consumer_id=1,
+        ack_type=kind,
+        message_id=ids,
+        txnid_most_bits=txn_id.most,
+        txnid_least_bits=txn_id.least,
+    )
+    raw.request(_T.ACK, "ack", acknowledgement)
+    assert not heard_the_end(raw)
+    raw.send_end(txn_id, commit=True)
+    assert raw.receive(_T.REACHED_END_OF_TOPIC).consumer_id == 1
+
+
 def test_who_comes_to_a_topic_that_has_ended_hears_of_it_once(
     connect: Connect, topic: str, terminate: Callable[[], None]
 ) -> None:
