@@ -43,11 +43,17 @@ class AcksOfTransaction:
         return sorted({**self.whole, **dict.fromkeys(self.indexes)})
 
     def records(self, txn_id: TxnId) -> Iterator[Record]:
-        """What brings this about again, in parts."""
-        batches = [(at, left, self.batch_sizes[at]) for at, left in self.indexes.items()]
+        """What brings this about again, in parts: each as it is when it is asked for, for what is
+        refused meanwhile is not held any more.
+        """
+        whole, batches = tuple(self.whole), tuple(self.indexes)
         individual = chain(
-            map(PendingAck, tuple(self.whole)),
-            (PendingAck(at, left, size) for at, left, size in batches),
+            (PendingAck(at) for at in whole if at in self.whole),
+            (
+                PendingAck(at, self.indexes[at], self.batch_sizes[at])
+                for at in batches
+                if at in self.indexes
+            ),
         )
         while some := list(islice(individual, _ACKS_PER_RECORD)):
             yield AckRecord(txn_id, False, some)
@@ -243,7 +249,7 @@ class PendingAckState:
         if transaction is None:
             return []
         for position in transaction.whole:
-            del self._whole[position]
+            self._whole.pop(position, None)  # earlier versions' logs may have it held by two
         for position, left in transaction.indexes.items():
             bits = acked_bits(left, transaction.batch_sizes[position])
             _take_back(self._indexes, self._batch_sizes, position, bits)
@@ -304,6 +310,8 @@ def _take_back(
     indexes: dict[Any, int], batch_sizes: dict[Any, int], position: tuple[int, int], bits: int
 ) -> None:
     """These are left again."""
+    if position not in indexes:  # as above
+        return
     indexes[position] |= bits
     if not acked_bits(indexes[position], batch_sizes[position]):
         del indexes[position], batch_sizes[position]

@@ -24,6 +24,7 @@ from managed_ledger.storage.group_commit import Group
 from managed_ledger.storage.operations import Put
 from pybroker.errors import (
     InvalidTxnStatus,
+    PersistenceError,
     TransactionConflict,
     TransactionCoordinatorNotFound,
 )
@@ -445,3 +446,41 @@ async def test_closing_on_a_full_disk_and_opening_on_one_loses_nothing(world: Wo
     assert acks.is_pending(*at[3])
     await world.end(txn_id, COMMIT)
     assert (await world.cursor("sub")).is_deleted(at[3])
+
+
+@pytest.mark.parametrize("in_part", [False, True])
+def test_what_was_refused_while_the_log_is_shortened_is_not_held_by_it(in_part: bool) -> None:
+    """Else it would be after a restart, beside who holds it by then, and the log hard to open."""
+
+    @in_world
+    async def life(world: World) -> None:
+        acks, _, at = await ten_messages(world)
+        first, second = await world.begin_acking(), await world.begin_acking()
+        taken = [indexes(each, 0) if in_part else PendingAck(each) for each in at[:3]]
+        await acks.acknowledge(first, taken[:2])
+        world.storage.holding = True
+        refused = acks.acknowledge(first, taken[2:])
+        await soon()
+        with (
+            patch.object(snapshot_log, "PARTS_PER_ENTRY", 1),
+            patch.object(pending_ack_state, "_ACKS_PER_RECORD", 1),
+        ):
+            checkpoint = asyncio.ensure_future(acks.checkpoint())
+            await asyncio.sleep(0)
+            world.storage.full = True
+            world.storage.release()
+            world.storage.full = False
+            with pytest.raises(PersistenceError):
+                await refused
+            with pytest.raises(StorageFull):
+                await checkpoint
+        await acks.acknowledge(second, whole(at[2]))
+        await world.end(second, COMMIT)
+        world = await world.crashed()
+        acks = await world.acks()
+        assert [acks.is_pending(*at[2]), acks.pending_indexes(at[2])] == [False, 0]
+        await world.end(first, ABORT)
+        assert (await world.cursor("sub")).is_deleted(at[2])
+        assert (await world.acks()).stats() == []
+
+    life()

@@ -199,3 +199,16 @@ def test_what_is_kept_of_a_batch_is_as_large_as_what_said_so(
     assert list(state.records()) == [AckRecord(ONE, False, [first])]
     state.commit(ONE)
     assert cursor.unacked_indexes(AT[1]) == 1
+
+
+@pytest.mark.parametrize("ack", [PendingAck(AT[1]), part(AT[1], 3)])
+def test_two_that_hold_the_same_as_a_log_has_it_may_both_end(
+    state: PendingAckState, cursor: ManagedCursor, ack: PendingAck
+) -> None:
+    """Earlier versions wrote such logs."""
+    state.hold(ONE, ack)
+    state.hold(TWO, ack)
+    state.drop(ONE)
+    state.commit(TWO)
+    assert state.is_empty and not state.transactions
+    assert cursor.is_deleted(AT[1]) or cursor.unacked_indexes(AT[1]) == ack.still_unacked
