@@ -165,7 +165,7 @@ class EntryReader:
         "_topic",
         "most_bytes",
         "most_messages",
-        "passed_withheld",
+        "passed_to",
         "position",
         "withheld",
     )
@@ -189,14 +189,13 @@ class EntryReader:
         # What may be read until somebody says otherwise, while there is a dispatch rate.
         self.most_messages: int | None = None
         self.most_bytes = 0
-        # Entries were passed because an open transaction holds a cumulative acknowledgement.
-        self.passed_withheld = False
+        # So far entries were passed because an open transaction holds a cumulative acknowledgement.
+        self.passed_to = EARLIEST
 
     def rewind(self) -> None:
         """Back to the first entry that is not acknowledged."""
         self.position = self._cursor.mark_delete_position.after
-        self._settled_to = EARLIEST
-        self.passed_withheld = False
+        self._settled_to = self.passed_to = EARLIEST
         self.read_anew()
 
     def read_anew(self) -> None:
@@ -309,10 +308,14 @@ class EntryReader:
         if self.withheld is None:
             return
         withheld_to = self.withheld.cumulative_position
-        if withheld_to is not None and self.position < withheld_to:
+        if withheld_to is not None and self.position <= withheld_to:
             # The entry at `withheld_to` itself may be a batch acknowledged in part.
-            self.position = withheld_to
-            self.passed_withheld = True
+            self.position = self.passed_to = withheld_to
+
+    @property
+    def passed_withheld(self) -> bool:
+        """Entries were passed for a transaction's sake, and are not acknowledged."""
+        return self.passed_to > self._cursor.mark_delete_position
 
     def _settle_hidden(self, ledger_id: int, first: int, last: int) -> None:
         end = Position(ledger_id, last)

@@ -286,6 +286,47 @@ def test_what_a_cumulative_acknowledgement_withheld_from_a_new_consumer_comes_un
     with_topic(scenario)
 
 
+@pytest.mark.parametrize("still_unacked", [0, 0b1100])
+def test_the_only_message_that_is_withheld_cumulatively_comes_unasked_too(
+    still_unacked: int,
+) -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, FAILOVER, 100)
+        (position,) = await topic.publish(1, batch=4)
+        acks = [PendingAck(position, still_unacked, 4)]
+        await subscription.acknowledge_in_transaction(consumer, T1, acks, cumulative=True)
+        subscription.remove_consumer(consumer)
+        _, sink = await topic.consumer(subscription, FAILOVER, 100)
+        assert [each.unacked for each in sink.received] == ([(0b1100, 4)] if still_unacked else [])
+        sink.take()
+        await end(subscription, T1, ABORT)
+        await topic.settled()
+        assert [(each.position, each.unacked) for each in sink.received] == [(position, None)]
+
+    with_topic(scenario)
+
+
+def test_what_a_committed_cumulative_acknowledgement_had_withheld_makes_nothing_come_again() -> (
+    None
+):
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(4)
+        await acknowledge(subscription, T1, positions[1], cumulative=True)
+        subscription.remove_consumer(consumer)
+        _, sink = await topic.consumer(subscription, EXCLUSIVE, 100)
+        assert sink.take() == [2, 3]
+        await end(subscription, T1, COMMIT)
+        await acknowledge(subscription, T2, positions[3])
+        await end(subscription, T2, ABORT)
+        await topic.settled()
+        assert sink.take() == [3]
+
+    with_topic(scenario)
+
+
 # What another type of consumers has begun with, when everything comes again after such an abort.
 
 
