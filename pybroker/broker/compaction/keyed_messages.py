@@ -34,11 +34,14 @@ OUT: Final = Keyed(None, True)  # compacted out before it came here
 
 
 async def look_at(entry: bytes, messages: int) -> "list[Keyed] | Part":
-    """`messages` is how many the entry was published with. Raises Unreadable."""
+    """Its messages, or one for all of them. `messages` is how many the entry was published with.
+
+    Raises Unreadable.
+    """
     try:
         metadata, start = split_entry(entry)
     except BadEntry:
-        return [_NO_KEY] * messages  # no client gets anything from it either
+        return [_NO_KEY]  # no client gets anything from it either
     if metadata.HasField("num_messages_in_batch"):
         return await _batch(metadata, entry[start:], messages)
     if messages != 1:

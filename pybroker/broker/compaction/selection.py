@@ -1,11 +1,13 @@
 """Which messages a compaction keeps: the last of each key, unless that deletes the key.
 
 Messages are known by their number in the order of the log, so what is kept is a byte for each of
-them; the keys are forgotten before anything is written.
+them; the keys are forgotten before anything is written. An entry that is kept or dropped as a whole
+counts as one, however many messages its producer said that it has.
 """
 
 import asyncio
 import logging
+from array import array
 from collections.abc import Sequence
 from typing import Final
 
@@ -24,6 +26,7 @@ class Selection:
     def __init__(self, retain_null_key: bool) -> None:
         self._retain_null_key = retain_null_key
         self._marks = bytearray()  # by number: 1 for what is kept
+        self._counts = array("I")  # by entry: how many of them are its own
         # By key, in parts: one large dict would take long to grow, and to go. Several numbers are
         # the parts of one message.
         self._latest: list[dict[bytes, int | list[int]]] = [{} for _ in range(_SHARDS)]
@@ -32,32 +35,30 @@ class Selection:
 
     @property
     def messages(self) -> int:
-        """How many it has seen."""
+        """How many it has told apart."""
         return len(self._marks)
 
     async def see(self, entries: Sequence[Kept]) -> None:
         """The next ones of the log."""
         for kept in entries:
-            first = len(self._marks)
-            self._marks += bytes(kept.messages)
             try:
                 found = await look_at(kept.entry, kept.messages)
             except Unreadable as why:
                 log.debug("%s is kept as it is: %s", kept.position, why)
-                self._keep_whole(first, kept)
+                self._marks[self._number(1)] = 1
             else:
                 if isinstance(found, Part):
-                    self._see_part(first, found)
+                    self._see_part(self._number(1), found)
                 else:
-                    await self._see_batch(first, found, kept.bits)
-            await self._pace.step(kept.messages)
+                    await self._see_batch(self._number(len(found)), found, kept.bits)
+            await self._pace.step(self._counts[-1])
 
-    def _keep_whole(self, first: int, kept: Kept) -> None:
-        if kept.bits is None:
-            self._marks[first:] = b"\1" * kept.messages
-            return
-        for index in range(kept.messages):
-            self._marks[first + index] = kept.bits >> index & 1
+    def _number(self, count: int) -> int:
+        """Of the first message of an entry that has so many."""
+        first = len(self._marks)
+        self._marks += bytes(count)
+        self._counts.append(count)
+        return first
 
     async def _see_batch(self, first: int, found: list[Keyed], bits: int | None) -> None:
         for start in range(0, len(found), _MESSAGES_A_TURN):
@@ -109,19 +110,22 @@ class Selection:
                 self._mark([latest] if isinstance(latest, int) else latest)
                 await pace.step()
         self._parts = {}
-        return KeptMessages(self._marks)
+        return KeptMessages(self._marks, self._counts)
 
 
 class KeptMessages:
     """Gone through in the order of the selection."""
 
-    def __init__(self, marks: bytearray) -> None:
+    def __init__(self, marks: bytearray, counts: "array[int]") -> None:
         self._marks = marks
-        self._at = 0
+        self._counts = counts
+        self._entries = self._at = 0  # how far it has come
+        self._alike = True
 
     @property
     def complete(self) -> bool:
-        return self._at == len(self._marks)
+        """All that was selected from has been gone through."""
+        return self._alike and self._entries == len(self._counts)
 
     @property
     def left_out(self) -> int:
@@ -129,9 +133,14 @@ class KeptMessages:
 
     def of(self, kept: Kept) -> Kept | None:
         """What is left of the next entry; None if that is nothing."""
-        first, self._at = self._at, self._at + kept.messages
-        if kept.messages == 1:
-            return kept if self._marks[first : self._at] == b"\1" else None
+        count = self._counts[self._entries] if self._entries < len(self._counts) else 0
+        self._entries += 1
+        first, self._at = self._at, self._at + count
+        if count == 1:
+            return kept if self._marks[first] else None
+        if count != kept.messages:
+            self._alike = False
+            return None
         span = self._marks[first : self._at]
         left = span.count(1)
         if not left:

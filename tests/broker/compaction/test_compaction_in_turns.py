@@ -12,6 +12,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
 
 MESSAGES = 20_000
+MOST = 1_000_000  # that a producer may say
 
 
 def a_batch() -> bytes:
@@ -23,6 +24,11 @@ def a_batch() -> bytes:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
     metadata.num_messages_in_batch = MESSAGES
     return build_entry(metadata, bytes(payload))
+
+
+def one_message() -> bytes:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
+    return build_entry(metadata, b"x")
 
 
 @pytest.mark.parametrize("left_out", [0, 5000])
@@ -42,5 +48,32 @@ def test_a_large_batch_is_looked_into_in_turns(left_out: int) -> None:
         left = (await selection.kept()).of(kept)
         last = range(MESSAGES - left_out - 5000, MESSAGES - left_out)
         assert left is not None and left.bits == sum(1 << number for number in last)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("entry", [b"no metadata", one_message()])
+def test_what_a_producer_says_of_a_small_entry_takes_no_memory(entry: bytes) -> None:
+    async def scenario() -> None:
+        entries = [Kept(Position(1, number), entry, MOST) for number in range(20)]
+        selection = Selection(True)
+        await selection.see(entries)
+        assert selection.messages == len(entries)
+        kept = await selection.kept()
+        assert [kept.of(each) for each in entries] == entries
+        assert kept.complete
+
+    asyncio.run(scenario())
+
+
+def test_what_is_not_as_it_was_seen_is_noticed() -> None:
+    async def scenario() -> None:
+        first, second = (Kept(Position(1, number), a_batch(), MESSAGES) for number in range(2))
+        selection = Selection(True)
+        await selection.see([first._replace(entry=one_message(), messages=1), first, second])
+        kept = await selection.kept()
+        for each in (first, second, second, second):
+            kept.of(each)
+        assert not kept.complete
 
     asyncio.run(scenario())
