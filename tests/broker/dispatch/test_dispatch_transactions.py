@@ -8,13 +8,9 @@ from dispatch_fakes import (
     EXCLUSIVE,
     FAILOVER,
     KEY_SHARED,
-    KEYS,
     LEDGER,
     SHARED,
     FakeTopic,
-    check_parked,
-    key_of,
-    owner_among,
     with_topic,
 )
 
@@ -249,150 +245,6 @@ def test_a_plain_acknowledgement_of_a_batch_spares_its_pending_indexes() -> None
         await end(subscription, T1, ABORT)
         await topic.settled()
         assert [message.unacked for message in sink.received] == [(0b0100, 4)]
-
-    with_topic(scenario)
-
-
-def test_an_aborted_cumulative_acknowledgement_comes_at_the_clients_request() -> None:
-    async def scenario(topic: FakeTopic) -> None:
-        subscription = await topic.subscribe()
-        consumer, sink = await topic.consumer(subscription, EXCLUSIVE, 100)
-        positions = await topic.publish(4)
-        sink.take()
-        await acknowledge(subscription, T1, positions[2], cumulative=True)
-        await end(subscription, T1, ABORT)
-        await topic.settled()
-        assert sink.take() == []
-        subscription.redeliver(consumer, None)
-        await topic.settled()
-        assert sink.take() == [0, 1, 2, 3]
-
-    with_topic(scenario)
-
-
-def test_what_a_cumulative_acknowledgement_withheld_from_a_new_consumer_comes_unasked() -> None:
-    async def scenario(topic: FakeTopic) -> None:
-        subscription = await topic.subscribe()
-        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
-        positions = await topic.publish(4)
-        await acknowledge(subscription, T1, positions[2], cumulative=True)
-        subscription.remove_consumer(consumer)
-        _, sink = await topic.consumer(subscription, EXCLUSIVE, 100)
-        assert sink.take() == [3]
-        await end(subscription, T1, ABORT)
-        await topic.settled()
-        assert sink.take() == [0, 1, 2, 3]
-
-    with_topic(scenario)
-
-
-@pytest.mark.parametrize("still_unacked", [0, 0b1100])
-def test_the_only_message_that_is_withheld_cumulatively_comes_unasked_too(
-    still_unacked: int,
-) -> None:
-    async def scenario(topic: FakeTopic) -> None:
-        subscription = await topic.subscribe()
-        consumer, _ = await topic.consumer(subscription, FAILOVER, 100)
-        (position,) = await topic.publish(1, batch=4)
-        acks = [PendingAck(position, still_unacked, 4)]
-        await subscription.acknowledge_in_transaction(consumer, T1, acks, cumulative=True)
-        subscription.remove_consumer(consumer)
-        _, sink = await topic.consumer(subscription, FAILOVER, 100)
-        assert [each.unacked for each in sink.received] == ([(0b1100, 4)] if still_unacked else [])
-        sink.take()
-        await end(subscription, T1, ABORT)
-        await topic.settled()
-        assert [(each.position, each.unacked) for each in sink.received] == [(position, None)]
-
-    with_topic(scenario)
-
-
-def test_what_a_committed_cumulative_acknowledgement_had_withheld_makes_nothing_come_again() -> (
-    None
-):
-    async def scenario(topic: FakeTopic) -> None:
-        subscription = await topic.subscribe()
-        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
-        positions = await topic.publish(4)
-        await acknowledge(subscription, T1, positions[1], cumulative=True)
-        subscription.remove_consumer(consumer)
-        _, sink = await topic.consumer(subscription, EXCLUSIVE, 100)
-        assert sink.take() == [2, 3]
-        await end(subscription, T1, COMMIT)
-        await acknowledge(subscription, T2, positions[3])
-        await end(subscription, T2, ABORT)
-        await topic.settled()
-        assert sink.take() == [3]
-
-    with_topic(scenario)
-
-
-# What another type of consumers has begun with, when everything comes again after such an abort.
-
-
-async def withheld_cumulatively(topic: FakeTopic, key: str = "") -> Subscription:
-    """Entries 0 and 1, by a consumer that left."""
-    subscription = await topic.subscribe()
-    consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
-    positions = await topic.publish(2, key=key)
-    await acknowledge(subscription, T1, positions[1], cumulative=True)
-    subscription.remove_consumer(consumer)
-    return subscription
-
-
-@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
-def test_what_was_given_back_comes_once_after_a_cumulative_abort(kind: SubscriptionType) -> None:
-    async def scenario(topic: FakeTopic) -> None:
-        subscription = await withheld_cumulatively(topic)
-        consumer, sink = await topic.consumer(subscription, kind, 100)
-        await topic.publish(2)
-        assert sink.take() == [2, 3]
-        sink.writable = False
-        subscription.redeliver(consumer, None)
-        await end(subscription, T1, ABORT)
-        sink.writable = True
-        subscription.notify()
-        await topic.settled()
-        assert sink.take() == [0, 1, 2, 3]
-
-    with_topic(scenario)
-
-
-def test_what_waited_for_its_consumer_comes_once_after_a_cumulative_abort() -> None:
-    async def scenario(topic: FakeTopic) -> None:
-        subscription = await withheld_cumulatively(topic, for_b := key_of("b", "a", "b"))
-        a, a_sink = await topic.consumer(subscription, KEY_SHARED, 0, name="a")
-        _, b_sink = await topic.consumer(subscription, KEY_SHARED, 100, name="b")
-        await topic.publish_keys([key_of("a", "a", "b")] * 2 + [for_b])
-        assert (a_sink.take(), b_sink.take()) == ([], [4])
-        b_sink.writable = False
-        await end(subscription, T1, ABORT)
-        b_sink.writable = True
-        subscription.flow(a, 100)
-        await topic.settled()
-        assert (a_sink.take(), b_sink.take()) == ([2, 3], [0, 1, 4])
-        check_parked(subscription)
-
-    with_topic(scenario)
-
-
-def test_what_waited_for_a_former_owner_comes_once_after_a_cumulative_abort() -> None:
-    moved = next(
-        key
-        for key in KEYS
-        if [owner_among(*names)(key) for names in ("a", "ab", "abc")] == ["a", "b", "b"]
-    )
-
-    async def scenario(topic: FakeTopic) -> None:
-        subscription = await withheld_cumulatively(topic, moved)
-        await topic.consumer(subscription, KEY_SHARED, 100, name="a")
-        await topic.publish_keys([moved])
-        _, sink = await topic.consumer(subscription, KEY_SHARED, 100, name="b")
-        await topic.publish_keys([moved])
-        assert sink.take() == []
-        await end(subscription, T1, ABORT)
-        await topic.consumer(subscription, KEY_SHARED, 100, name="c")
-        assert sink.take() == [0, 1, 2, 3]
 
     with_topic(scenario)
 
