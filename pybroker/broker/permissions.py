@@ -24,6 +24,7 @@ _TOPICS: Final = "destination_auth"
 _SUBSCRIPTIONS: Final = "subscription_auth_roles"
 _NOTHING: Final[dict[str, Any]] = {_NAMESPACE: {}, _TOPICS: {}, _SUBSCRIPTIONS: {}}
 
+_NO_GRANTS: Final = Grants()
 _KNOWN: Final = 1000
 MAX_BYTES: Final = 512 * 1024  # of a namespace's record: some thousand grants
 assert SUBSCRIPTION_AUTH_MODE.namespace is not None
@@ -44,7 +45,7 @@ class Permissions:
         self._tenants = tenants
         self._writing = asyncio.Lock()
         self._known: dict[str, tuple[Stored, Grants]] = {}  # parsed, and from what
-        self._known_admins: dict[str, tuple[Versioned | None, frozenset[str]]] = {}
+        self._known_admins: dict[str, tuple[Versioned, frozenset[str]]] = {}
 
     def watch(self, changed: Callable[[], None]) -> None:
         """`changed` is called whenever somebody may have lost, or got, a permission."""
@@ -55,6 +56,8 @@ class Permissions:
 
     def tenant_admins(self, tenant: str) -> Collection[str]:
         stored = self._metadata.get(_TENANTS + tenant)
+        if stored is None:
+            return ()  # of names that clients make up nothing is kept
         known = self._known_admins.get(tenant)
         if known is None or known[0] != stored:
             if len(self._known_admins) >= _KNOWN:
@@ -66,6 +69,8 @@ class Permissions:
     def grants(self, namespace: str) -> Grants:
         granted = self._metadata.get(PERMISSIONS + namespace)
         policies = self._metadata.get(_NAMESPACES + namespace)
+        if granted is None and policies is None:
+            return _NO_GRANTS
         known = self._known.get(namespace)
         if known is None or known[0] != (granted, policies):
             if len(self._known) >= _KNOWN:

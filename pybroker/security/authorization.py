@@ -16,6 +16,7 @@ from pybroker.names import COORDINATOR_ASSIGN, TopicName
 from pybroker.security.identity import Identity
 
 ACTIONS: Final = ("produce", "consume", "functions", "sources", "sinks", "packages")
+_MOST_NAMED: Final = 2000  # characters of a name that a refusal repeats
 Roles = Mapping[str, Collection[str]]  # actions by role
 
 
@@ -71,7 +72,7 @@ class Target:
         return cls(namespace.partition("/")[0], namespace)
 
     def __str__(self) -> str:
-        return str(self.topic or self.namespace or self.tenant or "this broker")
+        return str(self.topic or self.namespace or self.tenant or "this broker")[:_MOST_NAMED]
 
 
 class Authorizer:

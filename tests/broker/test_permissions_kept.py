@@ -1,6 +1,7 @@
 """What was granted, in the metadata: changes at once, and namespaces that go meanwhile."""
 
 import asyncio
+import tracemalloc
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -11,6 +12,7 @@ from pybroker.broker.permissions import OnTopic, Permissions
 from pybroker.broker.tenants import Conflict, NotFound, Tenants
 from pybroker.config import BrokerConfig
 from pybroker.names import TopicName
+from pybroker.security.authorization import Grants
 
 NAMESPACE = "public/granted"
 
@@ -38,6 +40,21 @@ def test_changes_at_once_are_all_kept() -> None:
         roles = [f"role-{number}" for number in range(20)]
         await asyncio.gather(*(world.permissions.grant(NAMESPACE, r, ["produce"]) for r in roles))
         assert sorted(world.permissions.grants(NAMESPACE).namespace) == sorted(roles)
+
+    run(scenario)
+
+
+def test_names_that_nobody_has_are_not_kept_however_many_are_asked_for() -> None:
+    async def scenario(world: World) -> None:
+        tracemalloc.start()
+        try:
+            for number in range(100):
+                made_up = f"{number}{'x' * 100_000}"
+                assert world.permissions.tenant_admins(made_up) == ()
+                assert world.permissions.grants(f"{made_up}/ns") == Grants()
+            assert tracemalloc.get_traced_memory()[0] < 1_000_000
+        finally:
+            tracemalloc.stop()
 
     run(scenario)
 

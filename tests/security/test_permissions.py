@@ -42,6 +42,14 @@ def test_nobody_may_anything_before_it_is_granted(world: World) -> None:
     assert not world.may_consume("alice")
 
 
+def test_a_refusal_repeats_of_a_long_name_its_beginning(world: World) -> None:
+    body = pb.CommandGetTopicsOfNamespace(namespace="n" * 1_000_000)
+    with world.raw("nobody") as client:
+        refused = client.request(_T.GET_TOPICS_OF_NAMESPACE, "getTopicsOfNamespace", body)
+    assert refused.error == FORBIDDEN
+    assert len(refused.message) < 3000
+
+
 def test_each_action_allows_what_it_says(world: World) -> None:
     world.grant("writer", "produce")
     world.grant("reader", "consume")
