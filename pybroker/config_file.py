@@ -57,6 +57,9 @@ _CHOICES: Final = {
         "consumer_backlog_eviction",
     ),
 }
+_NAMES: Final = {  # of which several may stand there
+    "subscription_types_enabled": ("Exclusive", "Shared", "Failover", "Key_Shared"),
+}
 _MAY_BE_EMPTY: Final = {"broker_delete_inactive_topics_max_inactive_duration_seconds": 0}
 _MINIMUM: Final = {  # of every other number: 0
     "default_retention_time_in_minutes": -1,  # -1: for ever
@@ -86,8 +89,9 @@ _PORTS: Final = (
     "web_service_port",
     "web_service_port_tls",
 )
-_MAXIMUM: Final = dict.fromkeys(_PORTS, 65_535)
-
+_MAXIMUM: Final = dict.fromkeys(_PORTS, 65_535) | {
+    "max_message_size": 2**31 - 1,  # clients are told it in 32 bits
+}
 
 # Of these, 0 is Apache Pulsar's "no limit": the most that this broker allows by itself.
 _NO_LIMIT_AT_0: Final = (
@@ -204,9 +208,11 @@ def _convert(name: str, kind: type, text: str, key: str) -> Value:
 
 
 def _chosen(name: str, text: str, key: str) -> str:
-    choices = _CHOICES.get(name)
+    choices, names = _CHOICES.get(name), _NAMES.get(name)
     if choices and text not in choices:
         raise ValueError(f"{key}={text[:80]} must be one of: {', '.join(choices)}")
+    if names and not {item.strip() for item in text.split(",")}.issubset((*names, "")):
+        raise ValueError(f"{key}={text[:80]} must be of: {', '.join(names)}; by commas")
     return text
 
 
