@@ -53,7 +53,7 @@ class TokenProvider:
     def login(self, token: bytes) -> Login:
         """Raises AuthenticationError."""
         claims = self._signed_claims(token.strip())
-        expires_ms = self._check_times(claims)
+        expires_ms = check_times(claims, self._clock.now_ms(), self._skew_ms)
         self._check_audience(claims)
         return Login(self._role(claims), expires_ms)
 
@@ -70,18 +70,7 @@ class TokenProvider:
         except Exception as error:  # PyJWT's, and whatever hostile bytes make a parser raise
             kind = type(error).__name__
             raise AuthenticationError(f"Failed to authentication token: {kind}") from None
-        if not isinstance(claims, dict):
-            raise AuthenticationError("The token's claims are no JSON object")
-        return claims
-
-    def _check_times(self, claims: dict[str, Any]) -> int | None:
-        now_ms = self._clock.now_ms()
-        begins_ms, expires_ms = _milliseconds(claims, "nbf"), _milliseconds(claims, "exp")
-        if begins_ms is not None and now_ms + self._skew_ms < begins_ms:
-            raise AuthenticationError("The token is not valid yet")
-        if expires_ms is not None and now_ms - self._skew_ms >= expires_ms:
-            raise AuthenticationError("The token has expired; get a new one")
-        return None if expires_ms is None else expires_ms + self._skew_ms
+        return checked_claims(claims)
 
     def _check_audience(self, claims: dict[str, Any]) -> None:
         """Differs: a `tokenAudience` without `tokenAudienceClaim` is looked for in "aud"."""
@@ -98,6 +87,23 @@ class TokenProvider:
         if not isinstance(role, str) or not role.strip() or len(role) > MAX_ROLE:
             raise AuthenticationError(f"The token names no role in its claim {self._role_claim}")
         return role
+
+
+def checked_claims(claims: Any) -> dict[str, Any]:
+    """Raises AuthenticationError."""
+    if not isinstance(claims, dict):
+        raise AuthenticationError("The token's claims are no JSON object")
+    return claims
+
+
+def check_times(claims: dict[str, Any], now_ms: int, skew_ms: int = 0) -> int | None:
+    """Until when the token holds; None: for ever. Raises AuthenticationError."""
+    begins_ms, expires_ms = _milliseconds(claims, "nbf"), _milliseconds(claims, "exp")
+    if begins_ms is not None and now_ms + skew_ms < begins_ms:
+        raise AuthenticationError("The token is not valid yet")
+    if expires_ms is not None and now_ms - skew_ms >= expires_ms:
+        raise AuthenticationError("The token has expired; get a new one")
+    return None if expires_ms is None else expires_ms + skew_ms
 
 
 def _milliseconds(claims: dict[str, Any], name: str) -> int | None:

@@ -18,6 +18,8 @@ from pybroker.security.token import (
     ALGORITHMS,
     algorithm_family,
     check_key_family,
+    check_times,
+    checked_claims,
     jws,
     secret_key,
 )
@@ -105,7 +107,7 @@ def _create_secret_key(options: argparse.Namespace) -> None:
     if options.base64:
         key = base64.b64encode(key)
     if options.output:
-        _write_secret(options.output, key)
+        _write_new(options.output, key)
     else:
         sys.stdout.buffer.write(key)
 
@@ -121,8 +123,8 @@ def _create_key_pair(options: argparse.Namespace) -> None:
     public = key.public_key().public_bytes(
         encoding, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-    _write_secret(options.output_private_key, private)
-    Path(options.output_public_key).write_bytes(public)
+    _write_new(options.output_private_key, private)
+    _write_new(options.output_public_key, public, mode=0o644)
 
 
 def _new_private_key(algorithm: str) -> Any:
@@ -136,9 +138,9 @@ def _new_private_key(algorithm: str) -> Any:
     return rsa.generate_private_key(65537, 2048)
 
 
-def _write_secret(path: str, data: bytes) -> None:
+def _write_new(path: str, data: bytes, mode: int = 0o600) -> None:
     """Never over something: that may be the only copy of a key."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
 
@@ -206,11 +208,10 @@ def _validate(options: argparse.Namespace) -> None:
     token = _chosen_token(options)
     key, algorithm = _verifying_key(options)
     try:
-        claims = json.loads(jws().decode(token, key, algorithms=[algorithm]))
-    except Exception as error:  # PyJWT's, or JSON's
+        claims = checked_claims(json.loads(jws().decode(token, key, algorithms=[algorithm])))
+        check_times(claims, int(time.time() * 1000))
+    except Exception as error:  # PyJWT's, JSON's, or what a broker would say
         raise KeyFailure(f"the token is not valid: {error}") from None
-    if claims.get("exp", float("inf")) <= time.time():
-        raise KeyFailure("the token has expired")
     print(json.dumps(claims, separators=(",", ":")))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from credentials import token
+from jwt.api_jws import PyJWS
 
 import pybroker.testing
 from pybroker.cli import main
@@ -100,3 +101,36 @@ def test_algorithm_and_key_must_go_together(run: Any, secret: str) -> None:
     assert "create-key-pair" in run("create-secret-key", "-a", "RS256", code=1)
     assert "secret key" in run("create", "-sk", secret, "-s", "a", "-a", "RS256", code=1)
     assert "no private key" in run("create", "-pk", secret, "-s", "a", code=1)
+
+
+@pytest.mark.parametrize("public", ["my-secret.key", "private"])
+def test_a_pair_of_keys_is_written_over_no_other_key(
+    run: Any, secret: str, tmp_path: Path, public: str
+) -> None:
+    before, path = Path(secret).read_bytes(), str(tmp_path / public)
+    private = str(tmp_path / "private")
+    pair = ("--output-private-key", private, "--output-public-key", path)
+    assert "File exists" in run("create-key-pair", *pair, code=1)
+    assert Path(secret).read_bytes() == before
+    assert run("create", "-pk", private, "-s", "alice")
+
+
+@pytest.mark.parametrize(
+    ("claims", "said"),
+    [
+        ({"exp": "x"}, "exp is no time"),
+        ({"exp": True}, "exp is no time"),
+        ({"exp": 1}, "has expired"),
+        ({"nbf": 2**40}, "not valid yet"),
+    ],
+)
+def test_a_token_that_no_broker_takes_is_not_valid(
+    run: Any, secret: str, claims: dict[str, Any], said: str
+) -> None:
+    made = token("alice", Path(secret).read_bytes(), **claims)
+    assert said in run("validate", "-sk", secret, made, code=1)
+
+
+def test_claims_that_are_none_are_not_valid(run: Any, secret: str) -> None:
+    made = PyJWS().encode(b"[1]", Path(secret).read_bytes(), "HS256")
+    assert "no JSON object" in run("validate", "-sk", secret, made, code=1)
