@@ -147,6 +147,17 @@ def test_names_that_the_broker_gave_are_given_again(
     assert len({message.producer_name() for message in received(client, topic, 3)}) == 1
 
 
+def test_who_numbers_messages_without_a_name_is_nobody_elses_producer(
+    admin: httpx.Client, client: Client, namespace: str, topic: str
+) -> None:
+    set_policy(admin, namespace, "deduplication", True)
+    for text, number in (("a", 10), ("b", None), ("c", 3), ("d", 0), ("e", None)):
+        message = {"payload": text} if number is None else {"payload": text, "sequenceId": number}
+        sent(admin, topic, message)
+    found = [message.data() for message in received(client, topic, 5)]
+    assert found == [b"a", b"b", b"c", b"d", b"e"]
+
+
 def test_a_publish_rate_holds_what_is_too_fast(
     admin: httpx.Client, client: Client, namespace: str, topic: str
 ) -> None:

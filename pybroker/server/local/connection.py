@@ -53,10 +53,13 @@ class LocalConnections:
         if sender.producer_name:
             await self._publish(identity, sender, batches, schema)
             return
-        name = self._free_names.pop() if self._free_names else self._new_name()
+        # Who numbers its messages begins anew: under a name that others had they would be copies.
+        once = any(each.sequence_id is not None for batch in batches for each in batch.messages)
+        name = self._free_names.pop() if self._free_names and not once else self._new_name()
         await self._publish(identity, replace(sender, producer_name=name), batches, schema)
         # What is on its way yet has a sequence id that must not be another message's.
-        if all(isinstance(each, Position) for batch in batches for each in batch.outcomes):
+        stored = all(isinstance(each, Position) for batch in batches for each in batch.outcomes)
+        if stored and not once:
             self._free_names.append(name)
 
     async def _publish(
