@@ -51,6 +51,17 @@ def test_a_topic_is_created_with_properties(admin: httpx.Client, namespace: str)
     assert admin.get(f"{P}/{namespace}/none/properties").status_code == 404
 
 
+def test_a_topic_whose_properties_are_too_large_is_not_created(
+    admin: httpx.Client, namespace: str
+) -> None:
+    path, too_large = f"{P}/{namespace}/made", {"a": "ä" * 40_000}
+    assert admin.put(path, json=too_large).status_code == 412
+    assert admin.put(path, json={"a": "b"}).status_code == 204
+    wide = f"{P}/{namespace}/wide/partitions"
+    assert admin.put(wide, json={"partitions": 2, "properties": too_large}).status_code == 412
+    assert admin.put(wide, json={"partitions": 2, "properties": {"a": "b"}}).status_code == 204
+
+
 def test_properties_do_not_reach_what_the_broker_keeps_of_a_topic(
     admin: httpx.Client, admin_broker: RunningBroker, topic: str
 ) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -79,7 +79,12 @@ async def change_properties(
 
 def _changed(now: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
     """Raises HTTPException where that is too much."""
-    left = {key: value for key, value in {**now, **changes}.items() if value is not None}
-    if sum(len(key.encode()) + len(value.encode()) for key, value in left.items()) > MOST_BYTES:
+    return topic_properties({k: v for k, v in {**now, **changes}.items() if v is not None})
+
+
+def topic_properties(value: Any) -> dict[str, str]:
+    """A JSON object of strings, or none, as a topic may have it. Raises HTTPException."""
+    properties = texts(value)
+    if sum(len(k.encode()) + len(v.encode()) for k, v in properties.items()) > MOST_BYTES:
         raise HTTPException(412, f"A topic's properties take up to {MOST_BYTES} bytes together")
-    return left
+    return properties

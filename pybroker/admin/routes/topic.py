@@ -8,7 +8,7 @@ from starlette.requests import Request
 from managed_ledger.position import Position
 from pybroker.admin.finding import each_part, existing, names_of_parts, partitioned, single
 from pybroker.admin.operation import MUCH_BYTES, Body, DescribedRoute, flags
-from pybroker.admin.routes.property import change_properties
+from pybroker.admin.routes.property import change_properties, topic_properties
 from pybroker.admin.routing import (
     TOPIC,
     TOPICS,
@@ -17,7 +17,6 @@ from pybroker.admin.routing import (
     partitioned_metadata,
     read_json,
     route,
-    texts,
     topic_of,
 )
 from pybroker.admin.services import AdminServices
@@ -80,7 +79,7 @@ class TopicRoutes:
     # -- topics
 
     async def create(self, request: Request) -> None:
-        properties = texts(await read_json(request))
+        properties = topic_properties(await read_json(request))
         await self._topics.create(topic_of(request))
         if properties:
             await change_properties(self._topics, topic_of(request), properties)
@@ -152,4 +151,4 @@ def _partitioned(body: Any) -> tuple[int, dict[str, str]]:
         count, properties = body.get("partitions"), body.get("properties")
     if type(count) is not int:
         raise HTTPException(406, "The body must be the number of partitions")
-    return count, texts(properties)
+    return count, topic_properties(properties)
