@@ -192,6 +192,15 @@ def test_a_batch_is_peeked_as_its_messages(
     assert out.count("key:[k], properties:[x=1]") == 2
 
 
+def test_a_key_is_peeked_as_it_was_typed(
+    run: Run, broker: RunningBroker, client: Client, topic: str
+) -> None:
+    client.subscribe(topic, "s", initial_position=InitialPosition.Earliest).close()
+    run("produce", topic, "-m", "a", "-k", "schlüssel Ņ 😀", "-p", "ä=ö", "-db")
+    out = run("peek", topic, "-s", "s", "-mp", "--admin-url", broker.admin_url)[1]
+    assert "key:[schlüssel Ņ 😀], properties:[ä=ö]" in out
+
+
 @pytest.mark.parametrize(
     ("said", "data"),
     [

@@ -25,6 +25,23 @@ class Answer:
     headers: Mapping[str, str]
     data: bytes
 
+    def described(self, prefix: str) -> dict[str, str]:
+        """What headers that begin so say, without that. They come as Latin-1, whatever was sent:
+        a broker sends UTF-8.
+        """
+        return {
+            name[len(prefix) :]: _as_sent(text)
+            for name, text in self.headers.items()
+            if name.lower().startswith(prefix.lower())
+        }
+
+
+def _as_sent(text: str) -> str:
+    try:
+        return text.encode("latin-1").decode()
+    except ValueError:
+        return text
+
 
 class Rest:
     def __init__(

@@ -32,7 +32,7 @@ from pybroker.commands.messages.values import message_id
 from pybroker.wire.message_metadata import BadEntry
 from pybroker.wire.single_messages import split_batch
 
-_HEADER: Final = "x-pulsar-"
+_HEADER: Final = "X-Pulsar-"
 _NOT_FOUND: Final = "HTTP 404: Message not found"
 _ADMIN_URL: Final = "http://localhost:8080"
 
@@ -109,11 +109,7 @@ def _positions(asked: Rest, path: str) -> Iterator[Shown]:
 
 def messages_of(answer: Answer) -> Iterator[Shown]:
     """Of one entry, as its headers describe it; a batch is several, if it can be taken apart."""
-    said = {
-        name.lower().removeprefix(_HEADER): text
-        for name, text in answer.headers.items()
-        if name.lower().startswith(_HEADER)
-    }
+    said = {name.lower(): text for name, text in answer.described(_HEADER).items()}
     singles = _singles(said, answer.data)
     if singles is None:
         properties = json.loads(said.get("property", "{}"))

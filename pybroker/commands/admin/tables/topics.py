@@ -110,11 +110,7 @@ def _examine(rest: Rest, options: Namespace) -> dict[str, Any]:
 
 def _message(answer: Answer) -> dict[str, Any]:
     """What the headers say, and the payload: as text if it is some."""
-    said = {
-        name[len("X-Pulsar-") :]: text
-        for name, text in answer.headers.items()
-        if name.lower().startswith("x-pulsar-")
-    }
+    said = answer.described("X-Pulsar-")
     try:
         return said | {"payload": answer.data.decode()}
     except UnicodeDecodeError:
