@@ -298,6 +298,14 @@ def test_a_proxy_says_for_whom_over_http_too(broker: RunningBroker) -> None:
     assert ask(broker, bearer("proxy") | {"X-Original-Principal": "bob"}).status_code == 200
 
 
+def test_over_http_a_proxy_is_believed_also_where_it_is_verified_otherwise() -> None:
+    with pybroker.testing.broker(
+        http=True, **SETTINGS, authenticate_original_auth_data=True
+    ) as running:
+        headers = bearer("proxy") | {"X-Original-Principal": "bob"}
+        assert ask(running, headers).status_code == 200
+
+
 def test_a_method_must_be_named_where_that_is_configured() -> None:
     with pybroker.testing.broker(http=True, **SETTINGS, strict_auth_method=True) as running:
         assert ask(running, bearer("alice")).status_code == 401

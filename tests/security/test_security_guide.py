@@ -147,10 +147,11 @@ def test_line_10_lets_the_role_in(urls: list[str], shell: Shell) -> None:
         app.subscribe(TOPIC, "s")
 
 
-def test_nobody_else_may_anything(urls: list[str], shell: Shell) -> None:
+def test_nobody_else_may_anything_but_read_the_metrics(urls: list[str], shell: Shell) -> None:
     trust = ssl.create_default_context(cafile=shell.directory / "ca.crt")
     answer = httpx.get(urls[1] + "/admin/v2/tenants", verify=trust)
     assert answer.status_code == 401
+    assert httpx.get(urls[1] + "/metrics", verify=trust).status_code == 200
     stranger = Client(
         urls[0],
         tls_trust_certs_file_path=str(shell.directory / "ca.crt"),
