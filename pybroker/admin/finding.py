@@ -74,6 +74,7 @@ async def delete_namespace(topics: Topics, namespace: str, force: bool = True) -
         for name in list((await topics.lists.get(namespace)).names):
             with suppress(TopicNotFound):
                 await topics.delete(TopicName.parse(name), force=True)
+        await topics.schemas.forget_namespace(namespace)
         await topics.tenants.delete_namespace(namespace)
 
 

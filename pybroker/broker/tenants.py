@@ -140,6 +140,9 @@ class Tenants:
         if namespace in self._going:
             raise NotFound(f"Namespace {namespace} is being deleted")
 
+    def takes_topics(self, namespace: str) -> bool:
+        return self.has_namespace(namespace) and namespace not in self._going
+
     def check_deletable(self, namespace: str) -> None:
         """Raises NotFound, NotAllowed."""
         self.check_namespace(namespace)

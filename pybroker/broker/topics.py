@@ -65,7 +65,7 @@ class Topics:
         self.permissions = Permissions(metadata, tenants)
         self.deletions = Deletions(factory, metadata, self.permissions)
         self.policies = Policies(metadata, tenants, config, self.check_there)
-        self.schemas = Schemas(metadata, clock, self.deletions.concerns, self._schema_rules)
+        self.schemas = Schemas(metadata, clock, self._is_going, self._schema_rules)
         self.lists = TopicLists(factory, metadata, tenants)
         self.watches = TopicWatches(self.lists)
         self._factory = factory
@@ -435,6 +435,9 @@ class Topics:
 
     def _loading_of(self, names: Iterable[TopicName]) -> list[asyncio.Future[ServedTopic]]:
         return [self._loading[name] for name in names if name in self._loading]
+
+    def _is_going(self, name: TopicName) -> bool:
+        return self.deletions.concerns(name) or not self.tenants.takes_topics(name.namespace_name)
 
     async def at_rest(self, namespace: str) -> None:
         """What is being loaded, made partitioned, or unloaded in the namespace is so."""

@@ -19,10 +19,12 @@ from pybroker.admin.routes.subscription import SubscriptionRoutes
 from pybroker.admin.routes.transaction import TransactionRoutes
 from pybroker.broker.clusters import FAILURE_DOMAINS, Clusters
 from pybroker.broker.policies.kept import PROPERTIES
+from pybroker.broker.schemas.compatibility import TYPE_NAMES, StoredSchema
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.tenants import Conflict, NotFound
 from pybroker.broker.topic import Topic
 from pybroker.config import BrokerConfig
+from pybroker.errors import ServiceNotReady
 from pybroker.names import COORDINATOR_ASSIGN, TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
@@ -138,6 +140,25 @@ def test_a_topic_that_goes_by_itself_does_not_stop_its_namespaces_deletion() -> 
         await world.topics.delete(PAYMENTS)
         await deleting
         assert not world.tenants.has_namespace(SHOP)
+
+    run(scenario)
+
+
+def test_a_schema_that_is_being_added_goes_with_its_namespace() -> None:
+    """Of a topic that never was, too: it would be that of the next namespace of the name."""
+
+    async def scenario(world: World) -> None:
+        await world.tenants.create_namespace(SHOP, {})
+        schemas, schema = world.topics.schemas, StoredSchema("", TYPE_NAMES.index("STRING"), b"")
+        await schemas.add(PAYMENTS, schema)
+        adding = asyncio.ensure_future(schemas.add(ORDERS, schema))
+        await asyncio.sleep(0)
+        await delete_namespace(world.topics, SHOP)
+        await asyncio.wait([adding])
+        with pytest.raises(ServiceNotReady):
+            await schemas.add(ORDERS, schema)
+        await world.tenants.create_namespace(SHOP, {})
+        assert [await schemas.all(name) for name in (PAYMENTS, ORDERS)] == [[], []]
 
     run(scenario)
 

@@ -300,6 +300,16 @@ def test_a_schema_is_kept_by_version(admin: httpx.Client, topic: str) -> None:
     assert admin.delete(path).status_code == 404
 
 
+def test_a_schema_needs_a_namespace_and_goes_with_it(admin: httpx.Client, namespace: str) -> None:
+    tenant, schema = namespace.partition("/")[0], {"type": "STRING"}
+    there, nowhere = f"{S}/{namespace}/later/schema", f"{S}/{tenant}/none/later/schema"
+    assert admin.post(nowhere, json=schema).status_code == 404
+    assert admin.post(there, json=schema).status_code == 200
+    path = f"/admin/v2/namespaces/{namespace}"
+    assert admin.delete(path).status_code == admin.put(path).status_code == 204
+    assert admin.get(there).status_code == 404
+
+
 def test_a_topic_without_schemas_has_an_empty_list_of_them(admin: httpx.Client, topic: str) -> None:
     """As with Apache Pulsar: only who asks for one hears that there is none."""
     for _ in range(2):

@@ -83,6 +83,7 @@ _PAYLOAD: Final = Body(
 class SchemaRoutes:
     def __init__(self, services: AdminServices) -> None:
         self._schemas = services.topics.schemas
+        self._tenants = services.topics.tenants
 
     def routes(self) -> list[DescribedRoute]:
         return [
@@ -133,7 +134,9 @@ class SchemaRoutes:
         return {"info": infos[-1], "index": infos}
 
     async def add(self, request: Request) -> dict[str, Any]:
+        """The topic may come later; its namespace is to be there."""
         schema = await _schema_of(request)
+        self._tenants.check_takes_topics(topic_of(request).namespace_name)
         version = await self._schemas.add(topic_of(request), schema, by_admin=True)
         return {"version": {"version": version}}
 

@@ -28,6 +28,11 @@ def folder(topic: TopicName) -> str:
     return f"{_PREFIX}{quote(topic.partitioned_name.ledger_name, safe='')}/"
 
 
+def folders_of(namespace: str) -> str:
+    """What the folders of its topics begin with, and no others."""
+    return _PREFIX + quote(f"{namespace}/", safe="")
+
+
 def schema_keys(metadata: MetadataStore, topic: TopicName) -> list[str]:
     """One a version, the oldest first."""
     return metadata.keys(folder(topic))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from weakref import WeakValueDictionary
 
+from managed_ledger.deletion import all_done
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.schemas.compatibility import (
     AUTO_CONSUME,
@@ -29,6 +30,7 @@ from pybroker.broker.schemas.known_versions import (
     KnownVersions,
     SchemaVersion,
     folder,
+    folders_of,
     number_of,
     read_version,
     schema_keys,
@@ -62,7 +64,9 @@ class Schemas:
         is_going: Callable[[TopicName], bool] = lambda topic: False,
         rules: Callable[[TopicName], SchemaRules] = usual_rules,
     ) -> None:
-        """`is_going`: the topic is being deleted, and what comes now would outlive it."""
+        """`is_going`: the topic, or its namespace, is being deleted, and what comes now would
+        outlive it.
+        """
         self._metadata = metadata
         self._is_going = is_going
         self._clock = clock
@@ -219,6 +223,15 @@ class Schemas:
         """Who is adding a schema has ended; to a topic that is going nobody adds one then."""
         async with self._locked(topic):
             pass
+
+    async def forget_namespace(self, namespace: str) -> None:
+        """Also those of topics that never were. To a namespace that is going nobody adds one."""
+        within = folders_of(namespace)
+        adding = [lock for where, lock in self._adding.items() if where.startswith(within)]
+        for lock in adding:
+            async with lock:
+                pass
+        await all_done(map(self._metadata.delete, self._metadata.keys(within)))
 
     def _locked(self, topic: TopicName) -> asyncio.Lock:
         return self._adding.setdefault(folder(topic), asyncio.Lock())
