@@ -98,6 +98,10 @@ _NO_LIMIT_AT_0: Final = (
     "max_active_transactions_per_coordinator",
     "max_num_partitions_per_partitioned_topic",
 )
+_ODDLY_SPELT: Final = {
+    "defaultRetentionSizeInMb": "defaultRetentionSizeInMB",
+    "backlogQuotaDefaultLimitGb": "backlogQuotaDefaultLimitGB",
+}
 
 
 class ConfigError(ValueError):
@@ -157,7 +161,8 @@ def _applied(
 def camel_case(name: str) -> str:
     """The broker.conf spelling of a field's name."""
     first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    spelt = first + "".join(word.capitalize() for word in rest)
+    return _ODDLY_SPELT.get(spelt, spelt)
 
 
 def _settings(text: str) -> Iterator[tuple[int, str]]:
