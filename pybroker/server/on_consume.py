@@ -19,6 +19,7 @@ from pybroker.errors import (
     NamingError,
     NotAllowed,
     PulsarError,
+    ServiceNotReady,
     TopicNotFound,
 )
 from pybroker.names import TopicName, TxnId, check_client
@@ -75,13 +76,16 @@ async def subscribe(session: "Session", command: pb.CommandSubscribe) -> None:
     consumer = _consumer(session, command)
     subscription = await _subscription(topic, command)
     session.add_consumer(topic, subscription, consumer)
+    slot = session.consumers[command.consumer_id]
     if command.HasField("consumer_epoch"):
-        session.consumers[command.consumer_id].frames.begin_epoch(command.consumer_epoch)
+        slot.frames.begin_epoch(command.consumer_epoch)
     try:
         if command.start_message_rollback_duration_sec and not subscription.consumers:
             back_ms = command.start_message_rollback_duration_sec * 1000
             await subscription.seek_to_time(session.services.clock.now_ms() - back_ms)
         await subscription.add_consumer(consumer, kind)
+        if not session.closed and session.consumers.get(command.consumer_id) is not slot:
+            raise ServiceNotReady("The consumer was closed while it was let in; try again")
     except BaseException:
         session.consumers.pop(command.consumer_id, None)
         subscription.remove_consumer(consumer)  # a reader's goes, if nobody else is there

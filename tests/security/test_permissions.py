@@ -11,6 +11,7 @@ from permission_world import FORBIDDEN, SETTINGS, World
 from raw_client import RawClient
 
 import pybroker.testing
+from pybroker.broker.subscription import Subscription
 from pybroker.client.errors import PulsarException
 from pybroker.errors import AuthorizationError
 from pybroker.names import TxnId
@@ -317,6 +318,38 @@ def test_who_came_in_while_the_permission_went_is_closed(
         made = pb.CommandProducer(topic=world.topic, producer_id=1)
         client.request(_T.PRODUCER, "producer", made)
         assert client.kinds_before_pong() == [_T.CLOSE_PRODUCER]
+
+
+def test_who_lost_the_permission_while_it_was_let_in_keeps_nobody_out(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While what the subscription holds in transactions is read again, for one."""
+    world.grant("alice", "consume")
+    replayed, revoked = Subscription.replayed, []
+
+    async def slowly(subscription: Subscription) -> None:
+        await replayed(subscription)
+        if not revoked:
+            revoked.append(True)
+            running = world.broker._broker
+            assert running is not None
+            await running.permissions.revoke(world.namespace, "alice")
+            await running._permissions_applied()
+
+    monkeypatch.setattr(Subscription, "replayed", slowly)
+    alone = pb.CommandSubscribe(
+        topic=world.topic,
+        subscription="s",
+        subType=pb.CommandSubscribe.Exclusive,
+        consumer_id=1,
+    )
+    with world.raw("alice") as client:
+        refused = client.request(_T.SUBSCRIBE, "subscribe", alone)
+    assert isinstance(refused, pb.CommandError)
+    assert revoked
+    with world.raw("boss") as client:
+        let_in = client.request(_T.SUBSCRIBE, "subscribe", alone)
+    assert isinstance(let_in, pb.CommandSuccess), let_in
 
 
 def test_an_admin_who_is_one_no_longer_is_closed(world: World) -> None:
