@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from message_words import contents
 
 from pybroker.client import Client, InitialPosition, MessageId
 from pybroker.commands.admin.rest import Answer
+from pybroker.commands.messages import consume
+from pybroker.commands.messages.main import parser
 from pybroker.commands.messages.peek import messages_of
 from pybroker.testing import RunningBroker
 
@@ -85,6 +88,31 @@ def test_a_pattern_finds_topics_that_come_later(
     monkeypatch.setattr(Look, "lines", lines)
     words = [f"{topic}-.", "--regex", "-s", "s", "-n", "2", "-p", "Earliest"]
     assert contents(run("consume", *words)[1]) == ["a", "b"]
+
+
+class Busy:
+    """A consumer that has a message whenever it is asked."""
+
+    def __init__(self, topics: list[str]) -> None:
+        self.topics = topics
+
+    def receive(self, timeout_millis: int) -> list[str]:
+        return self.topics
+
+
+def test_a_busy_topic_of_a_pattern_does_not_hide_those_that_come_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consume, "_LOOK_AGAIN_S", 0)
+    there = ["persistent://public/default/a-1"]
+    client = SimpleNamespace(
+        get_topics_of_namespace=lambda _: there, subscribe=lambda topics, *_, **__: Busy(topics)
+    )
+    options = parser().parse_args(["consume", "a-.", "--regex", "-s", "s", "-n", "300"])
+    received = consume._Source(client, options).messages()  # type: ignore[arg-type]
+    assert next(received)[1] == there
+    there.append("persistent://public/default/a-2")
+    assert {topic for _, topics in received for topic in topics} == set(there)
 
 
 @pytest.mark.parametrize("pattern", ["a/b", "(", "non-persistent://public/default/a"])

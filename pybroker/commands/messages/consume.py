@@ -5,6 +5,7 @@ import re
 import time
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from pybroker.client import (
@@ -40,6 +41,7 @@ _TYPES: Final = {
 }
 _LOOK_AGAIN_S: Final = 30.0  # for topics that a pattern has come to match
 _LISTEN_MS: Final = 20  # to one consumer of several
+_IN_A_ROW: Final = 100  # from one of them, before the others are listened to
 _ACKNOWLEDGED_TOGETHER: Final = 1000
 
 
@@ -98,7 +100,8 @@ class _Source:
         """Raises PulsarException, ValueError."""
         self._client = client
         self._options = options
-        self._consumers: list[Consumer] = []
+        self._consumers: list[Consumer] = []  # whose turn it is comes first
+        self._in_a_row = 0
         self._topics: set[str] = set()
         self._looked_s = time.monotonic()
         if options.regex:
@@ -124,19 +127,22 @@ class _Source:
             (consumer,) = self._consumers
             return consumer, consumer.receive()
         while True:
-            for consumer in self._consumers:
-                try:
-                    return consumer, consumer.receive(timeout_millis=_LISTEN_MS)
-                except Timeout:
-                    pass
             self._look_again()
+            consumer = self._consumers[0]
+            if self._in_a_row < _IN_A_ROW:
+                self._in_a_row += 1
+                with suppress(Timeout):
+                    return consumer, consumer.receive(timeout_millis=_LISTEN_MS)
+            self._consumers.append(self._consumers.pop(0))
+            self._in_a_row = 0
 
     def _look_again(self) -> None:
-        if not self._consumers:
+        """There is somebody to listen to then."""
+        if self._consumers and time.monotonic() > self._looked_s + _LOOK_AGAIN_S:
+            self._look()
+        while not self._consumers:
             time.sleep(1.0)
-        elif time.monotonic() < self._looked_s + _LOOK_AGAIN_S:
-            return
-        self._look()
+            self._look()
 
     def _look(self) -> None:
         self._looked_s = time.monotonic()
