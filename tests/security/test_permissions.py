@@ -338,10 +338,7 @@ def test_who_lost_the_permission_while_it_was_let_in_keeps_nobody_out(
 
     monkeypatch.setattr(Subscription, "replayed", slowly)
     alone = pb.CommandSubscribe(
-        topic=world.topic,
-        subscription="s",
-        subType=pb.CommandSubscribe.Exclusive,
-        consumer_id=1,
+        topic=world.topic, subscription="s", consumer_id=1, subType=pb.CommandSubscribe.Exclusive
     )
     with world.raw("alice") as client:
         refused = client.request(_T.SUBSCRIBE, "subscribe", alone)
