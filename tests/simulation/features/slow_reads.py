@@ -17,6 +17,7 @@ from clients.transacting import Transformer
 from sim_scenario import Scenario
 
 from features.feature import Feature
+from managed_ledger.ledger import ManagedLedger
 from managed_ledger.storage.backend import Appended, EntryRun, LedgerSummary
 from managed_ledger.storage.journal import EmbeddedBackend
 
@@ -28,6 +29,7 @@ KINDS: Final = ("Shared", "KeyShared")
 OUTPUT: Final = "persistent://public/default/out-impatient"
 IMPATIENCE: Final = 0.4
 KEPT_IN_ORDER: Final = 0.05  # of the slow reads
+VISITED: Final = 0.3
 RESTING_S: Final = 0.005
 
 
@@ -159,14 +161,22 @@ class SlowReads(Feature):
 
     def _meanwhile(self, ledger_id: int) -> None:
         """What housekeeping does with a ledger, just while it is read."""
-        if self.rng.random() >= self.keeps_in_order or self.broker.broker is None:
+        luck = self.rng.random()
+        if luck >= max(VISITED, self.keeps_in_order) or self.broker.broker is None:
             return
         for ledger in self.broker.broker.ledgers._ledgers.values():
             if not ledger.closed and any(info.ledger_id == ledger_id for info in ledger.ledgers()):
-                what = self.rng.choice((ledger.trim, ledger.roll_over, ledger.flush_cursors))
-                self.count("logs kept in order during a read")
-                self.broker.begin(what(), f"{what.__name__} of {ledger.name}")
+                self._look_after(ledger, luck < self.keeps_in_order)
                 break
+
+    def _look_after(self, ledger: ManagedLedger, keep_in_order: bool) -> None:
+        """Whoever does something with it now and then; and perhaps what takes its time."""
+        for visited in ledger.on_visit:
+            visited()
+        if keep_in_order:
+            what = self.rng.choice((ledger.trim, ledger.roll_over, ledger.flush_cursors))
+            self.count("logs kept in order during a read")
+            self.broker.begin(what(), f"{what.__name__} of {ledger.name}")
 
     def _trim_soon(self) -> None:
         assert self.broker.broker is not None
