@@ -105,7 +105,8 @@ class BrokerProcess:
         # What a failed sync left on the disk is anybody's guess; the process ends.
         fault, self._sync_fault = self._sync_fault, None
         self.disk.sync_fails = False
-        self._die(replace(fault, power_cut=True))
+        # One that failed just before the end of all faults: who looks at what is left shall hear.
+        self._die(replace(fault, power_cut=True, silent=fault.silent and not self._faults_end))
 
     def _note(self, what: str) -> None:
         self.history.notes.append(f"{self.world.now:9.4f} broker.{self.incarnation} {what}")
