@@ -12,6 +12,7 @@ from typing import Any, Final
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import LogStorage
+from managed_ledger.storage.operations import call_safely
 
 # Called once, in the order of the appends: the position of the first entry, or why it failed.
 Appended = Callable[[Position | None, Exception | None], None]
@@ -91,7 +92,7 @@ class Appender:
         self._count_anew()
         ahead, self._ahead_of_held = self._ahead_of_held, ()
         for work in ahead:
-            work()
+            call_safely(work)
         while self._held and not self._holding:
             self._submit(*self._held.popleft())
         if not self._held:
@@ -103,7 +104,7 @@ class Appender:
         held, self._held = self._held, NOBODY
         self._ahead_of_held = ()
         for _, _, done, _ in held:
-            done(None, error)
+            call_safely(done, None, error)
 
     async def drained(self) -> None:
         """Return once every append that went to the storage has come back."""
@@ -141,7 +142,7 @@ class Appender:
         else:
             entries, size_bytes, done = self._pending.popleft()
             first = self._index.grow(entries, size_bytes)
-            done(first, None)
+            call_safely(done, first, None)
         if not self._pending:
             self._all_came_back()
 
@@ -160,7 +161,7 @@ class Appender:
         self._pending = self._held = NOBODY
         self._count_anew()
         for done in failed:
-            done(None, error)
+            call_safely(done, None, error)
 
     def _count_anew(self) -> None:
         self.queued_entries = self._index.current_entries

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from managed_ledger.errors import StorageFull
-from managed_ledger.storage.operations import Append, Operation, Put
+from managed_ledger.storage.operations import Append, Operation, Put, call_safely
 
 MAX_GROUP_BYTES: Final = 16 * 1024 * 1024
 OPERATION_OVERHEAD_BYTES: Final = 64
@@ -55,7 +55,7 @@ class GroupCommit:
     def submit(self, operation: Operation) -> None:
         if self._refusal is not None:
             self._withdraw(operation)
-            asyncio.get_running_loop().call_soon(tell, operation, self._refusal)
+            asyncio.get_running_loop().call_soon(call_safely, operation.complete, self._refusal)
             return
         self._enqueue(operation)
         if self._writing is None and not self._scheduled:
@@ -129,8 +129,8 @@ class GroupCommit:
         """
         waiting, refused = [op for group in self._queue for op in group.operations], []
         keys: set[str] = set()  # of what is refused
+        self.pending_bytes -= sum(group.size_bytes for group in self._queue)
         self._queue.clear()
-        self.pending_bytes = 0
         for operation in waiting:
             put = operation if isinstance(operation, Put) else None
             if self._must_wait(operation) or (put is not None and put.key in keys):
@@ -141,13 +141,13 @@ class GroupCommit:
             else:
                 self._enqueue(operation)
         for operation in refused:
-            tell(operation, no_room())
+            call_safely(operation.complete, no_room())
 
     def _succeed(self, operations: Iterable[Operation]) -> None:
         apply = self._apply
         for operation in operations:
             apply(operation)
-            tell(operation, None)
+            call_safely(operation.complete, None)
 
     def _fail_queued(self, error: Exception, written: Iterable[Operation] = ()) -> None:
         """Withdraw everything first: a caller that hears of it may submit anew at once."""
@@ -157,7 +157,7 @@ class GroupCommit:
         for operation in failed:
             self._withdraw(operation)
         for operation in failed:
-            tell(operation, error)
+            call_safely(operation.complete, error)
 
 
 def cost_of(operation: Operation) -> int:
@@ -175,12 +175,3 @@ def no_room() -> StorageFull:
         "the disk is nearly full: no messages are taken until there is room again; delete topics, "
         "or consume what retention then releases, or free some of the disk. Nothing was lost"
     )
-
-
-def tell(operation: Operation, error: Exception | None) -> None:
-    """One caller's mistake must not keep the others from hearing."""
-    try:
-        operation.complete(error)
-    except Exception as mistake:
-        context = {"message": "a storage callback failed", "exception": mistake}
-        asyncio.get_running_loop().call_exception_handler(context)

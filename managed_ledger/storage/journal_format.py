@@ -17,6 +17,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.backend import Versioned
 from managed_ledger.storage.operations import (
     Append,
@@ -198,7 +199,10 @@ def encode_mutation(operation: Operation) -> bytes:
 
 
 def decode_body(body: bytes) -> Iterator[Record]:
-    """The body's CRC was right: what does not decode is a mistake of ours."""
+    """The body's CRC was right: what does not decode is a mistake of ours, or of a later version.
+
+    Raises CorruptStorage for a kind of record that this version does not know.
+    """
     at = 0
     while at < len(body):
         kind = body[at]
@@ -213,11 +217,16 @@ def decode_body(body: bytes) -> Iterator[Record]:
             _, key_bytes = REMOVE.unpack_from(body, at)
             (key,), at = split(body, at + REMOVE.size, (key_bytes,))
             yield RemoveRecord(key.decode())
-        else:
+        elif kind in (KIND_CREATE_LEDGER, KIND_DELETE_LEDGER):
             _, ledger_id = LEDGER.unpack_from(body, at)
             at += LEDGER.size
             created = kind == KIND_CREATE_LEDGER
             yield CreateLedgerRecord(ledger_id) if created else DeleteLedgerRecord(ledger_id)
+        else:
+            raise CorruptStorage(
+                f"The journal has a record of kind {kind}, which this version does not know: run "
+                "the version that wrote it"
+            )
 
 
 def decode_entries(body: bytes, at: int, kind: int) -> tuple[EntriesRecord, int]:

@@ -154,14 +154,15 @@ def write_blocks(file: DiskFile, job: FlushJob) -> FlushResult:
 
 
 def open_for_flush(disk: Disk, job: FlushJob) -> DiskFile:
-    """A file that does not count yet may be there all the same, from before a crash."""
+    """A file that does not count yet may be there all the same, from before a crash; and one that
+    counts may be missing: that was said at the start, and is no reason to stop all others.
+    """
     name = ledger_file_name(job.ledger_id)
-    if job.flushed.file_bytes == 0:
-        try:
-            return disk.create(name)
-        except FileExistsError:
-            pass
-    return disk.open(name)
+    ways = [disk.create, disk.open] if job.flushed.file_bytes == 0 else [disk.open, disk.create]
+    try:
+        return ways[0](name)
+    except (FileExistsError, FileNotFoundError):
+        return ways[1](name)
 
 
 def encode_blocks(job: FlushJob) -> Iterator[tuple[int, list[bytes]]]:

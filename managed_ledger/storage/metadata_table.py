@@ -12,10 +12,10 @@ from sortedcontainers import SortedDict
 
 from managed_ledger.errors import BadVersion
 from managed_ledger.storage.backend import Versioned
-from managed_ledger.storage.operations import Put, Remove
+from managed_ledger.storage.operations import Put, Remove, call_safely
 
 ABSENT = -1
-AFTER_ALL = "\U0010ffff"
+LAST = "\U0010ffff"  # of all characters
 
 
 class MetadataTable:
@@ -32,7 +32,7 @@ class MetadataTable:
         return found
 
     def keys(self, prefix: str) -> list[str]:
-        return list(self._durable.irange(prefix, prefix + AFTER_ALL))
+        return list(self._durable.irange(prefix, behind(prefix), inclusive=(True, False)))
 
     def put(
         self,
@@ -64,7 +64,7 @@ class MetadataTable:
         self.withdraw(mutation)
         for prefix, changed in self._watchers:
             if mutation.key.startswith(prefix):
-                changed(mutation.key)
+                call_safely(changed, mutation.key)
 
     def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
         self._watchers.append((prefix, changed))
@@ -92,6 +92,12 @@ class MetadataTable:
             return last.stored.version if isinstance(last, Put) else ABSENT
         stored = self._durable.get(key)
         return ABSENT if stored is None else stored.version
+
+
+def behind(prefix: str) -> str | None:
+    """The least text behind all that starts so; None: there is none."""
+    rest = prefix.rstrip(LAST)
+    return rest[:-1] + chr(ord(rest[-1]) + 1) if rest else None
 
 
 def bad_version(key: str, version: int, expected: int) -> BadVersion:

@@ -5,7 +5,7 @@ Each operation carries the means to tell its caller the outcome, exactly once.
 
 import asyncio
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -79,6 +79,15 @@ def settle(future: asyncio.Future[T], result: T, error: Exception | None) -> Non
         future.set_result(result)
     else:
         future.set_exception(error)
+
+
+def call_safely(work: Callable[..., object], *args: object) -> None:
+    """One caller's mistake must not keep the others from hearing, nor stop what tells them."""
+    try:
+        work(*args)
+    except Exception as mistake:
+        context = {"message": "a storage callback failed", "exception": mistake}
+        asyncio.get_running_loop().call_exception_handler(context)
 
 
 def append_operation(

@@ -90,11 +90,14 @@ class Room:
         self._has_reserve = True
 
     def give_up_reserve(self) -> bool:
-        """Whether there was one. Blocks."""
+        """Whether there was one. Blocks.
+
+        Another thread may be about to keep one: until it is gone it counts as being there.
+        """
         if not self._has_reserve:
             return False
-        self._has_reserve = False
         self._disk.unlink(RESERVE)
+        self._has_reserve = False
         return True
 
 

@@ -186,6 +186,60 @@ def test_a_failure_of_one_alone_leaves_nothing_to_be_ignored():
     with_log(scenario)
 
 
+class Mistaken(Exception):
+    """Of who is told."""
+
+
+@pytest.mark.parametrize("outcome", [None, FULL])
+def test_a_caller_that_fails_keeps_nobody_else_from_hearing_and_nothing_from_draining(outcome):
+    async def scenario(log: Log) -> None:
+        mistakes: list[object] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: mistakes.append(context["exception"]))
+
+        def mistaken(*_: object) -> None:
+            raise Mistaken
+
+        log.appender.append([b"x"], [1], mistaken, b"")
+        log.send("a")
+        log.appender.append([b"x"], [1], mistaken, b"")
+        log.appender.hold()
+        log.appender.call_ahead_of_held(mistaken)
+        log.appender.append([b"x"], [1], mistaken, b"")
+        log.send("held")
+        for _ in range(3):
+            log.answer(outcome)
+        await asyncio.wait_for(log.appender.drained(), 5)
+        log.roll(2)
+        log.appender.release()
+        log.send("b")
+        while log.callbacks:
+            log.answer()
+        held, error = ((2, 1), None) if outcome is None else (StorageFull, StorageFull)
+        first = (1, 1) if error is None else error
+        last = (2, 2) if error is None else (2, 0)
+        assert log.told == [("a", first), ("held", held), ("b", last)]
+        assert [type(mistake) for mistake in mistakes] == [Mistaken] * 4
+
+    with_log(scenario)
+
+
+def test_who_refuses_tells_all_though_one_of_them_fails():
+    async def scenario(log: Log) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+
+        def mistaken(*_: object) -> None:
+            raise Mistaken
+
+        log.appender.hold()
+        log.appender.append([b"x"], [1], mistaken, b"")
+        log.send("held")
+        log.appender.refuse(LedgerClosed("closed"))
+        assert log.told == [("held", LedgerClosed)]
+
+    with_log(scenario)
+
+
 def test_who_refuses_fails_what_is_held_and_whatever_comes_but_not_what_is_on_its_way():
     async def scenario(log: Log) -> None:
         log.send("on its way")

@@ -189,6 +189,28 @@ def test_where_room_is_low_only_what_must_wait_is_refused(during_a_write):
     with_commits(scenario)
 
 
+def test_pending_bytes_are_right_where_room_is_low_while_something_is_written():
+    """What a caller submits when it hears is written at once; then it is looked for room again."""
+
+    async def scenario(it: Commits) -> None:
+        it.append("a")
+        await settle()
+        it.low, it.waiting = True, {"c"}
+        it.append("b")  # is written on a full disk, too
+
+        def again(error: Exception | None) -> None:
+            it.append("d")
+
+        it.commits.submit(append_operation(1, 0, [b"c"], [1], again, b""))
+        await it.end()
+        await settle()
+        assert it.since()[-1] == "write b d"
+        await it.end()
+        assert it.commits.pending_bytes == 0
+
+    with_commits(scenario)
+
+
 def test_draining_waits_for_all_that_was_submitted():
     async def scenario(it: Commits) -> None:
         await asyncio.wait_for(it.commits.drain(), 5)

@@ -273,6 +273,39 @@ def test_a_ledger_file_that_lacks_something_is_corrupt(run, clock, damage):
     run(scenario())
 
 
+@pytest.mark.parametrize("damage", ["missing", "short"])
+def test_a_ledger_file_that_lacks_something_stops_nothing_when_it_is_written_to(run, clock, damage):
+    """The journal has more of that ledger; the rest of the journal has to go to its files, too."""
+
+    async def scenario():
+        disk = FaultyDisk()
+        backend = await opened(disk, clock)
+        factory = ManagedLedgerFactory(backend, clock)
+        damaged, other = await factory.open("damaged"), await factory.open("other")
+        await damaged.append_one(b"flushed")
+        await backend._in_thread(backend._writer.rotate)
+        await backend._checkpoints.run_once()
+        await damaged.append_one(b"in the journal")
+        await other.append_one(b"in the journal, too")
+        (name,) = disk.names("ledgers")
+        files = disk.contents()
+        data = files.pop(name)
+        if damage == "short":
+            files[name] = data[:-1]
+        restarted = await opened(FaultyDisk(files), clock)
+        factory = ManagedLedgerFactory(restarted, clock)
+        other = await factory.open("other")
+        await restarted._in_thread(restarted._writer.rotate)
+        await restarted._checkpoints.run_once()
+        assert len(restarted._disk.names("journal")) == 1
+        await other.append_one(b"later")
+        assert await read_all(other) == [b"in the journal, too", b"later"]
+        await factory.close()
+        await restarted.close()
+
+    run(scenario())
+
+
 def test_a_flipped_bit_in_the_snapshot_refuses_the_start(run, clock):
     async def scenario():
         disk = FaultyDisk()

@@ -157,6 +157,21 @@ def test_a_reserve_that_could_not_be_written_is_none(operation):
     assert not found.give_up_reserve()
 
 
+def test_a_reserve_that_is_given_up_while_another_thread_sees_to_it_is_not_counted_on():
+    disk, found = room_with(SPARE_BYTES)
+    found.keep_reserve()
+    found.look(0)
+
+    def keep_in_the_middle(operation: str, name: str) -> None:
+        if operation == "unlink":
+            found.keep_reserve()
+
+    disk.fault = keep_in_the_middle
+    assert found.give_up_reserve()
+    assert found.lacks_reserve
+    assert RESERVE not in disk.files
+
+
 # -- the snapshot
 
 SNAPSHOT = Snapshot(
@@ -222,6 +237,39 @@ def test_who_watches_hears_of_what_was_written_or_deleted_below_a_prefix():
         assert table.items() == [("a/1", Versioned(b"x", 0)), ("b/1", Versioned(b"x", 0))]
 
     asyncio.run(scenario())
+
+
+def test_who_watches_and_fails_keeps_nothing_from_being_written_or_heard():
+    async def scenario() -> None:
+        mistakes: list[str] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: mistakes.append(str(context["exception"])))
+        submitted: list[Put | Remove] = []
+        table = MetadataTable(submitted.append)
+        heard: list[str] = []
+
+        def mistaken(key: str) -> None:
+            raise ValueError(key)
+
+        table.watch("a/", mistaken)
+        table.watch("a/", heard.append)
+        table.put("a/1", b"x")
+        table.apply(submitted[0])
+        assert (heard, mistakes) == (["a/1"], ["a/1"])
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("last", ["\U0010ffff", "\ud7ff", "z"])
+def test_the_keys_of_a_prefix_are_all_that_start_so(last):
+    prefix = f"topics/{last}"
+    inside = [prefix, f"{prefix}\0", f"{prefix}\U0010ffff", f"{prefix}\U0010ffff\U0010ffffx"]
+    outside = ["topics", "topics/", "topics0", "topicsx"]
+    table = MetadataTable(lambda mutation: None)
+    table.load((key, Versioned(b"", 0)) for key in [*inside, *outside])
+    assert table.keys(prefix) == inside
+    assert table.keys("topics/") == ["topics/", *inside]
+    assert table.keys("") == sorted([*inside, *outside])
 
 
 def test_versions_count_on_from_what_was_loaded_and_from_what_is_queued():
@@ -365,6 +413,13 @@ APPEND_BYTES = (
     "06" "0500000000000000" "0900000000000000" "01000000" "0300" "746167"
     "02000000" "09000000" "6262"
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [0, 7, 255])
+def test_a_record_of_a_kind_that_is_not_known_is_no_other_one(kind):
+    body = bytes([kind]) + (3).to_bytes(8, "little")
+    with pytest.raises(CorruptStorage, match=f"kind {kind}, .* run the version that wrote it"):
+        list(decode_body(body))
 
 
 def test_the_bytes_of_records_stay_what_they_are():
