@@ -29,10 +29,12 @@ def decompressed(compression: int, payload: bytes, size: int) -> bytes:
         raise CannotDecompress(
             f"the broker needs {package} for it: pip install {package}"
         ) from None
+    except CannotDecompress:
+        raise
     except Exception as error:  # each library has errors of its own
         raise CannotDecompress(f"it does not decompress: {error}") from error
     if len(plain) != size:
-        raise CannotDecompress(f"it does not decompress to the {size} bytes that it claims")
+        raise _wrong_size(size)
     return plain
 
 
@@ -54,7 +56,7 @@ def in_parts(compression: int, payload: bytes, size: int) -> Iterator[bytes]:
             break
         yield part
     if found != size:
-        raise CannotDecompress(f"it does not decompress to the {size} bytes that it claims")
+        raise _wrong_size(size)
 
 
 def _parts_of_zlib(payload: bytes) -> Iterator[bytes]:
@@ -91,9 +93,34 @@ def _decompressed(compression: int, payload: bytes, size: int) -> bytes:
         found = importlib.import_module("lz4.block")
         return bytes(found.decompress(payload, uncompressed_size=size))
     if compression == _ZSTD:
-        found = importlib.import_module("zstandard")
-        return bytes(found.ZstdDecompressor().decompress(payload, max_output_size=size))
+        return _leading(_parts_of_zstd(payload), size)
     if compression == _SNAPPY:
         found = importlib.import_module("snappy")
+        if _size_for_snappy(payload) != size:
+            raise _wrong_size(size)
         return bytes(found.decompress(payload))
     raise CannotDecompress(f"compression {compression} is not known")
+
+
+def _wrong_size(size: int) -> CannotDecompress:
+    return CannotDecompress(f"it does not decompress to the {size} bytes that it claims")
+
+
+def _leading(parts: Iterator[bytes], size: int) -> bytes:
+    """All of them, or somewhat more than `size`: what a payload says of itself, its sender says."""
+    found = bytearray()
+    for part in parts:
+        found += part
+        if len(found) > size:
+            break
+    return bytes(found)
+
+
+def _size_for_snappy(payload: bytes) -> int:
+    """What it will allocate: a varint at the beginning."""
+    size = 0
+    for shift, byte in enumerate(payload[:5]):
+        size |= (byte & 0x7F) << (7 * shift)
+        if byte < 0x80:
+            break
+    return size
