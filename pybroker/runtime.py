@@ -76,6 +76,11 @@ class Seldom:
         self._next_s, self._unsaid = now_s + _SAY_AGAIN_S, 0
 
 
+def is_a_sentence(error: BaseException) -> bool:
+    """It was raised on purpose, and says what to do; of others it matters where they come from."""
+    return isinstance(error, ManagedLedgerError | PulsarError)
+
+
 class Tasks:
     """Owns background tasks: each failure is logged once, `close` cancels and awaits them all."""
 
@@ -104,7 +109,7 @@ class Tasks:
             self._tasks = self._tasks or None
         if task.cancelled() or (error := task.exception()) is None:
             return
-        if isinstance(error, ManagedLedgerError | PulsarError):  # raised on purpose: a sentence
+        if is_a_sentence(error):
             log.error("%s: %s failed: %s", self._owner, task.get_name(), error)
         else:
             log.error("%s: %s failed", self._owner, task.get_name(), exc_info=error)

@@ -20,11 +20,13 @@ from pybroker.errors import (
     NotAllowed,
     PulsarError,
     ServiceNotReady,
+    SubscriptionNotFound,
     TopicNotFound,
 )
 from pybroker.names import TopicName, TxnId, check_client
 from pybroker.runtime import iso_time
 from pybroker.server.on_produce import stored_schema
+from pybroker.server.requests import as_answer
 from pybroker.transaction.pending_ack_store import PendingAck
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -53,8 +55,7 @@ async def subscribe(session: "Session", command: pb.CommandSubscribe) -> None:
         return
     if not command.subscription.strip():
         raise NamingError("A subscription needs a name; the one given is empty")
-    topics = session.services.topics
-    name = TopicName.parse(command.topic)
+    topics, name = session.services.topics, TopicName.parse(command.topic)
     await topics.settled(name)
     if session.closed:
         return  # perhaps while the topic was deleted: who is gone makes no new one
@@ -131,7 +132,6 @@ def _start_position(command: pb.CommandSubscribe) -> Position | None:
 
 
 def _consumer(session: "Session", command: pb.CommandSubscribe) -> Consumer:
-    services = session.services
     properties = {pair.key: pair.value for pair in command.metadata}
     check_client("Consumer", command.consumer_name, properties)
     return Consumer(
@@ -147,7 +147,7 @@ def _consumer(session: "Session", command: pb.CommandSubscribe) -> Consumer:
         read_compacted=command.read_compacted,
         key_shared=_key_shared(command),
         address=session.peer,
-        connected_since_ms=services.clock.now_ms(),
+        connected_since_ms=session.services.clock.now_ms(),
     )
 
 
@@ -197,6 +197,7 @@ def ack(session: "Session", command: pb.CommandAck) -> Rest | None:
             _ack_in_transaction(slot, command),
             lambda _: _answer_ack(session, command, None),
             lambda error: _answer_ack(session, command, error),
+            command.ByteSize(),
         )
         return None
     if command.ack_type == pb.CommandAck.Cumulative and len(command.message_id) != 1:
@@ -414,9 +415,15 @@ async def unsubscribe(session: "Session", command: pb.CommandUnsubscribe) -> Non
     check_sole_consumer(slot.subscription, slot.consumer, command.force)
     session.consumers.pop(command.consumer_id)
     slot.subscription.remove_consumer(slot.consumer)
-    if slot.subscription.durable:  # a reader's goes with its consumer
-        await slot.topic.delete_subscription(slot.subscription.name)
-    session.write(commands.success(command.request_id))
+    try:
+        if slot.subscription.durable:  # a reader's goes with its consumer
+            await slot.topic.delete_subscription(slot.subscription.name)
+    except Exception as error:
+        session.write(commands.error(command.request_id, as_answer(error)))
+        if not isinstance(error, SubscriptionNotFound):  # it is there, and its consumer comes back
+            session.tell_consumer_closed(slot.consumer)
+    else:
+        session.write(commands.success(command.request_id))
 
 
 async def close_consumer(session: "Session", command: pb.CommandCloseConsumer) -> None:

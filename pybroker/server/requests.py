@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from pybroker.errors import PulsarError, ServiceNotReady
-from pybroker.runtime import Tasks
+from pybroker.runtime import Tasks, is_a_sentence
 
 MAX_AT_HAND: Final = 1000
 _MAX_BYTES_AT_HAND: Final = 2 * 1024 * 1024  # of the commands themselves
@@ -111,5 +111,8 @@ def as_answer(error: BaseException) -> PulsarError:
     """What a client is told; what nobody foresaw is logged, too."""
     if isinstance(error, PulsarError):
         return error
+    if is_a_sentence(error):
+        log.warning("a request failed: %s", error)
+        return ServiceNotReady(str(error))
     log.error("a request failed", exc_info=error)
     return ServiceNotReady(f"The broker failed to handle it: {error!r}; try again")

@@ -430,6 +430,9 @@ class Session(asyncio.BufferedProtocol):
         if slot is None or slot.consumer is not consumer:
             return
         del self.consumers[consumer.consumer_id]
+        self.tell_consumer_closed(consumer)
+
+    def tell_consumer_closed(self, consumer: Consumer) -> None:
         closing = pb.CommandCloseConsumer(consumer_id=consumer.consumer_id, request_id=2**64 - 1)
         self.send_command(
             pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER, close_consumer=closing)

@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from managed_ledger.errors import StorageFull
 from pybroker.config import BrokerConfig
 from pybroker.server import requests as requests_module
 from pybroker.server.frame_budget import FrameBudget
 from pybroker.server.outbox import Outboxes
 from pybroker.server.publish_budget import PublishBudget
+from pybroker.server.requests import as_answer
 from pybroker.server.services import Services
 from pybroker.server.session import Session
 from pybroker.wire import commands
@@ -258,6 +261,55 @@ def test_it_stops_reading_while_too_many_requests_are_open(
         assert connection.transport.reading
         answers = (await written(connection)).count(_T.PARTITIONED_METADATA_RESPONSE)
         assert answers == 10
+
+    run(scenario)
+
+
+def test_what_the_storage_says_is_told_as_it_is_and_what_nobody_foresaw_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told = as_answer(StorageFull("the disk is full: free some"))
+    assert (str(told), told.code) == ("the disk is full: free some", pb.ServiceNotReady)
+    assert [record.exc_info for record in caplog.records] == [None]
+    caplog.clear()
+    assert "KeyError('x')" in str(as_answer(KeyError("x")))
+    assert caplog.records[0].exc_info is not None
+
+
+class StuckSubscription:
+    """Acknowledgements in transactions are not answered until `release`."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+
+    async def acknowledge_in_transaction(self, *_: Any) -> None:
+        await self.release.wait()
+
+
+def test_it_stops_reading_while_long_acknowledgements_in_transactions_are_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ack = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual)
+    ack.txnid_most_bits, ack.txnid_least_bits = 0, 1
+    for entry_id in range(100):
+        ack.message_id.add(ledgerId=1, entryId=entry_id)
+    frame = encode_frame(_T(type=_T.ACK, ack=ack))
+    monkeypatch.setattr(requests_module, "_MAX_BYTES_AT_HAND", 2 * len(frame))
+
+    async def scenario() -> None:
+        connection = Connection()
+        connection.receives(CONNECT)
+        subscription = StuckSubscription()
+        slot = SimpleNamespace(topic=None, subscription=subscription, consumer=None)
+        connection.session.consumers[1] = slot  # type: ignore[assignment]
+        connection.receives(2 * frame)
+        assert connection.transport.reading
+        connection.receives(frame)
+        assert not connection.transport.reading
+        subscription.release.set()
+        await connection.session.requests.ended()
+        assert connection.transport.reading
+        assert (await written(connection)).count(_T.ACK_RESPONSE) == 3
 
     run(scenario)
 

@@ -10,6 +10,9 @@ from raw_client import RawClient
 from wire_consuming import ack, consumer_stats, entry_ids, fill, fill_batches, reader, seek
 
 import pybroker.testing
+from managed_ledger.errors import StorageFull
+from pybroker.broker.topic import Topic
+from pybroker.errors import SubscriptionNotFound
 from pybroker.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -346,6 +349,27 @@ def test_what_a_consumer_asks_that_is_not_there_is_refused(raw: RawClient) -> No
     nowhere = pb.MessageIdData(ledgerId=0, entryId=0)
     for refused in (unsubscribe(raw), seek(raw, message_id=nowhere), last_message_id(raw)):
         assert refused.error == pb.MetadataError
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["it stays", "another one deleted it"])
+def test_a_consumer_whose_subscription_could_not_be_deleted_hears_that_it_is_closed(
+    raw: RawClient, wire_broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    """Or it would wait for messages: to the broker it has gone."""
+    why = SubscriptionNotFound("gone") if gone else StorageFull("full")
+
+    async def not_deleted(*_: Any) -> None:
+        raise why
+
+    fill(raw, topic, 1)
+    raw.subscribe(topic)
+    with monkeypatch.context() as patch:
+        patch.setattr(Topic, "delete_subscription", not_deleted)
+        assert isinstance(unsubscribe(raw), pb.CommandError)
+    assert raw.kinds_before_pong() == ([] if gone else [_T.CLOSE_CONSUMER])
+    raw.subscribe(topic)
+    raw.flow(1)
+    assert entry_ids(raw, 1) == [0]
 
 
 def test_a_reader_may_unsubscribe(raw: RawClient, topic: str) -> None:
