@@ -33,6 +33,7 @@ _TOTAL: Final = struct.Struct(">I")
 SIZES: Final = struct.Struct(">II")
 _CHECKSUM: Final = struct.Struct(">HI")
 CHECKSUM_MAGIC: Final = 0x0E01
+BROKER_METADATA_MAGIC: Final = 0x0E02
 
 # BaseCommand{type: SEND, send: {producer_id, sequence_id, num_messages?, txn?, highest?}} as every
 # official client writes it: fields in order. Whatever else a client writes goes through protobuf.
@@ -365,11 +366,15 @@ def _message_count(encoded: bytes) -> int:
 
 
 def _checksum_matches(data: bytes | memoryview, view: memoryview, start: int, end: int) -> bool:
-    """True also for an entry without a checksum; False for a wrong one or no room for any."""
+    """True also for an entry without a checksum; False for a wrong one or no room for any, and for
+    what begins as only the broker lets entries begin.
+    """
     if end - start < 10:
         return False
     magic, checksum = _CHECKSUM.unpack_from(data, start)
-    return magic != CHECKSUM_MAGIC or bool(crc32c(view[start + 6 : end]) == checksum)
+    if magic == CHECKSUM_MAGIC:
+        return bool(crc32c(view[start + 6 : end]) == checksum)
+    return bool(magic != BROKER_METADATA_MAGIC)
 
 
 def encode_frame(command: pb.BaseCommand, entry: bytes = b"") -> bytes:

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from pybroker.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.frames import CHECKSUM_MAGIC
+from pybroker.wire.frames import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
 
 MARKER_TXN_COMMIT: Final = 21
 MARKER_TXN_ABORT: Final = 22
@@ -28,7 +28,7 @@ _U32: Final = struct.Struct(">I")
 _CHECKSUM: Final = struct.Struct(">HI")
 _MAGIC: Final = CHECKSUM_MAGIC.to_bytes(2, "big")
 _BROKER_HEAD: Final = struct.Struct(">HI")
-_BROKER_MAGIC: Final = b"\x0e\x02"
+_BROKER_MAGIC: Final = BROKER_METADATA_MAGIC.to_bytes(2, "big")
 _DELIVER_AT_TAG: Final = b"\x98\x01"  # field 19, a varint
 _SHORT: Final = b"\0\0\0"  # how the size of metadata below 256 bytes begins
 

@@ -118,3 +118,20 @@ def test_an_unknown_interceptor_stops_the_start() -> None:
         pybroker.testing.broker(broker_entry_metadata_interceptors=("my.Own",)),
     ):
         pass
+
+
+def test_a_client_cannot_number_its_messages_itself(tmp_path: Path) -> None:
+    """What comes once the broker numbers them goes on behind the last number, or not at all."""
+    forged = pb.BrokerEntryMetadata(index=2**64 - 1).SerializeToString()
+    entry = b"\x0e\x02" + len(forged).to_bytes(4, "big") + forged + bytes(20)
+    with client(data_dir=tmp_path, broker_entry_metadata_interceptors=()) as raw:
+        raw.create_producer(TOPIC)
+        send = pb.CommandSend(producer_id=1, sequence_id=0)
+        raw.send(pb.BaseCommand.SEND, "send", send, entry)
+        refused = raw.receive(pb.BaseCommand.SEND_RECEIPT, pb.BaseCommand.SEND_ERROR)
+        assert refused.error == pb.ChecksumError
+    with client(data_dir=tmp_path) as raw:
+        raw.create_producer(TOPIC)
+        raw.publish(b"a", 1)
+        (stored,) = received(raw, 1, initialPosition=pb.CommandSubscribe.Earliest)
+    assert metadata_of(stored).index == 0
