@@ -74,6 +74,17 @@ class OsDisk:
             ) from None
         self._lock = lock
         self._spare.refill()
+        try:
+            self._make_names_last()
+        except OSError:
+            self.unlock()
+            raise
+
+    def _make_names_last(self) -> None:
+        """Of folders that are there: a process may have been killed between making and syncing."""
+        self._spare.opened(lambda: sync_folder(self.path))
+        with suppress(PermissionError):  # where another user has made it, that is long ago
+            self._spare.opened(lambda: sync_folder(self.path.parent))
 
     def unlock(self) -> None:
         if self._lock is not None:

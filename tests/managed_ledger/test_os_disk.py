@@ -173,6 +173,36 @@ def test_a_directory_is_one_process_s_until_it_lets_go(tmp_path: Path):
     assert descriptors() == before
 
 
+def test_the_names_of_folders_that_are_there_are_made_to_last(tmp_path: Path, monkeypatch):
+    """Who made them may have been killed before it came to that."""
+    (tmp_path / "data" / "journal").mkdir(parents=True)
+    real, synced = os_disk.sync_folder, []
+
+    def sync(folder: Path) -> None:
+        synced.append(folder)
+        if folder == tmp_path:
+            raise PermissionError(errno.EACCES, "not ours")
+        real(folder)
+
+    monkeypatch.setattr(os_disk, "sync_folder", sync)
+    disk = OsDisk(tmp_path / "data")
+    disk.lock()
+    assert set(synced) == {tmp_path, tmp_path / "data"}
+    disk.unlock()
+
+
+def test_a_directory_whose_names_cannot_be_synced_is_let_go(tmp_path: Path, monkeypatch):
+    before = descriptors()
+
+    def fails(folder: Path) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os_disk, "sync_folder", fails)
+    with pytest.raises(OSError, match="broken"):
+        OsDisk(tmp_path).lock()
+    assert descriptors() == before
+
+
 def test_files_are_for_their_owner_and_group(tmp_path: Path):
     disk = OsDisk(tmp_path / "data")
     disk.lock()
