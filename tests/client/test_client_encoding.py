@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from scripted_broker import ScriptedBroker
 
-from pybroker.client import InvalidConfiguration, encode_batch
+from pybroker.client import InvalidConfiguration, MessageTooBig, encode_batch
+from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import parse_metadata
 
 WRONG: Any = [
@@ -84,3 +85,19 @@ def test_a_batch_of_nothing_is_refused(broker: ScriptedBroker, client: Any):
 
     broker.run(work())
     assert [sent.sequence_id for sent in broker.sent] == [0]
+
+
+def test_properties_above_what_the_broker_takes_are_refused(broker: ScriptedBroker, client: Any):
+    """The broker would close the connection, and get the same again on the next one."""
+    broker.answers["Connect"] = lambda *_: pb.CommandConnected(
+        server_version="scripted", max_message_size=1000
+    )
+
+    async def work() -> None:
+        producer = await client.create_producer("t")
+        with pytest.raises(MessageTooBig, match="with its key and properties"):
+            await producer.send(b"x", {"much": "y" * 12_000})
+        await producer.send(b"x", {"less": "y" * 900})
+
+    broker.run(work())
+    assert len(broker.sent) == 1

@@ -115,3 +115,22 @@ def test_an_entry_reader_is_closed_with_its_client(broker: ScriptedBroker, clien
 
     broker.run(work())
     assert len(broker.asked_for(pb.CommandCloseConsumer)) == 1
+
+
+def test_closing_does_not_wait_for_ever_for_receipts_that_never_come(
+    broker: ScriptedBroker, client: Any
+):
+    broker.on_send = lambda *_: None
+    broker.answers["Ping"] = lambda *_: pb.CommandPong()
+
+    async def work() -> None:
+        producer = await client.create_producer("t", send_timeout_millis=0)
+        sending = asyncio.create_task(producer.send(b"x"))
+        await turns()
+        async with asyncio.timeout(31):
+            await producer.close()
+        with pytest.raises(AlreadyClosed):
+            await sending
+
+    broker.run(work())
+    assert broker.asked_for(pb.CommandCloseProducer)

@@ -39,6 +39,7 @@ from pybroker.client.producing.send_queue import PendingEntry, SendQueue
 from pybroker.client.transactions.transaction import Transaction
 from pybroker.names import TopicName, TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.frames import FRAME_OVERHEAD_BYTES
 
 # SEND_ERRORs after which the same entry may be accepted; any other is the entry's answer.
 _WORTH_RESENDING: Final = (
@@ -205,8 +206,10 @@ class TopicProducer:
     async def close(self) -> None:
         try:
             if self._failure is None and self.is_connected:
-                with contextlib.suppress(PulsarException):  # The sender of each message is told.
-                    await self.flush()
+                # The sender of each message is told.
+                with contextlib.suppress(PulsarException, TimeoutError):
+                    async with asyncio.timeout(self._closing_patience_s):
+                        await self.flush()
         except asyncio.CancelledError:
             if (connection := self._close()) is not None:
                 self.leave(connection)
@@ -216,6 +219,11 @@ class TopicProducer:
             connection.producers.pop(self._id, None)
             request = pb.CommandCloseProducer(producer_id=self._id)
             await connection.request(request, self._cluster.timeout_s)
+
+    @property
+    def _closing_patience_s(self) -> float | None:
+        """Messages that have a time of their own end by that."""
+        return None if self._options.send_timeout_millis > 0 else self._cluster.timeout_s
 
     def _close(self) -> Connection | None:
         """The connection to say goodbye on, if there is one."""
@@ -346,11 +354,16 @@ class TopicProducer:
             self._enqueue(metadata, payload, txn_id, [done])
 
     def _chunk_bytes(self, metadata: pb.MessageMetadata) -> int:
-        """What of a payload one entry takes beside its metadata."""
+        """What of a payload one entry takes beside its metadata. Raises MessageTooBig."""
         overhead = metadata.ByteSize() + len(self.producer_name) + _CHUNK_OVERHEAD_BYTES
         if self._encryption is not None:
             overhead += self._encryption.overhead_bytes
-        return max(1, self._max_message_bytes - overhead)
+        if overhead >= self._max_message_bytes:
+            raise MessageTooBig(
+                f"The key and the properties take {overhead} bytes, and {self.topic} accepts "
+                f"{self._max_message_bytes} in one entry"
+            )
+        return self._max_message_bytes - overhead
 
     def _enqueue_chunks(
         self, metadata: pb.MessageMetadata, payload: bytes, txn_id: TxnId | None, done: Done
@@ -427,7 +440,14 @@ class TopicProducer:
         if len(payload) > self._max_message_bytes:
             limit = f"{self.topic} accepts {self._max_message_bytes} bytes in one entry"
             raise MessageTooBig(f"{limit}, not {len(payload)}")
-        return self._writer.frame(metadata, payload)
+        frame = self._writer.frame(metadata, payload)
+        if len(frame) > self._max_message_bytes + FRAME_OVERHEAD_BYTES:
+            # The broker would close the connection over it, again and again.
+            raise MessageTooBig(
+                f"{self.topic} accepts {self._max_message_bytes} bytes in one entry, and this one "
+                f"has {len(frame)} with its key and properties"
+            )
+        return frame
 
     # --- answers ----------------------------------------------------------------------------
 
