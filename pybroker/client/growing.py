@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from pybroker.client.connection.cluster import Cluster
 from pybroker.client.errors import PulsarException
+from pybroker.names import TopicName
 
 log = logging.getLogger("pybroker.client")
 
@@ -39,6 +40,8 @@ class PartitionWatch:
             await asyncio.sleep(self._interval_s)
             for topic in self._topics:
                 try:
-                    await self._grow(await self._cluster.partition_topics(topic))
+                    partitions = await self._cluster.partition_topics(topic)
+                    if TopicName.parse(partitions[0]).partition >= 0:  # else they are deleted
+                        await self._grow(partitions)
                 except PulsarException as error:
                     log.warning("New partitions of %s wait for the next look: %s", topic, error)

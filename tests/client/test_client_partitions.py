@@ -120,6 +120,19 @@ def test_keys_move_once_to_all_added_partitions_together(
     assert len(broker.asked_for(pb.CommandCloseProducer)) == 1
 
 
+def test_a_topic_whose_partitions_are_deleted_is_not_made_anew_without(
+    broker: ScriptedBroker, client: Any, topic: Growing
+):
+    async def work() -> None:
+        await client.subscribe("g", "s")
+        await client.create_producer("g")
+        topic.count = 0
+        await asyncio.sleep(121)
+
+    broker.run(work())
+    assert set(subscribed(broker)) == {"g-partition-0", "g-partition-1"}
+
+
 def test_it_can_be_switched_off(broker: ScriptedBroker, client: Any, topic: Growing):
     async def work() -> None:
         consumer = await client.subscribe("g", "s", auto_update_partitions=False)
