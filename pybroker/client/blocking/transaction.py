@@ -32,7 +32,8 @@ class Transaction:
         What their own processes sent must have been answered. Differs: not with Apache Pulsar.
 
         Raises TransactionAborted if an operation had failed, TransactionOutcomeUnknown if the
-        broker did not answer in time, InvalidTxnStatus if the transaction was aborted meanwhile.
+        broker did not answer in time, InvalidTxnStatus if the transaction was aborted meanwhile;
+        or if one of the others was: then it did not commit with them, and is to be aborted.
         """
         self._thread.call(self.core.commit(together_with))
 

@@ -111,7 +111,8 @@ class Transaction:
         What their own processes sent must have been answered. Differs: not with Apache Pulsar.
 
         Raises TransactionAborted if an operation had failed, TransactionOutcomeUnknown if the
-        broker did not answer in time, InvalidTxnStatus if the transaction was aborted meanwhile.
+        broker did not answer in time, InvalidTxnStatus if the transaction was aborted meanwhile;
+        or if one of the others was: then it did not commit with them, and is to be aborted.
         """
         self._move(TxnState.COMMITTING)
         await self._settle_operations()
@@ -186,8 +187,10 @@ class Transaction:
         try:
             await self._coordinator.end(self.txn_id, commit, together_with)
         except InvalidTxnStatus:
-            # It ended the other way: its timeout, another client, an administrator.
-            self.state = TxnState.ABORTED if commit else TxnState.COMMITTED
+            # It ended the other way: its timeout, another client, an administrator. Or one of
+            # several did, and this one may be open yet.
+            ended = TxnState.ABORTED if commit else TxnState.COMMITTED
+            self.state = TxnState.UNKNOWN if together_with else ended
             raise
         except BaseException:
             self.state = TxnState.UNKNOWN
