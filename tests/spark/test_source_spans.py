@@ -123,6 +123,15 @@ def test_available_now_stops_where_the_topic_ended_at_the_beginning():
     assert reader.latestOffset(offset, ReadAllAvailable()) is offset
 
 
+def test_available_now_without_any_topic_at_the_beginning_reads_none(monkeypatch):
+    reader = reader_of(FakeSession([Position(3, 4)]))
+    monkeypatch.setattr(FakeSession, "partitions", lambda session, topic: [])
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    monkeypatch.undo()
+    assert reader.latestOffset(start, ReadAllAvailable()) is start
+
+
 def test_a_task_reads_what_the_end_says():
     before = SourceOffset("s", {PARTITIONS[0]: Span(Position(3, 0), Position(3, 4))})
     after = SourceOffset(

@@ -211,7 +211,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _following(
         self, session: Session, before: SourceOffset, limits: Limits | None
     ) -> SourceOffset:
-        ends = self._targets or self._ends(session)
+        ends = self._ends(session) if self._targets is None else self._targets
         self._require_all(session, before, ends)
         starts = {topic: self._begin(session, before, topic) for topic in ends}
         behind = [topic for topic, last in ends.items() if starts[topic] < last]
