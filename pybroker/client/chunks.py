@@ -39,6 +39,15 @@ class ChunkAssembler:
         """Where each incomplete message begins."""
         return [each.keys[0] for each in self._incomplete.values()]
 
+    def goes_on_with(self, metadata: pb.MessageMetadata) -> bool:
+        """Of entries before a start: whether it is a chunk of a message that may end behind it. One
+        that ends here was handed out before, and is forgotten."""
+        number, count = metadata.chunk_id, metadata.num_chunks_from_msg
+        if count > 1 and number == count - 1:
+            self._incomplete.pop(metadata.uuid, None)
+            return False
+        return count > 1 and (number == 0 or metadata.uuid in self._incomplete)
+
     def add(
         self, metadata: pb.MessageMetadata, key: EntryKey, payload: bytes
     ) -> tuple[bytes, list[EntryKey]] | None:
@@ -67,13 +76,17 @@ class ChunkAssembler:
     def _begin(self, uuid: str, key: EntryKey) -> None:
         known = self._incomplete.get(uuid)
         if known is not None:
-            if key != known.keys[0]:
-                return  # The first chunk, sent twice.
-            del self._incomplete[uuid]  # Delivered again, from its beginning.
+            del self._incomplete[
+                uuid
+            ]  # It is delivered, or was sent, from its beginning once more.
         if len(self._incomplete) >= self._max_pending:
             self._drop(next(iter(self._incomplete)), "too many messages are incomplete at once")
         loop = asyncio.get_running_loop()
-        self._incomplete[uuid] = _Incomplete(loop.time())
+        begun = self._incomplete[uuid] = _Incomplete(loop.time())
+        if known is not None and key != known.keys[0]:
+            # A producer may name another message alike after its restart: nothing is put together
+            # of two sendings. What came before is acknowledged with it.
+            begun.keys = known.keys
         if self._timer is None and self._expire_s > 0:
             self._timer = loop.call_later(self._expire_s, self._expire)
 

@@ -10,6 +10,7 @@ from pybroker.client import (
     ConsumerType,
     InvalidConfiguration,
     MessageId,
+    MessageTooBig,
     NotAllowed,
 )
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -107,6 +108,70 @@ class TestReceiving:
         broker.run(work())
         assert acks(broker) == [[(entry_id, []) for entry_id in range(5)]]
 
+    def test_of_two_messages_of_one_name_no_part_is_put_to_the_other(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        """A producer that dies between two chunks may name its next message alike."""
+
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            deliver_chunk(broker, 0, "p-0", 0, b"X")
+            for number in range(3):
+                deliver_chunk(broker, 1 + number, "p-0", number, b"%d" % number)
+            message = await consumer.receive(1000)
+            assert message.data() == b"012"
+            await consumer.acknowledge(message)
+            await turns()
+
+        broker.run(work())
+        assert acks(broker) == [[(entry_id, []) for entry_id in range(4)]]
+
+    def test_one_that_cannot_be_unpacked_is_acknowledged_with_all_its_entries(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> None:
+            await client.subscribe("t", "s")
+            for number in range(3):
+                deliver_chunk(broker, number, "a", number, b"xy", compression=pb.ZLIB)
+            await turns()
+
+        broker.run(work())
+        assert acks(broker) == [[(0, []), (1, []), (2, [])]]
+
+    def test_in_a_transaction_none_is_acknowledged_with_a_message_before_its_end(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            deliver_chunk(broker, 0, "a", 0, b"xy")
+            broker.peer.deliver(1, 1, b"between")
+            between = await consumer.receive(1000)
+            txn = await client.new_transaction()
+            for message in (between, between.message_id()):
+                with pytest.raises(NotAllowed, match="begins at entry 1:0, before this one"):
+                    await consumer.acknowledge_cumulative(message, txn)
+            assert not broker.asked_for(pb.CommandAck)
+            for number in (1, 2):
+                deliver_chunk(broker, 1 + number, "a", number, b"xy")
+            await consumer.acknowledge_cumulative(await consumer.receive(1000), txn)
+            await txn.commit()
+
+        broker.run(work())
+        assert acks(broker) == [[(3, [])]]
+
+    def test_a_place_that_no_message_gave_is_acknowledged_with_all_before_it(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            deliver_chunk(broker, 0, "a", 0, b"xy")
+            await turns()
+            txn = await client.new_transaction()
+            await consumer.acknowledge_cumulative(MessageId(-1, 1, 1), txn)
+
+        broker.run(work())
+        assert acks(broker) == [[(1, [])]]
+
     def test_incomplete_ones_are_given_up_unacknowledged(self, broker: ScriptedBroker, client: Any):
         async def work() -> list[bytes]:
             consumer = await client.subscribe(
@@ -139,6 +204,39 @@ class TestReceiving:
             return await taken(consumer)
 
         assert broker.run(work()) == [b"012"]
+
+    def test_a_reader_that_comes_again_between_chunks_reads_each_message_once(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        chunks = [("x", 0), ("a", 0), ("b", 0), (None, 3), ("x", 1), ("a", 1), ("b", 1)]
+
+        def deliver(entries: range) -> None:
+            for entry_id in entries:
+                uuid, number = chunks[entry_id]
+                if uuid is None:
+                    broker.peer.deliver(1, entry_id, b"whole")
+                else:
+                    payload = f"{uuid}{number}".encode()
+                    deliver_chunk(broker, entry_id, uuid, number, payload, num_chunks_from_msg=2)
+
+        async def work() -> list[bytes]:
+            reader = await client.create_reader("t", MessageId.earliest)
+            deliver(range(6))
+            read = [message.data() for message in await reader.batch_read(10, 500)]
+            assert await begins_again() == 2
+            deliver(range(2, 7))
+            broker.peer.deliver(1, 7, b"last")
+            read += [message.data() for message in await reader.batch_read(10, 500)]
+            assert await begins_again() == 7  # nothing is taken for incomplete
+            return read
+
+        async def begins_again() -> int:
+            broker.peer.drop()
+            await asyncio.sleep(1)
+            start: int = broker.asked_for(pb.CommandSubscribe)[-1].start_message_id.entryId
+            return start
+
+        assert broker.run(work()) == [b"whole", b"x0x1", b"a0a1", b"b0b1", b"last"]
 
     def test_seeking_it_inclusively_begins_with_its_first_chunk(
         self, broker: ScriptedBroker, client: Any
@@ -246,6 +344,18 @@ class TestSending:
         first, chunked = broker.run(work())
         assert isinstance(first, MessageId)
         assert isinstance(chunked, NotAllowed)
+
+    def test_a_key_and_properties_that_leave_no_room_for_a_chunk_are_refused(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> None:
+            producer = await client.create_producer("t", chunking_enabled=True)
+            with pytest.raises(MessageTooBig, match="The key and the properties take"):
+                await producer.send(bytes(5000), {"much": "y" * 1000})
+            await producer.send(b"small")
+
+        broker.run(work())
+        assert len(broker.sent) == 1
 
     def test_batches_have_none(self, broker: ScriptedBroker, client: Any):
         with pytest.raises(InvalidConfiguration, match="exclude each other"):

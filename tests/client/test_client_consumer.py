@@ -351,6 +351,21 @@ class TestRedelivery:
         (request,) = broker.asked_for(pb.CommandRedeliverUnacknowledgedMessages)
         assert [each.entryId for each in request.message_ids] == [5]
 
+    def test_what_a_transaction_acknowledged_with_all_before_it_is_in_time(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s", unacked_messages_timeout_ms=10_000)
+            for entry_id in range(3):
+                broker.peer.deliver(1, entry_id, b"x")
+            messages = await consumer.take(3, 1000)
+            txn = await client.new_transaction()
+            await consumer.acknowledge_cumulative(messages[-1], txn)
+            await asyncio.sleep(11)
+
+        broker.run(work())
+        assert not broker.asked_for(pb.CommandRedeliverUnacknowledgedMessages)
+
     def test_a_new_session_forgets_what_was_queued(self, broker: ScriptedBroker, client: Any):
         async def work() -> list[bytes]:
             consumer = await client.subscribe("t", "s")

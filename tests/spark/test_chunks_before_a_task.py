@@ -5,12 +5,16 @@ import pytest
 from pybroker.client import Client, ConnectError, InitialPosition, Outgoing, encode_batch
 from pybroker.client.consuming.entry_reader import StoredEntry
 from pybroker.spark.columns.shape import Shape, default_schema
+from pybroker.spark.columns.slab import read_heads
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Position, Span
 from pybroker.spark.reading import chunked, spans
+from pybroker.spark.reading.chunked import Chunks
 from pybroker.spark.reading.entries import Entries
 from pybroker.spark.reading.spans import Reading, Work, read_span
 from pybroker.spark.session import position_of
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.message_metadata import build_entry
 
 TOPIC = "persistent://public/default/in"
 LARGE = bytes(range(256)) * 50_000
@@ -89,3 +93,54 @@ def test_a_damaged_entry_before_them_is_nobodys_loss(
 
     monkeypatch.setattr(chunked, "Entries", Damaged)
     assert read_last_chunk(fail_on_data_loss) == [LARGE]
+
+
+def chunks_of(*contents: tuple[int, bytes]) -> list[StoredEntry]:
+    """Of messages of one name, three chunks each."""
+    described = {"producer_name": "p", "sequence_id": 0, "publish_time": 1, "uuid": "p-0"}
+    return [
+        StoredEntry(
+            1,
+            entry_id,
+            build_entry(
+                pb.MessageMetadata(
+                    **described, chunk_id=number, num_chunks_from_msg=3, total_chunk_msg_size=3
+                ),
+                content,
+            ),
+        )
+        for entry_id, (number, content) in enumerate(contents)
+    ]
+
+
+@pytest.mark.parametrize("first_read", [0, 3, 4])
+def test_of_two_messages_of_one_name_no_part_is_put_to_the_other(monkeypatch, first_read):
+    """A producer that dies between two chunks may name its next message alike."""
+    entries = chunks_of((0, b"X"), (1, b"Y"), (0, b"0"), (1, b"1"), (2, b"2"))
+
+    class Earlier:
+        def __init__(self, endpoint, topic, after):
+            self.left = entries[:]
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def take(self, until):
+            taken, self.left = self.left, []
+            return taken
+
+        def unpacked(self, messages):
+            pass
+
+        def last_position(self):
+            return Position(1, -1)
+
+    monkeypatch.setattr(chunked, "Entries", Earlier)
+    heads = read_heads(entries[first_read:])
+    chunks = Chunks(Endpoint("pulsar://nowhere"), TOPIC)
+    found = [chunks.add(heads, index) for index in range(len(heads.entries))]
+    assert found[-1] == b"012"
+    assert not any(found[:-1])

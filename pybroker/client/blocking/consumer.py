@@ -119,7 +119,8 @@ class Consumer(_Receiving):
         self, message: Acknowledgeable, txn: Transaction | None = None
     ) -> None:
         """Everything of the message's topic or partition up to and with it. Raises NotAllowed on
-        Shared and Key_Shared."""
+        Shared and Key_Shared; and in a transaction for a message between the chunks of another,
+        whose beginning would be acknowledged with it."""
         if txn is None:
             self._core.refuse_cumulative()
             self._post(self._core.acknowledge_cumulative_now, message)

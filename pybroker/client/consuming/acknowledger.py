@@ -20,6 +20,7 @@ from pybroker.client.consuming.acks import (
     individually,
     write_ids,
 )
+from pybroker.errors import NotAllowed
 from pybroker.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -62,7 +63,7 @@ class Acknowledger:
 
     def add_cumulative(self, place: Place) -> None:
         self._schedule()
-        begun = self._begun_before(place[:2])
+        begun = self.begun_before(place[:2])
         self._chunks = {key: chunks for key, chunks in self._chunks.items() if key > place[:2]}
         if begun is None:
             self._group.add_cumulative(*place)
@@ -72,7 +73,17 @@ class Acknowledger:
             self._group.add_cumulative(begun[0], begun[1] - 1, -1, 0)
         self._group.add([place])
 
-    def _begun_before(self, key: EntryKey) -> EntryKey | None:
+    def refuse_amid_chunks(self, key: EntryKey) -> None:
+        """Raises NotAllowed where all up to an entry holds the beginning of a later message."""
+        begun = self.begun_before(key)
+        if begun is not None:
+            raise NotAllowed(
+                f"A message in chunks begins at entry {begun[0]}:{begun[1]}, before this one, and "
+                "ends behind it: acknowledge each message by itself, or wait for that one and "
+                "acknowledge up to it"
+            )
+
+    def begun_before(self, key: EntryKey) -> EntryKey | None:
         """Where the first message begins whose last chunk is behind `key`, if before it."""
         begun = [chunks[0] for last, chunks in self._chunks.items() if last > key]
         if self.incomplete is not None:

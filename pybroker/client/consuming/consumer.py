@@ -162,13 +162,16 @@ class Consumer:
         self, message: Acknowledgeable, txn: Transaction | None = None
     ) -> None:
         """Everything of the message's topic or partition up to and with it. Raises NotAllowed on
-        Shared and Key_Shared."""
+        Shared and Key_Shared; and in a transaction for a message between the chunks of another,
+        whose beginning would be acknowledged with it."""
         self.refuse_cumulative()
         for part, places in self._by_part(message):
             if txn is None:
                 part.acknowledge_cumulative(places[0])
-            else:
-                await part.acknowledge_in(txn, places, cumulative=True)
+                continue
+            if _came_from_here(message):
+                part.refuse_amid_chunks(places[0])
+            await part.acknowledge_in(txn, places, cumulative=True)
 
     def refuse_if_ended(self) -> None:
         """Raises AlreadyClosed, or what ended the consumer."""
@@ -331,3 +334,8 @@ class Consumer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _came_from_here(message: Acknowledgeable) -> bool:
+    """Or it is a place that the caller has from elsewhere, who answers for all before it."""
+    return isinstance(message, Message) or bool(message.topic_name())

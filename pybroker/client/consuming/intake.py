@@ -18,6 +18,7 @@ from pybroker.client.consuming.received import (
     checked_metadata,
     decompressed,
     messages_in,
+    permits_of,
     plain_metadata_ends,
     unacked_indexes,
 )
@@ -58,6 +59,8 @@ class Intake:
         self.seeking = False
         # Of the first entry that will arrive, what lies before the start.
         self.left_out: OrderKey | None = None
+        # Whether what arrives before that holds chunks that are wanted.
+        self.amid_chunks = False
         # The last entry that came and is no message yet: a chunk.
         self.incomplete: EntryKey | None = None
         self._receiver = receiver
@@ -101,6 +104,7 @@ class Intake:
             except CorruptEntry as corruption:
                 del messages[before:]
                 receiver.give_up(message, corruption)
+                receiver.owe_permits(permits_of(message, entry))
             usual = self._is_usual
         return messages
 
@@ -123,13 +127,15 @@ class Intake:
             self.session,
         )
         before = len(messages)
+        sent = unacked_indexes(message, size)
         if not self._is_stale(message):
-            unacked = unacked_indexes(message, size) & ~self._before_start(received)
+            unacked = sent & ~self._before_start(received)
             if size:
                 self._acks.delivered(received.key, unacked, size)
             if unacked:
                 self._add_unpacked(received, payload, unacked, messages)
-        missing = (size or 1) - len(messages) + before
+        # The broker takes none for what of a batch is acknowledged already.
+        missing = sent.bit_count() - len(messages) + before
         if missing > 0:
             self._receiver.owe_permits(missing)
 
@@ -140,10 +146,15 @@ class Intake:
 
     def _before_start(self, received: ReceivedEntry) -> int:
         """What of the entry lies before the start, as bits."""
-        left_out, self.left_out = self.left_out, None
-        if left_out is None or left_out[:2] != received.key:
+        left_out, size = self.left_out, received.batch_size or 1
+        if left_out is None:
             return 0
-        return all_bits(max(0, min(left_out[2] + 1, received.batch_size or 1)))
+        if self.amid_chunks and received.key < left_out[:2]:
+            return 0 if self.chunks.goes_on_with(received.metadata) else all_bits(size)
+        self.left_out, self.amid_chunks = None, False
+        if left_out[:2] != received.key:
+            return 0
+        return all_bits(max(0, min(left_out[2] + 1, size)))
 
     def _add_unpacked(
         self, received: ReceivedEntry, payload: bytes, unacked: int, messages: list[Message]

@@ -13,7 +13,12 @@ from pybroker.client.consuming.acks import all_bits, from_words
 from pybroker.client.messages import Message, ReceivedEntry, UnpackedMessage
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import CHECKSUM_MAGIC
-from pybroker.wire.message_metadata import BadEntry, parse_metadata, payload_of
+from pybroker.wire.message_metadata import (
+    BadEntry,
+    last_batch_index,
+    parse_metadata,
+    payload_of,
+)
 
 _HEAD: Final = struct.Struct(">HII")  # the checksum's magic, the checksum, the metadata's size
 _U32: Final = struct.Struct(">I")
@@ -120,6 +125,12 @@ def unacked_indexes(command: pb.CommandMessage, batch_size: int) -> int:
     """The part of a batch (or of one message) that the broker wants delivered, as bits."""
     everything = all_bits(batch_size or 1)
     return from_words(list(command.ack_set)) & everything if command.ack_set else everything
+
+
+def permits_of(command: pb.CommandMessage, entry: bytes) -> int:
+    """What the broker took for an entry that cannot be read: as many as it says it holds."""
+    size = last_batch_index(entry) + 1
+    return unacked_indexes(command, size if 0 < size <= _MAX_BATCH_MESSAGES else 0).bit_count()
 
 
 def messages_in(entry: ReceivedEntry, payload: bytes, unacked: int) -> list[Message]:

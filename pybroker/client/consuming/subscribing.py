@@ -2,14 +2,16 @@
 
 The broker delivers from the start's entry on; what of it lies before the start (the entry itself
 when the start is exclusive, the first messages of a batch) is left out here. That entry can only be
-the first that arrives: whatever comes later was moved there by somebody else, and is wanted.
+the first that arrives: whatever comes later was moved there by somebody else, and is wanted. Where
+messages in chunks lie over the start, delivery begins with the first of their chunks, and up to the
+start all else is left out.
 """
 
 import sys
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pybroker.client.consuming.acks import all_bits, to_words
+from pybroker.client.consuming.acks import EntryKey, all_bits, to_words
 from pybroker.client.messages import MessageId, OrderKey
 from pybroker.client.options import (
     ConsumerKeySharedPolicy,
@@ -32,6 +34,8 @@ class Start:
     inclusive: bool = False
     # Not the message, but what was published from then on: only a SEEK can say so.
     publish_time_ms: int | None = None
+    # Where a message begins that ends behind the start: its chunks before that are wanted, too.
+    amid_chunks_from: EntryKey | None = None
 
     @property
     def is_vague(self) -> bool:
@@ -55,6 +59,10 @@ class Start:
     def entry(self) -> pb.MessageIdData:
         """What the broker delivers first: where a chunked message begins, its last chunk tells."""
         wanted = self.message_id.to_wire()
+        if self.amid_chunks_from is not None:
+            return pb.MessageIdData(
+                ledgerId=self.amid_chunks_from[0], entryId=self.amid_chunks_from[1]
+            )
         if self._begins_in_chunks:
             wanted.ledgerId = wanted.first_chunk_message_id.ledgerId
             wanted.entryId = wanted.first_chunk_message_id.entryId

@@ -86,6 +86,7 @@ class TopicConsumer:
     async def register(self, connection: Connection) -> None:
         if self._start is not None:
             self._intake.left_out = self._start.left_out
+            self._intake.amid_chunks = self._start.amid_chunks_from is not None
         command = subscribe_command(
             self._spec, self.topic, self._id, self._start, self._intake.epoch
         )
@@ -213,15 +214,20 @@ class TopicConsumer:
             self.topic,
             corruption,
         )
+        place = message.message_id
+        others = [
+            pb.MessageIdData(ledgerId=key[0], entryId=key[1])
+            for key in self._acks.entries_of((place.ledgerId, place.entryId))
+            if key != (place.ledgerId, place.entryId)  # the other chunks of it
+        ]
         self._connection().post(
             pb.CommandAck(
                 consumer_id=self._id,
                 ack_type=pb.CommandAck.Individual,
-                message_id=[message.message_id],
+                message_id=[*others, place],
                 validation_error=corruption.validation_error,  # type: ignore[arg-type]
             )
         )
-        self.owe_permits(1)
 
     def holds(self, message: Message) -> bool:
         """False for what will be delivered again, because it came in an earlier session."""
@@ -236,7 +242,8 @@ class TopicConsumer:
             return
         self.owe_permits(len(current))
         if self._start is not None:
-            self._start = Start(current[-1].message_id())
+            begun = self._acks.begun_before(current[-1].place[:2])
+            self._start = Start(current[-1].message_id(), amid_chunks_from=begun)
             self._acks.add_cumulative(current[-1].place)
         if self._unacked is not None:
             for message in current:
@@ -271,6 +278,10 @@ class TopicConsumer:
         if self._unacked is not None:
             self._unacked.remove_up_to(place[:2])
 
+    def refuse_amid_chunks(self, place: Place) -> None:
+        """In a transaction the chunks of a later message cannot be spared. Raises NotAllowed."""
+        self._acks.refuse_amid_chunks(place[:2])
+
     async def acknowledge_in(
         self, txn: Transaction, places: Sequence[Place], cumulative: bool
     ) -> None:
@@ -283,7 +294,10 @@ class TopicConsumer:
         await txn.acknowledge(self.topic, self._spec.name, send)
         if self._unacked is not None:
             for place in places:
-                self._unacked.remove(place[:2])
+                if cumulative:
+                    self._unacked.remove_up_to(place[:2])
+                else:
+                    self._unacked.remove(place[:2])
 
     # --- delivering again -------------------------------------------------------------------
 
@@ -341,11 +355,11 @@ class TopicConsumer:
         else:
             command.message_publish_time = target
             start, left_out = Start(MessageId.earliest, publish_time_ms=target), None
-        places = self._intake.left_out, self._intake.incomplete
+        intake = self._intake
+        places = intake.left_out, intake.amid_chunks, intake.incomplete
         # What the application acknowledged before must not be taken for something behind it.
         self._acks.flush()
-        self._intake.left_out = left_out
-        self._intake.incomplete = None
+        intake.left_out, intake.amid_chunks, intake.incomplete = left_out, False, None
         if self._start is not None:
             self._start = start
         try:
@@ -354,7 +368,7 @@ class TopicConsumer:
             if self._start is start:
                 self._start = before
             if session == self._intake.session:
-                self._intake.left_out, self._intake.incomplete = places
+                intake.left_out, intake.amid_chunks, intake.incomplete = places
                 self._take_in_held()
             raise
         if session == self._intake.session:

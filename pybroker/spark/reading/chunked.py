@@ -46,7 +46,9 @@ class Chunks:
         return self._append(heads, index, uuid, number)
 
     def _append(self, heads: Heads, index: int, uuid: str, number: int) -> bytes | None:
-        if number == 0 and uuid not in self._incomplete:
+        if number == 0:
+            # Sent from its beginning once more, perhaps another message that is named alike.
+            self._incomplete.pop(uuid, None)
             while len(self._incomplete) >= _MAX_INCOMPLETE:
                 self._give_up(next(iter(self._incomplete)), "too many are incomplete at once")
             self._incomplete[uuid] = _Incomplete()
