@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from pybroker.client.errors import UnsupportedCompression
 from pybroker.client.options import CompressionType
+from pybroker.wire.decompression import snappy_decompressed, zstd_decompressed
 
 
 class Codec(NamedTuple):
@@ -40,13 +41,13 @@ def _zstd() -> Codec:
     zstandard: Any = importlib.import_module("zstandard")
     return Codec(
         lambda data: zstandard.ZstdCompressor().compress(data),
-        lambda data, size: zstandard.ZstdDecompressor().decompress(data, max_output_size=size),
+        zstd_decompressed,
     )
 
 
 def _snappy() -> Codec:
     snappy: Any = importlib.import_module("snappy")
-    return Codec(snappy.compress, lambda data, size: snappy.decompress(data))
+    return Codec(snappy.compress, snappy_decompressed)
 
 
 _LIBRARIES: Final = {

@@ -93,12 +93,9 @@ def _decompressed(compression: int, payload: bytes, size: int) -> bytes:
         found = importlib.import_module("lz4.block")
         return bytes(found.decompress(payload, uncompressed_size=size))
     if compression == _ZSTD:
-        return _leading(_parts_of_zstd(payload), size)
+        return zstd_decompressed(payload, size)
     if compression == _SNAPPY:
-        found = importlib.import_module("snappy")
-        if _size_for_snappy(payload) != size:
-            raise _wrong_size(size)
-        return bytes(found.decompress(payload))
+        return snappy_decompressed(payload, size)
     raise CannotDecompress(f"compression {compression} is not known")
 
 
@@ -106,14 +103,24 @@ def _wrong_size(size: int) -> CannotDecompress:
     return CannotDecompress(f"it does not decompress to the {size} bytes that it claims")
 
 
-def _leading(parts: Iterator[bytes], size: int) -> bytes:
-    """All of them, or somewhat more than `size`: what a payload says of itself, its sender says."""
+def zstd_decompressed(payload: bytes, size: int) -> bytes:
+    """All, or somewhat more than `size`: what a payload says of itself, its sender says. Raises
+    CannotDecompress.
+    """
     found = bytearray()
-    for part in parts:
+    for part in _parts_of_zstd(payload):
         found += part
         if len(found) > size:
             break
     return bytes(found)
+
+
+def snappy_decompressed(payload: bytes, size: int) -> bytes:
+    """Raises CannotDecompress, ImportError, and what the library raises."""
+    library: Any = importlib.import_module("snappy")
+    if _size_for_snappy(payload) != size:
+        raise _wrong_size(size)
+    return bytes(library.decompress(payload))
 
 
 def _size_for_snappy(payload: bytes) -> int:

@@ -36,6 +36,7 @@ from pybroker.client.consuming.acks import (
 from pybroker.client.errors import PulsarException, from_wire
 from pybroker.client.producing.routing import Router, murmur3_hash
 from pybroker.key_hash import java_string_hash
+from pybroker.wire.decompression import CannotDecompress
 from pybroker.wire.single_messages import split_batch
 
 
@@ -173,6 +174,17 @@ class TestBatches:
             assert "pip install python-snappy" in str(error)
         with pytest.raises(UnsupportedCompression, match="not known"):
             codec(99)
+
+    def test_nothing_is_unpacked_beyond_what_its_metadata_says(self):
+        """A few bytes of zstd may hold gigabytes."""
+        zstd = codec(CompressionType.ZSTD)
+        packed = zstd.compress(bytes(10_000_000))
+        assert len(packed) < 1000
+        assert 1000 < len(zstd.decompress(packed, 1000)) < 1_000_000
+        assert zstd.decompress(packed, 10_000_000) == bytes(10_000_000)
+        snappy = codec(CompressionType.SNAPPY)
+        with pytest.raises(CannotDecompress, match="1000 bytes that it claims"):
+            snappy.decompress(snappy.compress(bytes(10_000_000)), 1000)
 
 
 class TestErrors:
