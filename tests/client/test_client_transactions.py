@@ -360,6 +360,31 @@ class TestEnding:
 
         broker.run(work())
 
+    @pytest.mark.parametrize("ended_by", ["the client's close", "a refusal"])
+    def test_a_later_attempt_that_is_not_even_heard_leaves_the_first_unknown(
+        self, broker: ScriptedBroker, client: Any, ended_by: str
+    ):
+        def lose(peer: Peer, body: Any) -> Any:
+            if len(ends(broker)) > 1:
+                return pb.CommandEndTxnResponse(request_id=0, error=pb.AuthorizationError)
+            peer.drop()
+            return None
+
+        broker.answers["EndTxn"] = lose
+
+        async def work() -> None:
+            txn = await client.new_transaction()
+            committing = asyncio.create_task(txn.commit())
+            while not ends(broker):
+                await turns()
+            if ended_by == "the client's close":
+                await client.close()
+            with pytest.raises(TransactionOutcomeUnknown):
+                await committing
+            assert txn.state is TxnState.UNKNOWN
+
+        broker.run(work())
+
     def test_an_end_that_never_reached_the_coordinator_is_not_unknown(
         self, broker: ScriptedBroker, client: Any
     ):

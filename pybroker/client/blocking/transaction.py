@@ -1,9 +1,11 @@
 """A transaction for threads."""
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from types import TracebackType
+from typing import Any
 
 from pybroker.client.blocking.loop_thread import LoopThread
+from pybroker.client.errors import AlreadyClosed, TransactionOutcomeUnknown
 from pybroker.client.transactions import transaction
 from pybroker.client.transactions.transaction import TxnState
 from pybroker.names import TxnId
@@ -35,7 +37,7 @@ class Transaction:
         broker did not answer in time, InvalidTxnStatus if the transaction was aborted meanwhile;
         or if one of the others was: then it did not commit with them, and is to be aborted.
         """
-        self._thread.call(self.core.commit(together_with))
+        self._end(self.core.commit(together_with))
 
     def abort(self) -> None:
         """Nothing of the transaction becomes visible; its acknowledgements are taken back."""
@@ -55,7 +57,16 @@ class Transaction:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._thread.call(self.core.__aexit__(kind, error, traceback))
+        self._end(self.core.__aexit__(kind, error, traceback))
+
+    def _end(self, work: Coroutine[Any, Any, None]) -> None:
+        """A commit that the client's close cuts short is none that did not happen."""
+        try:
+            self._thread.call(work)
+        except AlreadyClosed as closed:
+            if self.core.may_have_committed:
+                raise TransactionOutcomeUnknown(self.txn_id) from closed
+            raise
 
 
 def core_of(txn: Transaction | None) -> transaction.Transaction | None:

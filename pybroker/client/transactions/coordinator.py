@@ -21,7 +21,7 @@ from pybroker.client.errors import (
     TransactionOutcomeUnknown,
 )
 from pybroker.client.transactions.transaction import Transaction
-from pybroker.errors import NotAllowed, TransactionCoordinatorNotFound, TransactionNotFound
+from pybroker.errors import InvalidTxnStatus, NotAllowed, TransactionCoordinatorNotFound
 from pybroker.names import COORDINATOR_ASSIGN, TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -102,7 +102,9 @@ class Coordinators:
 
         try:
             await self._cluster.patiently(end, f"The end of transaction {txn_id}")
-        except (*PASSING, TransactionNotFound) as error:
+        except InvalidTxnStatus:
+            raise
+        except PulsarException as error:  # of the last attempt; one before may have arrived
             if not unsure:
                 raise
             raise TransactionOutcomeUnknown(txn_id) from error

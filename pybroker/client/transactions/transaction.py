@@ -94,6 +94,8 @@ class Transaction:
     def __init__(self, coordinator: CoordinatorApi, txn_id: TxnId, tasks: Tasks) -> None:
         self.txn_id = txn_id
         self.state = TxnState.OPEN
+        # Whether it was asked to, and the answer did not come.
+        self.may_have_committed = False
         self._coordinator = coordinator
         self._tasks = tasks
         self._participants: dict[tuple[str, str | None], Joining] = {}
@@ -194,6 +196,7 @@ class Transaction:
             raise
         except BaseException:
             self.state = TxnState.UNKNOWN
+            self.may_have_committed = commit
             raise
         self.state = TxnState.COMMITTED if commit else TxnState.ABORTED
 
