@@ -4,7 +4,7 @@ A message that came in chunks is acknowledged with all entries that it lay in.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from pybroker.client.chunks import ChunkAssembler
@@ -26,6 +26,8 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 # Delivered and not yet acknowledged; of more than that the first are forgotten.
 _MAX_CHUNKED: Final = 10_000
+# Of one command. Brokers take 1 MiB, and close the connection over more.
+_MAX_BYTES: Final = 512 * 1024
 
 
 class Acknowledger:
@@ -42,6 +44,12 @@ class Acknowledger:
 
     def delivered(self, key: EntryKey, unacked: int, batch_size: int) -> None:
         self._group.delivered(key, unacked, batch_size)
+
+    def given_back(self, keys: Iterable[EntryKey]) -> None:
+        self._group.given_back(keys)
+
+    def all_given_back(self) -> None:
+        self._group.all_given_back()
 
     def chunked(self, key: EntryKey, chunks: Sequence[EntryKey]) -> None:
         """A message arrived that lies in several entries, `key` the last of them."""
@@ -105,25 +113,37 @@ class Acknowledger:
     def send_over(self, connection: Connection) -> None:
         individual, cumulative = self._group.take()
         if individual:
-            connection.post(self._command(individual, cumulative=False))
+            for command in self._commands(individual, cumulative=False):
+                connection.post(command)
         if cumulative is not None:
-            connection.post(self._command([cumulative], cumulative=True))
+            for command in self._commands([cumulative], cumulative=True):
+                connection.post(command)
 
     def in_transaction(
         self, txn_id: TxnId, places: Iterable[Place], cumulative: bool
-    ) -> pb.CommandAck:
+    ) -> list[pb.CommandAck]:
         if cumulative:
             ids = [cumulatively(*place) for place in places]
         else:
             ids = [ack for place in places for ack in self._individually(place)]
-        command = self._command(ids, cumulative)
-        command.txnid_most_bits, command.txnid_least_bits = txn_id
-        return command
+        commands = list(self._commands(ids, cumulative))
+        for command in commands:
+            command.txnid_most_bits, command.txnid_least_bits = txn_id
+        return commands
 
     def _individually(self, place: Place) -> list[AckId]:
         if place[:2] in self._chunks:
             return [(key, NOTHING) for key in self._chunks[place[:2]]]
         return [individually(*place)]
+
+    def _commands(self, ids: Sequence[AckId], cumulative: bool) -> Iterator[pb.CommandAck]:
+        """More than one where a broker would not take so large a command."""
+        command = self._command(ids, cumulative)
+        if len(ids) == 1 or command.ByteSize() <= _MAX_BYTES:
+            yield command
+            return
+        for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
+            yield from self._commands(half, cumulative)
 
     def _command(self, ids: Sequence[AckId], cumulative: bool) -> pb.CommandAck:
         command = pb.CommandAck(

@@ -89,6 +89,16 @@ class AckGroup:
         else:
             self._partly[key] = unacked
 
+    def given_back(self, keys: Iterable[EntryKey]) -> None:
+        """They come again, to somebody, and then it is said what of them is unacknowledged."""
+        for key in keys:
+            self._partly.pop(key, None)
+
+    def all_given_back(self) -> None:
+        """What is not sent by index the broker does not know: it stays for what is still held."""
+        if self._by_batch_index:
+            self._partly.clear()
+
     def add(self, places: Iterable[Place]) -> list[EntryKey]:
         """The entries of which nothing is left to acknowledge."""
         done, waiting, partly = [], self._waiting, self._partly

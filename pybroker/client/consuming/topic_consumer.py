@@ -9,7 +9,7 @@ again. Plain acknowledgements leave together at the end of a turn of the event l
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pybroker.client.connection.attachment import Attachment
 from pybroker.client.connection.cluster import Cluster
@@ -39,6 +39,9 @@ from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_run import MessageRun
 
 log = logging.getLogger("pybroker.client")
+
+# Ids of one command, which brokers take up to 1 MiB of.
+_REDELIVERED_TOGETHER: Final = 20_000
 
 
 class TopicConsumer:
@@ -162,6 +165,7 @@ class TopicConsumer:
     def _begin_again(self) -> None:
         """What is not acknowledged comes again without being asked for."""
         self._intake.begin_again()
+        self._acks.all_given_back()
         self._negative.clear()
         if self._unacked is not None:
             self._unacked.clear()
@@ -286,10 +290,11 @@ class TopicConsumer:
         self, txn: Transaction, places: Sequence[Place], cumulative: bool
     ) -> None:
         """Durable when this returns; takes effect when `txn` commits."""
-        command = self._acks.in_transaction(txn.txn_id, places, cumulative)
+        commands = self._acks.in_transaction(txn.txn_id, places, cumulative)
 
         async def send() -> None:
-            await self._connection().request(command, self._cluster.timeout_s)
+            for command in commands:
+                await self._connection().request(command, self._cluster.timeout_s)
 
         await txn.acknowledge(self.topic, self._spec.name, send)
         if self._unacked is not None:
@@ -314,14 +319,19 @@ class TopicConsumer:
             return
         connection = self._attachment.connection
         if connection is not None and not connection.closed:
+            self._acks.given_back(keys)
             ids = [
                 pb.MessageIdData(ledgerId=ledger, entryId=entry)
                 for key in keys
                 for ledger, entry in self._acks.entries_of(key)
             ]
-            connection.post(
-                pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self._id, message_ids=ids)
-            )
+            for start in range(0, len(ids), _REDELIVERED_TOGETHER):
+                some = ids[start : start + _REDELIVERED_TOGETHER]
+                connection.post(
+                    pb.CommandRedeliverUnacknowledgedMessages(
+                        consumer_id=self._id, message_ids=some
+                    )
+                )
 
     def redeliver_unacknowledged(self) -> None:
         """All of it, in order: what is under way is not taken. Without a connection there is no

@@ -1,0 +1,85 @@
+"""What is remembered of parts of batches, and how much leaves in one command."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from scripted_broker import ScriptedBroker, acks, deliver_batch, turns
+
+from pybroker.client import ConsumerType, MessageId
+from pybroker.client.consuming.acks import AckGroup
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.frames import MAX_COMMAND_BYTES
+
+# Their varints are long: 70,000 ids are more than brokers take in one command.
+IDS = [MessageId(-1, 2**61, entry_id) for entry_id in range(70_000)]
+
+
+def acknowledged(broker: ScriptedBroker) -> list[int]:
+    commands = broker.asked_for(pb.CommandAck)
+    assert len(commands) > 1
+    assert all(command.ByteSize() < MAX_COMMAND_BYTES for command in commands)
+    return [each.entryId for command in commands for each in command.message_id]
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_very_many_are_acknowledged_by_several_commands(
+    broker: ScriptedBroker, client: Any, in_transaction: bool
+):
+    async def work() -> None:
+        consumer = await client.subscribe("t", "s")
+        txn = await client.new_transaction() if in_transaction else None
+        await consumer.acknowledge(IDS, txn)
+        await turns()
+        if txn is not None:
+            assert all(ack.HasField("request_id") for ack in broker.asked_for(pb.CommandAck))
+            await txn.commit()
+
+    broker.run(work())
+    assert acknowledged(broker) == list(range(70_000))
+
+
+def test_very_many_are_asked_for_again_by_several_commands(broker: ScriptedBroker, client: Any):
+    async def work() -> None:
+        consumer = await client.subscribe(
+            "t", "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=1000
+        )
+        for message_id in IDS:
+            consumer.negative_acknowledge(message_id)
+        await asyncio.sleep(2)
+
+    broker.run(work())
+    requests = broker.asked_for(pb.CommandRedeliverUnacknowledgedMessages)
+    assert all(request.ByteSize() < MAX_COMMAND_BYTES for request in requests)
+    assert sum(len(request.message_ids) for request in requests) == 70_000
+
+
+def test_of_what_is_given_back_no_part_is_remembered(broker: ScriptedBroker, client: Any):
+    """Another consumer may get it, and then nothing more is heard of it here."""
+
+    async def work() -> None:
+        consumer = await client.subscribe(
+            "t", "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=1000
+        )
+        deliver_batch(broker, 5)
+        first, second, _ = await consumer.take(3, 500)
+        await consumer.acknowledge(first)
+        consumer.negative_acknowledge(second)
+        await asyncio.sleep(2)
+        await consumer.acknowledge(second)
+        await turns()
+
+    broker.run(work())
+    assert acks(broker) == [[(5, [0b110])], [(5, [0b101])]]
+
+
+@pytest.mark.parametrize("by_batch_index", [True, False])
+def test_a_new_session_forgets_the_parts_that_the_broker_knows(by_batch_index: bool):
+    group = AckGroup(by_batch_index)
+    group.add([(1, 0, 0, 3)])
+    group.take()
+    group.all_given_back()
+    group.add([(1, 0, 1, 3), (1, 0, 2, 3)])
+    individual, _ = group.take()
+    left = (0b001, 3) if by_batch_index else (0, 0)
+    assert individual == [((1, 0), left)]
