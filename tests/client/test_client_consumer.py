@@ -154,6 +154,21 @@ class TestReceiving:
 
         broker.run(work())
 
+    def test_batch_receive_does_not_wait_for_partitions_that_have_nothing(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> None:
+            policy = ConsumerBatchReceivePolicy(100, -1, -1)
+            consumer = await client.subscribe(
+                "parts", "s", batch_receive_policy=policy, receiver_queue_size=2
+            )
+            for entry_id in range(2):
+                broker.peer.deliver(1, entry_id, b"x")
+            async with asyncio.timeout(10):
+                assert len(await consumer.batch_receive()) == 2
+
+        broker.run(work())
+
     def test_closing_ends_a_waiting_receive(self, broker: ScriptedBroker, client: Any):
         async def work() -> None:
             consumer = await client.subscribe("t", "s")

@@ -1,5 +1,6 @@
 """How clients for threads end: closed while in use, dropped without being closed, from inside."""
 
+import asyncio
 import gc
 import socket
 import threading
@@ -9,8 +10,15 @@ from typing import Any
 import pytest
 
 import pybroker.testing
-from pybroker.client import AlreadyClosed, Client, ClientError, InitialPosition
-from pybroker.client.blocking.loop_thread import LoopThread
+from pybroker.client import (
+    AlreadyClosed,
+    Client,
+    ClientError,
+    InitialPosition,
+    TransactionOutcomeUnknown,
+)
+from pybroker.client.blocking.loop_thread import LoopThread, Space
+from pybroker.client.transactions.coordinator import Coordinators
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +107,33 @@ def test_a_callback_that_ends_its_thread_leaves_nobody_waiting(service: Any):
     producer.send_async(b"x", leave)
     assert isinstance(waiting.ended_with(), AlreadyClosed)
     client.close()
+
+
+def test_a_commit_that_a_close_cuts_short_is_unknown(service: Any, monkeypatch: Any):
+    client = Client(service.service_url)
+    txn = client.new_transaction()
+    asked = threading.Event()
+
+    async def never_answered(*_: object) -> None:
+        asked.set()
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(Coordinators, "_ask", never_answered)
+    committing = Waiting(txn.commit)
+    assert asked.wait(20)
+    client.close()
+    assert isinstance(committing.ended_with(), TransactionOutcomeUnknown)
+
+
+def test_room_for_many_is_told_of_as_soon_as_there_is_enough():
+    space = Space(10)
+    space.take(5)
+    waiting = Waiting(lambda: space.take(9))
+    while not space._changed._waiters:  # type: ignore[attr-defined]
+        pass
+    space.give_back(3)
+    space.give_back(1)
+    assert waiting.ended_with() is None
 
 
 def test_a_client_cannot_be_closed_by_a_callback(service: Any):

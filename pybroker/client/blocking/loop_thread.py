@@ -32,6 +32,7 @@ class Space:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._used = 0
+        self._awaited: list[int] = []  # how much may be used when somebody goes on
         self._closed = False
         self._changed = threading.Condition()
 
@@ -39,21 +40,26 @@ class Space:
         """Waits, unless it is closed. More than the limit passes alone."""
         with self._changed:
             if self._used + count > self._limit:
-                self._changed.wait_for(lambda: self._closed or self._half_is_free(count))
+                self._wait_for(max(0, min(self._limit // 2, self._limit - count)))
             self._used += count
+
+    def _wait_for(self, used: int) -> None:
+        """Until no more than that is used."""
+        self._awaited.append(used)
+        try:
+            self._changed.wait_for(lambda: self._closed or self._used <= used)
+        finally:
+            self._awaited.remove(used)
 
     def take_now(self, count: int) -> None:
         """Beyond the limit if need be, for who must not wait: the thread that frees the room."""
         with self._changed:
             self._used += count
 
-    def _half_is_free(self, count: int) -> bool:
-        return self._used <= max(0, min(self._limit // 2, self._limit - count))
-
     def give_back(self, count: int) -> None:
         with self._changed:
             before, self._used = self._used, self._used - count
-            if self._used <= self._limit // 2 < before or self._used == 0:
+            if any(self._used <= awaited < before for awaited in self._awaited):
                 self._changed.notify_all()
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ class Consumer:
         # What must be done with what threads took and acknowledged, before anything else.
         self.settle: Callable[[], None] = self.queue.settle
         size = self._queue_size(len(partitions))
-        self._capacity = size * len(partitions)
+        self._capacity, self._part_capacity = size * len(partitions), size
         self.queue.half = max(1, size // 2)
         self._parts = {
             name: TopicConsumer(cluster, name, spec, self.queue, size) for name in partitions
@@ -62,6 +62,7 @@ class Consumer:
     async def _grow(self, partitions: Sequence[str]) -> None:
         spec = self._spec.of_new_partition
         size = self._queue_size(len(partitions))
+        self._part_capacity = min(size, self._part_capacity)
         self.queue.half = max(1, size // 2)
         for name in partitions:
             if name not in self._parts:
@@ -108,8 +109,9 @@ class Consumer:
         return messages
 
     async def _collect(self, messages: list[Message], policy: ConsumerBatchReceivePolicy) -> None:
-        """Until a limit is reached; the queue's own is one: what is not taken brings no more."""
-        limit = self._capacity
+        """Until a limit is reached; the queue's own is one: what is not taken brings no more. All
+        may be of one partition, and who has no time to wait for would wait for others for ever."""
+        limit = self._capacity if policy.timeout_ms > 0 else self._part_capacity
         if policy.max_num_message > 0:
             limit = min(limit, policy.max_num_message)
         size_bytes = 0
