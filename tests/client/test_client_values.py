@@ -180,7 +180,7 @@ class TestBatches:
         zstd = codec(CompressionType.ZSTD)
         packed = zstd.compress(bytes(10_000_000))
         assert len(packed) < 1000
-        assert 1000 < len(zstd.decompress(packed, 1000)) < 1_000_000
+        assert 1000 < len(zstd.decompress(packed, 1000)) < 2_000_000
         assert zstd.decompress(packed, 10_000_000) == bytes(10_000_000)
         snappy = codec(CompressionType.SNAPPY)
         with pytest.raises(CannotDecompress, match="1000 bytes that it claims"):
