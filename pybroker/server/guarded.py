@@ -13,7 +13,7 @@ from pybroker.names import TxnId
 from pybroker.runtime import Pace, Tasks
 from pybroker.security.authorization import Authorizer, Need, Target
 from pybroker.security.permissions import COMMANDS, CommandRow, initial_subscription
-from pybroker.server.on_consume import Rest
+from pybroker.server.on_acknowledge import Rest
 from pybroker.server.transaction_owner import check_owner
 from pybroker.wire import pulsar_api_pb2 as pb
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pybroker.errors import PulsarError
 from pybroker.server import (
+    on_acknowledge,
     on_connect,
     on_consume,
     on_metadata,
@@ -13,7 +14,7 @@ from pybroker.server import (
     on_topic_list,
     on_transaction,
 )
-from pybroker.server.on_consume import Rest
+from pybroker.server.on_acknowledge import Rest
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -109,7 +110,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     # consumers
     _T.SUBSCRIBE: Handler("subscribe", deferred=on_consume.subscribe, ordered_by=_of_consumer),
     _T.FLOW: Handler("flow", immediate=on_consume.flow),
-    _T.ACK: Handler("ack", immediate=on_consume.ack, answer_error=on_consume.ack_failed),
+    _T.ACK: Handler("ack", immediate=on_acknowledge.ack, answer_error=on_acknowledge.ack_failed),
     _T.REDELIVER_UNACKNOWLEDGED_MESSAGES: Handler(
         "redeliverUnacknowledgedMessages", immediate=on_consume.redeliver
     ),

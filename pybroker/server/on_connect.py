@@ -6,7 +6,7 @@ from pybroker.errors import AuthenticationError, UnsupportedVersionError
 from pybroker.security.authentication import Authentication
 from pybroker.security.identity import Credentials
 from pybroker.server.live_login import LiveLogin
-from pybroker.server.on_consume import Rest
+from pybroker.server.on_acknowledge import Rest
 from pybroker.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:

@@ -1,8 +1,7 @@
-"""SUBSCRIBE, FLOW, ACK, redelivery, SEEK, UNSUBSCRIBE, CLOSE_CONSUMER, GET_LAST_MESSAGE_ID."""
+"""SUBSCRIBE, FLOW, redelivery, SEEK, UNSUBSCRIBE, CLOSE_CONSUMER, GET_LAST_MESSAGE_ID."""
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker import subscription_properties
@@ -23,27 +22,19 @@ from pybroker.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from pybroker.names import TopicName, TxnId, check_client
+from pybroker.names import TopicName, check_client
 from pybroker.runtime import iso_time
+from pybroker.server.on_acknowledge import IDS_A_TURN, Rest, pending_ack, position_of
 from pybroker.server.on_produce import stored_schema
 from pybroker.server.requests import as_answer
-from pybroker.transaction.pending_ack_store import PendingAck
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.commands import ack_set_bits
 
 if TYPE_CHECKING:
     from pybroker.server.session import ConsumerSlot, Session
 
 _MAX_PERMITS: Final = 2**31 - 1
-# How much of one command is done before others have the loop: message ids, and bits of ack sets.
-IDS_A_TURN: Final = 1000
-BITS_A_TURN: Final = 50_000_000
 MAX_HASH_RANGES: Final = 1000
-MAX_IDS_IN_TRANSACTION: Final = 10_000
-
-# What is left of a command's work; what came behind it on its connection waits for it.
-Rest = Coroutine[Any, Any, None]
 
 
 # -- SUBSCRIBE
@@ -166,16 +157,7 @@ def _key_shared(command: pb.CommandSubscribe) -> KeySharedPolicy | None:
     )
 
 
-def position_of(message_id: pb.MessageIdData) -> Position:
-    """MessageId.earliest travels as (2^64 - 1, 2^64 - 1), which is (-1, -1)."""
-    ledger_id, entry_id = message_id.ledgerId, message_id.entryId
-    return Position(
-        ledger_id if ledger_id < 2**63 else ledger_id - 2**64,
-        entry_id if entry_id < 2**63 else entry_id - 2**64,
-    )
-
-
-# -- FLOW and ACK
+# -- FLOW, and what comes again
 
 
 def flow(session: "Session", command: pb.CommandFlow) -> None:
@@ -185,174 +167,6 @@ def flow(session: "Session", command: pb.CommandFlow) -> None:
         slot.consumer.times.flow(now_ms)
         slot.subscription.times.flow(now_ms)
         slot.subscription.flow(slot.consumer, command.messagePermits)
-
-
-def ack(session: "Session", command: pb.CommandAck) -> Rest | None:
-    slot = session.consumers.get(command.consumer_id)
-    if slot is None:
-        raise ConsumerNotFound(f"Consumer {command.consumer_id} is not connected here")
-    if command.HasField("txnid_least_bits"):
-        _check_size_in_transaction(command)
-        session.requests.answer_later(
-            _ack_in_transaction(slot, command),
-            lambda _: _answer_ack(session, command, None),
-            lambda error: _answer_ack(session, command, error),
-            command.ByteSize(),
-        )
-        return None
-    if command.ack_type == pb.CommandAck.Cumulative and len(command.message_id) != 1:
-        raise NotAllowed("A cumulative acknowledgement names exactly one message")
-    mark = slot.subscription.mark_delete_position
-    done = _acknowledge(slot, command, 0)
-    _note_acknowledged(session, slot, mark, command)
-    if done < len(command.message_id):
-        return _acknowledge_rest(session, slot, command, done)
-    if command.HasField("request_id"):
-        _answer_ack(session, command, None)
-    return None
-
-
-def _note_acknowledged(
-    session: "Session", slot: "ConsumerSlot", mark: Position, command: pb.CommandAck
-) -> None:
-    """`mark` is the mark-delete position before."""
-    now_ms = session.services.clock.now_ms()
-    slot.consumer.times.acknowledged_ms = slot.subscription.times.acknowledged_ms = now_ms
-    moved = slot.subscription.mark_delete_position
-    if moved != mark:
-        slot.subscription.times.mark_delete_moved_ms = now_ms
-        if command.ack_type == pb.CommandAck.Cumulative:
-            # What was left of a ledger before is not worth looking up.
-            passed = mark.entry_id if moved.ledger_id == mark.ledger_id else -1
-            slot.consumer.entries_acknowledged += moved.entry_id - passed
-
-
-def _acknowledge(slot: "ConsumerSlot", command: pb.CommandAck, start: int) -> int:
-    """As many from index `start` on as may be done at once; returns the index of the next one, 0
-    more than `start` if it has to be looked up on the disk.
-    """
-    if command.ack_type == pb.CommandAck.Cumulative and not command.message_id[0].ack_set:
-        slot.subscription.acknowledge_cumulative(slot.consumer, position_of(command.message_id[0]))
-        return 1
-    whole: list[tuple[int, int]] = []
-    bits_left = BITS_A_TURN
-    for message_id in command.message_id[start : start + IDS_A_TURN]:
-        if not message_id.ack_set:
-            whole.append((message_id.ledgerId, message_id.entryId))
-        else:
-            batch_size = slot.topic.known_message_count(position_of(message_id))
-            if batch_size is None or bits_left <= 0:
-                break
-            _acknowledge_part(slot, command, message_id, batch_size)
-            bits_left -= batch_size
-        start += 1
-    if whole:
-        slot.consumer.entries_acknowledged += len(whole)
-        slot.subscription.acknowledge(slot.consumer, whole)
-    return start
-
-
-def _acknowledge_part(
-    slot: "ConsumerSlot", command: pb.CommandAck, message_id: pb.MessageIdData, batch_size: int
-) -> None:
-    """Of a batch; `batch_size` is 0 where there is no entry."""
-    position, unacked = position_of(message_id), None
-    if batch_size:
-        unacked = ack_set_bits(message_id.ack_set, batch_size)
-    if unacked and not slot.topic.policies.config.acknowledgment_at_batch_index_level_enabled:
-        if command.ack_type == pb.CommandAck.Cumulative:
-            slot.subscription.acknowledge_cumulative(slot.consumer, position.before)
-        return
-    if command.ack_type == pb.CommandAck.Cumulative:
-        slot.subscription.acknowledge_cumulative(slot.consumer, position, unacked, batch_size)
-    elif unacked is not None:
-        slot.consumer.entries_acknowledged += unacked == 0
-        slot.subscription.acknowledge_indexes(slot.consumer, position, unacked, batch_size)
-
-
-async def _acknowledge_rest(
-    session: "Session", slot: "ConsumerSlot", command: pb.CommandAck, done: int
-) -> None:
-    while done < len(command.message_id):
-        await asyncio.sleep(0)
-        _check_stays(session, slot)
-        before, done = done, _acknowledge(slot, command, done)
-        if done == before:
-            message_id = command.message_id[done]
-            batch_size = await slot.topic.message_count(position_of(message_id))
-            _check_stays(session, slot)
-            _acknowledge_part(slot, command, message_id, batch_size)
-            done += 1
-    if command.HasField("request_id"):
-        _answer_ack(session, command, None)
-
-
-def _check_stays(session: "Session", slot: "ConsumerSlot") -> None:
-    """A seek moves what is acknowledged, and closes the consumer."""
-    consumer_id = slot.consumer.consumer_id
-    if session.consumers.get(consumer_id) is not slot:
-        raise ConsumerNotFound(f"Consumer {consumer_id} is gone; acknowledge again")
-
-
-def _check_size_in_transaction(command: pb.CommandAck) -> None:
-    """All or none of them, so they are not taken a few at a time."""
-    if len(command.message_id) > MAX_IDS_IN_TRANSACTION:
-        raise NotAllowed(
-            f"{len(command.message_id)} messages in one acknowledgement in a transaction: name at "
-            f"most {MAX_IDS_IN_TRANSACTION}, and the others in further ones"
-        )
-
-
-def _ack_in_transaction(slot: "ConsumerSlot", command: pb.CommandAck) -> Awaitable[None]:
-    """At once, where it names whole entries only."""
-    if any(message_id.ack_set for message_id in command.message_id):
-        return _ack_parts_in_transaction(slot, command)
-    acks = [PendingAck(position_of(message_id)) for message_id in command.message_id]
-    return _hold(slot, command, acks)
-
-
-async def _ack_parts_in_transaction(slot: "ConsumerSlot", command: pb.CommandAck) -> None:
-    acks = [await _pending_ack(slot.topic, message_id) for message_id in command.message_id]
-    if sum(ack.batch_size for ack in acks) > BITS_A_TURN:
-        raise NotAllowed(
-            f"Parts of batches of more than {BITS_A_TURN} messages in one acknowledgement in a "
-            "transaction: name the others in further ones"
-        )
-    await _hold(slot, command, acks)
-
-
-def _hold(slot: "ConsumerSlot", command: pb.CommandAck, acks: list[PendingAck]) -> Awaitable[None]:
-    txn_id = TxnId(command.txnid_most_bits, command.txnid_least_bits)
-    cumulative = command.ack_type == pb.CommandAck.Cumulative
-    return slot.subscription.acknowledge_in_transaction(slot.consumer, txn_id, acks, cumulative)
-
-
-async def _pending_ack(topic: ServedTopic, message_id: pb.MessageIdData) -> PendingAck:
-    position = position_of(message_id)
-    if not message_id.ack_set:
-        return PendingAck(position)
-    batch_size = await topic.message_count(position)
-    if not batch_size:
-        return PendingAck(position)
-    return PendingAck(position, ack_set_bits(message_id.ack_set, batch_size), batch_size)
-
-
-def _answer_ack(session: "Session", command: pb.CommandAck, error: PulsarError | None) -> None:
-    answer = pb.CommandAckResponse(consumer_id=command.consumer_id)
-    if command.HasField("request_id"):
-        answer.request_id = command.request_id
-    if command.HasField("txnid_least_bits"):
-        answer.txnid_least_bits = command.txnid_least_bits
-        answer.txnid_most_bits = command.txnid_most_bits
-    if error is not None:
-        answer.error = error.code  # type: ignore[assignment]
-        answer.message = str(error)
-    session.send_command(pb.BaseCommand(type=pb.BaseCommand.ACK_RESPONSE, ackResponse=answer))
-
-
-def ack_failed(session: "Session", command: pb.CommandAck, error: PulsarError) -> None:
-    if command.HasField("request_id") or command.HasField("txnid_least_bits"):
-        _answer_ack(session, command, error)
 
 
 def redeliver(
@@ -406,7 +220,7 @@ async def _place(slot: "ConsumerSlot", message_id: pb.MessageIdData) -> tuple[Po
     """What Subscription.seek wants. The Java client names the part of a batch, by an ack_set."""
     if not slot.topic.policies.config.acknowledgment_at_batch_index_level_enabled:
         return position_of(message_id), 0, 0
-    place = await _pending_ack(slot.topic, message_id)
+    place = await pending_ack(slot.topic, message_id)
     return place.position, place.still_unacked or 0, place.batch_size
 
 

@@ -8,7 +8,7 @@ from pybroker.broker.topic_lists.lists import TopicList
 from pybroker.broker.topic_lists.pattern import BadPattern, TopicPattern
 from pybroker.broker.topic_lists.watches import Change, selected, steady_pace
 from pybroker.errors import AuthorizationError, NotAllowed, TooManyRequests
-from pybroker.server.on_consume import Rest
+from pybroker.server.on_acknowledge import Rest
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 
