@@ -76,9 +76,25 @@ class TestAckSets:
 
     def test_a_batch_that_came_in_part_is_done_with_its_rest(self):
         group = AckGroup(by_batch_index=False)
-        group.delivered((1, 2), 0b101, 3)
+        group.delivered((1, 2), 0b101, 0b101, 3)
         assert group.add([(1, 2, 0, 3)]) == []
         assert group.add([(1, 2, 2, 3)]) == [(1, 2)]
+        assert group.take() == ([((1, 2), (0b010, 3))], None)
+
+    def test_what_the_broker_left_out_of_a_batch_is_acknowledged_by_nobody(self):
+        """A transaction may hold it, and abort before the acknowledgement of the others comes."""
+        group = AckGroup(by_batch_index=True)
+        group.delivered((1, 2), 0b11101, 0b11101, 5)
+        group.add([(1, 2, 3, 5)])
+        assert group.take() == ([((1, 2), (0b10111, 5))], None)
+        assert group.add((1, 2, index, 5) for index in (0, 2, 4)) == [(1, 2)]
+        assert group.take() == ([((1, 2), (0b00010, 5))], None)
+
+    def test_a_whole_batch_that_waits_to_be_sent_stays_whole(self):
+        group = AckGroup(by_batch_index=True)
+        group.add([(1, 2, -1, 0)])
+        group.delivered((1, 2), 0b101, 0b101, 3)
+        group.add([(1, 2, 0, 3)])
         assert group.take() == ([((1, 2), NOTHING)], None)
 
     def test_a_message_acknowledged_again_takes_back_nothing_of_its_batch(self):
@@ -89,7 +105,7 @@ class TestAckSets:
     def test_a_batch_that_comes_again_takes_back_nothing_that_waits_to_be_sent(self):
         group = AckGroup(by_batch_index=True)
         group.add([(1, 2, 0, 3)])
-        group.delivered((1, 2), 0b111, 3)
+        group.delivered((1, 2), 0b111, 0b111, 3)
         group.add([(1, 2, 1, 3)])
         assert group.take() == ([((1, 2), (0b100, 3))], None)
 

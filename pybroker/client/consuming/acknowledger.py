@@ -42,8 +42,8 @@ class Acknowledger:
         self._chunks: dict[EntryKey, Sequence[EntryKey]] = {}
         self.incomplete: ChunkAssembler | None = None
 
-    def delivered(self, key: EntryKey, unacked: int, batch_size: int) -> None:
-        self._group.delivered(key, unacked, batch_size)
+    def delivered(self, key: EntryKey, sent: int, unacked: int, batch_size: int) -> None:
+        self._group.delivered(key, sent, unacked, batch_size)
 
     def given_back(self, keys: Iterable[EntryKey]) -> None:
         self._group.given_back(keys)

@@ -76,41 +76,61 @@ class AckGroup:
         self._by_batch_index = by_batch_index
         # Batches of which some messages are acknowledged, and what is not.
         self._partly: dict[EntryKey, int] = {}
+        # What the broker left out of some batches: it was acknowledged, or is withheld for an open
+        # transaction that may abort. Nothing that is sent may say that it is acknowledged.
+        self._left_out: dict[EntryKey, int] = {}
         self._waiting: dict[EntryKey, Left] = {}
         self._cumulative: AckId | None = None
 
     def __bool__(self) -> bool:
         return bool(self._waiting) or self._cumulative is not None
 
-    def delivered(self, key: EntryKey, unacked: int, batch_size: int) -> None:
-        """A batch arrived; the broker says what of it is unacknowledged."""
-        if unacked == all_bits(batch_size):
-            self._partly.pop(key, None)
-        else:
+    def delivered(self, key: EntryKey, sent: int, unacked: int, batch_size: int) -> None:
+        """A batch arrived: what the broker sent of it, and what of that is to be acknowledged yet;
+        the rest was not asked for.
+        """
+        self._forget(key)
+        everything = all_bits(batch_size)
+        if unacked != everything:
             self._partly[key] = unacked
+        if sent != everything:
+            self._left_out[key] = everything & ~sent
+
+    def _forget(self, key: EntryKey) -> None:
+        self._partly.pop(key, None)
+        self._left_out.pop(key, None)
 
     def given_back(self, keys: Iterable[EntryKey]) -> None:
         """They come again, to somebody, and then it is said what of them is unacknowledged."""
         for key in keys:
-            self._partly.pop(key, None)
+            self._forget(key)
 
     def all_given_back(self) -> None:
         """What is not sent by index the broker does not know: it stays for what is still held."""
         if self._by_batch_index:
             self._partly.clear()
+            self._left_out.clear()
 
     def add(self, places: Iterable[Place]) -> list[EntryKey]:
         """The entries of which nothing is left to acknowledge."""
         done, waiting, partly = [], self._waiting, self._partly
         for ledger_id, entry_id, batch_index, batch_size in places:
             key = (ledger_id, entry_id)
-            if batch_size > 1 and batch_index >= 0 and self._add_part(key, batch_index, batch_size):
-                continue
+            rest = NOTHING
+            if batch_size > 1 and batch_index >= 0:
+                if self._add_part(key, batch_index, batch_size):
+                    continue
+                rest = self._rest(key, batch_size)
             if partly:
-                partly.pop(key, None)
-            waiting[key] = NOTHING
+                self._forget(key)
+            waiting[key] = rest
             done.append(key)
         return done
+
+    def _rest(self, key: EntryKey, batch_size: int) -> Left:
+        """Of a batch that is done with here."""
+        left_out = self._left_out.get(key, 0)
+        return (left_out, batch_size) if left_out and self._waiting.get(key) != NOTHING else NOTHING
 
     def _add_part(self, key: EntryKey, batch_index: int, batch_size: int) -> bool:
         """Whether something of the batch is left."""
@@ -120,7 +140,7 @@ class AckGroup:
         if left:
             self._partly[key] = left
             if self._by_batch_index:
-                self._waiting[key] = (left, batch_size)
+                self._waiting[key] = (left | self._left_out.get(key, 0), batch_size)
         return bool(left)
 
     def add_cumulative(
@@ -139,6 +159,7 @@ class AckGroup:
     def _forget_up_to(self, covered: EntryKey, left: int) -> None:
         left &= self._partly.get(covered, left)
         self._partly = {key: bits for key, bits in self._partly.items() if key > covered}
+        self._left_out = {key: bits for key, bits in self._left_out.items() if key > covered}
         if left:
             self._partly[covered] = left
 

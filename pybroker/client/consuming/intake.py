@@ -131,7 +131,7 @@ class Intake:
         if not self._is_stale(message):
             unacked = sent & ~self._before_start(received)
             if size:
-                self._acks.delivered(received.key, unacked, size)
+                self._acks.delivered(received.key, sent, unacked, size)
             if unacked:
                 self._add_unpacked(received, payload, unacked, messages)
         # The broker takes none for what of a batch is acknowledged already.
