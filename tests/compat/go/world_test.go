@@ -222,11 +222,14 @@ func equal[T comparable](w *world, found, wanted T) {
 	}
 }
 
-func (w *world) refused(err error, word string) {
+func (w *world) refused(err error, words ...string) {
 	w.Helper()
-	if err == nil || !strings.Contains(err.Error(), word) {
-		w.Fatalf("found %v, wanted an error that says %s", err, word)
+	for _, word := range words {
+		if err != nil && strings.Contains(err.Error(), word) {
+			return
+		}
 	}
+	w.Fatalf("found %v, wanted an error that says %s", err, strings.Join(words, " or "))
 }
 
 // until asks again and again: for what the broker does on its own time.
