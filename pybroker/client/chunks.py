@@ -76,9 +76,8 @@ class ChunkAssembler:
     def _begin(self, uuid: str, key: EntryKey) -> None:
         known = self._incomplete.get(uuid)
         if known is not None:
-            del self._incomplete[
-                uuid
-            ]  # It is delivered, or was sent, from its beginning once more.
+            # It is delivered, or was sent, from its beginning once more.
+            del self._incomplete[uuid]
         if len(self._incomplete) >= self._max_pending:
             self._drop(next(iter(self._incomplete)), "too many messages are incomplete at once")
         loop = asyncio.get_running_loop()

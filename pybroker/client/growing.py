@@ -40,7 +40,7 @@ class PartitionWatch:
             await asyncio.sleep(self._interval_s)
             for topic in self._topics:
                 try:
-                    partitions = await self._cluster.partition_topics(topic)
+                    partitions = await self._cluster.partition_topics(topic, create=False)
                     if TopicName.parse(partitions[0]).partition >= 0:  # else they are deleted
                         await self._grow(partitions)
                 except PulsarException as error:

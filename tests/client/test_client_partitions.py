@@ -130,6 +130,8 @@ def test_a_topic_whose_partitions_are_deleted_is_not_made_anew_without(
         await asyncio.sleep(121)
 
     broker.run(work())
+    *_, last = broker.asked_for(pb.CommandPartitionedTopicMetadata)
+    assert not last.metadata_auto_creation_enabled
     assert set(subscribed(broker)) == {"g-partition-0", "g-partition-1"}
 
 

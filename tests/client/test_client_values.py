@@ -90,6 +90,13 @@ class TestAckSets:
         assert group.add((1, 2, index, 5) for index in (0, 2, 4)) == [(1, 2)]
         assert group.take() == ([((1, 2), (0b00010, 5))], None)
 
+    def test_a_cumulative_one_says_nothing_of_what_was_left_out_behind_it(self):
+        group = AckGroup(by_batch_index=True)
+        group.delivered((1, 2), 0b10110, 0b10110, 5)
+        group.add_cumulative(1, 2, 1, 5)
+        group.add([(1, 2, 2, 5)])
+        assert group.take() == ([((1, 2), (0b11000, 5))], ((1, 2), (0b11100, 5)))
+
     def test_a_whole_batch_that_waits_to_be_sent_stays_whole(self):
         group = AckGroup(by_batch_index=True)
         group.add([(1, 2, -1, 0)])

@@ -158,20 +158,24 @@ class Cluster:
 
     # --- topics -----------------------------------------------------------------------------
 
-    async def partition_topics(self, topic: str) -> list[str]:
-        """The topics that hold the data of `topic`: its partitions, or itself if it has none."""
+    async def partition_topics(self, topic: str, create: bool = True) -> list[str]:
+        """The topics that hold the data of `topic`: its partitions, or itself if it has none. With
+        `create` it gets its partitions where the broker makes such topics at their first use.
+        """
         name = TopicName.parse(topic)
-        count = await self.partition_count(str(name))
+        count = await self.partition_count(str(name), create)
         if count == 0:
             return [str(name)]
         return [str(name.partition_at(index)) for index in range(count)]
 
-    async def partition_count(self, topic: str) -> int:
+    async def partition_count(self, topic: str, create: bool = True) -> int:
         """0 for a topic without partitions."""
 
         async def ask() -> int:
             connection = await self._service_connection()
-            request = pb.CommandPartitionedTopicMetadata(topic=topic)
+            request = pb.CommandPartitionedTopicMetadata(
+                topic=topic, metadata_auto_creation_enabled=create
+            )
             answer = await connection.request(request, self.timeout_s)
             return int(answer.partitions)
 

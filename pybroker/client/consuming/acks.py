@@ -157,11 +157,14 @@ class AckGroup:
             self._cumulative = ack
 
     def _forget_up_to(self, covered: EntryKey, left: int) -> None:
+        left_out = left & self._left_out.get(covered, 0)
         left &= self._partly.get(covered, left)
         self._partly = {key: bits for key, bits in self._partly.items() if key > covered}
         self._left_out = {key: bits for key, bits in self._left_out.items() if key > covered}
         if left:
             self._partly[covered] = left
+            if left_out:
+                self._left_out[covered] = left_out
 
     def take(self) -> tuple[list[AckId], AckId | None]:
         """What to send now: individual ones, and a cumulative one."""
