@@ -15,6 +15,7 @@ from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.broker.dispatch.redelivery import RedeliveryQueue
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.transactional_acks import TransactionalAcks
+from pybroker.client.consuming.acks import AckGroup, all_bits
 from pybroker.transaction.pending_ack import PendingAcks
 from pybroker.transaction.pending_ack_state import AcksOfTransaction
 from pybroker.transaction.pending_ack_store import AckRecord
@@ -190,8 +191,21 @@ def unload_overtakes_a_seek() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def left_out_counts_as_acknowledged() -> Iterator[None]:
+    """The client takes what the broker left out of a batch for acknowledged, and tells it so."""
+    right = AckGroup.delivered
+
+    def delivered(self: AckGroup, key: Any, sent: int, unacked: int, batch_size: int) -> None:
+        right(self, key, all_bits(batch_size), unacked, batch_size)
+
+    with patch.object(AckGroup, "delivered", delivered):
+        yield
+
+
 BUGS = {
     "entry-skipped-after-redelivery": entry_skipped_after_redelivery,
+    "left-out-counts-as-acknowledged": left_out_counts_as_acknowledged,
     "unread-counts-as-unwanted": unread_counts_as_unwanted,
     "delayed-written-as-acknowledged": delayed_written_as_acknowledged,
     "key-given-away-in-flight": key_given_away_in_flight,
