@@ -79,7 +79,6 @@ CASES = {
     "unread-counts-as-unwanted": Case("STUCK", 7, ("slow reads",)),
     "unload-cancels-who-waits": Case("STUCK", 28, ("unloads",)),
     "unload-drops-pending-acks": Case("ACKNOWLEDGED TWICE", 9, ("unloads",)),
-    "unload-overtakes-a-seek": Case("MOVED WRONGLY", 98_010_664, ("navigation", "unloads")),
     "what-comes-meanwhile-expires": Case("DROPPED", 0, ("perishing", "slow reads")),
 }
 

@@ -19,7 +19,6 @@ from pybroker.client.consuming.acks import AckGroup, all_bits
 from pybroker.transaction.pending_ack import PendingAcks
 from pybroker.transaction.pending_ack_state import AcksOfTransaction
 from pybroker.transaction.pending_ack_store import AckRecord
-from pybroker.transaction.snapshot_log import SnapshotLog
 
 
 @contextmanager
@@ -180,18 +179,6 @@ def markers_tell_the_time() -> Iterator[None]:
 
 
 @contextmanager
-def unload_overtakes_a_seek() -> Iterator[None]:
-    """A log is closed while who moved the cursor is still about to drop its records."""
-
-    async def close(self: SnapshotLog[Any]) -> None:
-        self._write_gathered()
-        await self._ledger.close()
-
-    with patch.object(SnapshotLog, "close", close):
-        yield
-
-
-@contextmanager
 def left_out_counts_as_acknowledged() -> Iterator[None]:
     """The client takes what the broker left out of a batch for acknowledged, and tells it so."""
     right = AckGroup.delivered
@@ -216,5 +203,4 @@ BUGS = {
     "unload-drops-pending-acks": unload_drops_pending_acks,
     "unload-cancels-who-waits": unload_cancels_who_waits,
     "markers-tell-the-time": markers_tell_the_time,
-    "unload-overtakes-a-seek": unload_overtakes_a_seek,
 }
