@@ -18,6 +18,7 @@ from sim_scenario import Scenario
 
 from features.feature import Feature
 from pybroker.client.errors import Timeout
+from pybroker.names import TopicName
 
 KINDS: Final = ("Shared", "KeyShared", "Failover", "Exclusive")
 TOPICS: Final = ("one", "mixed")
@@ -127,7 +128,15 @@ class Mixing(Feature):
             TxnProducer(*common, "mixed", topics=["mixed", topic], count=6, batching=True)
         )
 
+    def _members(self) -> int:
+        """Also those whose connections are silent, which the broker finds out some time."""
+        first = self.mixers[0]
+        found = self.broker.topics.serving(TopicName.parse(first.topic))
+        subscription = None if found is None else found.subscriptions.get(first.subscription)
+        return 0 if subscription is None else len(subscription.consumers)
+
     def account(self, logs: Logs) -> list[str]:
+        self.simulation.wait(lambda: not self._members(), "the end of those who mix")
         left = dict.fromkeys(self.simulation.left_on_subscription(self.mixers[0]))
         held = [(txn, read) for txn, reads in self.deeds.txns for read in reads]
         committed = {read for txn, read in held if txn.committed}
