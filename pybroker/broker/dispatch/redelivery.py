@@ -49,7 +49,9 @@ class RedeliveryQueue:
         self._ledgers.clear()
 
     def peek(self, max_messages: int, max_bytes: int) -> Delivery | None:
-        """As EntryReader.peek; entries that nobody wants any more leave the queue."""
+        """As EntryReader.peek; entries that nobody wants any more leave the queue, and who waits
+        behind them is to have a turn: the last of them are something that was passed, too.
+        """
         left = 0
         while self._ledgers:
             ledger_id, entry_ids = self._ledgers.peekitem(0)
@@ -60,7 +62,7 @@ class RedeliveryQueue:
             if delivery.entries:
                 return delivery.part(0, delivery.affordable(max_messages))
             left += self._remove_unwanted(ledger_id, run)
-            if left >= MAX_RUN_ENTRIES:
+            if left >= MAX_RUN_ENTRIES or not self._ledgers:
                 return delivery
         return None
 

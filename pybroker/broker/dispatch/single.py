@@ -75,11 +75,8 @@ class SingleActiveDispatcher:
     def _next(self, max_messages: int, max_bytes: int) -> Delivery | None:
         source = self._aborted if self._aborted else self._reader
         delivery = source.peek(max_messages, max_bytes)
-        if delivery is not None:
-            if delivery.entries:
-                source.advance(delivery)
-        elif source is self._aborted and not self._aborted:
-            return self._next(max_messages, max_bytes)
+        if delivery is not None and delivery.entries:
+            source.advance(delivery)
         return delivery
 
     # -- giving back

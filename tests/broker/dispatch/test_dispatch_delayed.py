@@ -86,6 +86,29 @@ def test_a_tick_is_how_far_delivery_may_be_off(strict: bool, early_s: float, lat
 
 
 @BY_TIME
+def test_what_is_due_comes_behind_what_was_given_back_and_is_not_wanted(
+    kind: SubscriptionType,
+) -> None:
+    """Nobody would ask again: the time has come, and nothing else happens."""
+
+    async def scenario(topic: Topic) -> None:
+        subscription = await topic.subscribe()
+        consumer, sink = await topic.consumer(subscription, kind, 100)
+        first, _ = await topic.delayed(None, 10)
+        assert sink.take() == [0]
+        sink.writable = False
+        await topic.after(11)
+        subscription.redeliver(consumer, [first])
+        subscription.acknowledge(consumer, [first])
+        sink.writable = True
+        subscription.notify()
+        await topic.settled()
+        assert sink.take() == [1]
+
+    run(scenario)
+
+
+@BY_TIME
 def test_a_batch_of_one_time_leaves_in_the_order_of_the_log(kind: SubscriptionType) -> None:
     async def scenario(topic: Topic) -> None:
         _, sink = await topic.consumer(await topic.subscribe(), kind, 10_000)
