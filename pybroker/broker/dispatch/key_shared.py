@@ -164,7 +164,7 @@ class KeySharedDispatcher(SharedDispatcher):
     ) -> int:
         positions = self._first_wanted(entries, allowance)
         if not positions:
-            return 0
+            return 1  # they made room for others
         ledger_id, first = positions[0]
         found = self._reader.reread(ledger_id, first, positions[-1].entry_id, max_bytes)
         if found is None:

@@ -15,7 +15,7 @@ from dispatch_fakes import (
 
 from managed_ledger.position import Position
 from pybroker.broker.consumer import SubscriptionType
-from pybroker.broker.dispatch import delayed
+from pybroker.broker.dispatch import delayed, key_shared
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
 
@@ -104,6 +104,29 @@ def test_what_is_due_comes_behind_what_was_given_back_and_is_not_wanted(
         subscription.notify()
         await topic.settled()
         assert sink.take() == [1]
+
+    run(scenario)
+
+
+def test_what_is_due_comes_once_what_waited_for_its_consumer_is_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So much waited that nothing else was looked at; and all of that is wanted no more."""
+    monkeypatch.setattr(key_shared, "MAX_WAITING_PER_CONSUMER", 1)
+
+    async def scenario(topic: Topic) -> None:
+        subscription = await topic.subscribe()
+        slow, _ = await topic.consumer(subscription, KEY_SHARED, 1, name="slow")
+        _, sink = await topic.consumer(subscription, KEY_SHARED, 100, name="fast")
+        of_slow, of_fast = key_of("slow", "slow", "fast"), key_of("fast", "slow", "fast")
+        await topic.delayed(10, key=of_fast)
+        _, *waiting = await topic.delayed(None, None, None, key=of_slow)
+        await topic.after(11)
+        assert (sink.take(), subscription.in_replay) == ([], 2)
+        subscription.acknowledge(slow, waiting)
+        subscription.flow(slow, 10)
+        await topic.settled()
+        assert (sink.take(), subscription.in_replay) == ([0], 0)
 
     run(scenario)
 
