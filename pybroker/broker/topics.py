@@ -8,7 +8,7 @@ comes into being at first use.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -152,7 +152,8 @@ class Topics:
         async with self._room.setdefault(namespace, asyncio.Lock()):
             there = {*(await self.lists.get(namespace)).names}
             there.update(str(n) for n in self._loading if n.namespace_name == namespace)
-            if str(name) not in there and len(there) + topics > limit:
+            is_there = str(name) in there or self.tenants.partitions(name)
+            if not is_there and len(there) + topics > limit:
                 raise TooManyTopics("Exceed maximum number of topics in namespace.")
             yield
 
@@ -267,9 +268,9 @@ class Topics:
         creation = self._creation_of(name)
         if creation.get("topicType") != "partitioned":
             return 0
-        partitions = creation["defaultNumPartitions"]
-        await self.create_partitioned(name, partitions)
-        return int(partitions)
+        with suppress(Conflict):  # who asks at the same time may have made it
+            await self.create_partitioned(name, creation["defaultNumPartitions"])
+        return self.tenants.partitions(name)
 
     async def create(self, name: TopicName) -> ServedTopic:
         """Raises Conflict if it exists."""

@@ -44,3 +44,15 @@ def test_partitions_that_are_made_at_once_take_places_too() -> None:
             await world.topics.get(TOPICS[4], create=True)
 
     run(scenario, max_topics_per_namespace=5)
+
+
+def test_clients_that_ask_for_a_partitioned_topic_at_once_all_get_it() -> None:
+    async def scenario(world: World) -> None:
+        found = await asyncio.gather(
+            *(world.topics.partitions_for_client(TOPICS[0], auto_create=True) for _ in range(3)),
+            return_exceptions=True,
+        )
+        assert found == [2, 2, 2]
+
+    creation = {"allow_auto_topic_creation_type": "partitioned", "default_num_partitions": 2}
+    run(scenario, max_topics_per_namespace=3, **creation)
