@@ -8,6 +8,7 @@ from scripted_broker import ScriptedBroker, acks, deliver_batch, turns
 
 from pybroker.client import ConsumerType, MessageId
 from pybroker.client.consuming.acks import AckGroup
+from pybroker.server.on_acknowledge import MAX_IDS_IN_TRANSACTION
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import MAX_COMMAND_BYTES
 
@@ -37,6 +38,22 @@ def test_very_many_are_acknowledged_by_several_commands(
 
     broker.run(work())
     assert acknowledged(broker) == list(range(70_000))
+
+
+def test_in_a_transaction_a_command_names_no_more_than_a_broker_takes(
+    broker: ScriptedBroker, client: Any
+):
+    """They are short: by their bytes alone, many more would fit."""
+
+    async def work() -> None:
+        consumer = await client.subscribe("t", "s")
+        txn = await client.new_transaction()
+        await consumer.acknowledge([MessageId(-1, 1, entry_id) for entry_id in range(25_000)], txn)
+
+    broker.run(work())
+    commands = broker.asked_for(pb.CommandAck)
+    assert sum(len(command.message_id) for command in commands) == 25_000
+    assert all(len(command.message_id) <= MAX_IDS_IN_TRANSACTION for command in commands)
 
 
 def test_very_many_are_asked_for_again_by_several_commands(broker: ScriptedBroker, client: Any):

@@ -28,6 +28,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 _MAX_CHUNKED: Final = 10_000
 # Of one command. Brokers take 1 MiB, and close the connection over more.
 _MAX_BYTES: Final = 512 * 1024
+_MAX_IDS: Final = 10_000  # as many as pybroker takes of one in a transaction
 
 
 class Acknowledger:
@@ -139,7 +140,7 @@ class Acknowledger:
     def _commands(self, ids: Sequence[AckId], cumulative: bool) -> Iterator[pb.CommandAck]:
         """More than one where a broker would not take so large a command."""
         command = self._command(ids, cumulative)
-        if len(ids) == 1 or command.ByteSize() <= _MAX_BYTES:
+        if len(ids) == 1 or (len(ids) <= _MAX_IDS and command.ByteSize() <= _MAX_BYTES):
             yield command
             return
         for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
