@@ -238,6 +238,49 @@ class TestReceiving:
 
         assert broker.run(work()) == [b"whole", b"x0x1", b"a0a1", b"b0b1", b"last"]
 
+    def test_a_reader_that_was_handed_nothing_comes_again_for_the_chunks_before(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        """From a time on, the first whole message tells where that is."""
+        two = {"num_chunks_from_msg": 2}
+
+        async def work() -> list[bytes]:
+            reader = await client.create_reader("t", MessageId.earliest)
+            await reader.seek(12_345)
+            deliver_chunk(broker, 4, "a", 0, b"a0", **two)
+            broker.peer.deliver(1, 5, b"whole")
+            await turns()
+            broker.peer.drop()
+            await asyncio.sleep(1)
+            start = broker.asked_for(pb.CommandSubscribe)[-1].start_message_id.entryId
+            for entry_id in range(start, 6):
+                if entry_id == 4:
+                    deliver_chunk(broker, 4, "a", 0, b"a0", **two)
+                else:
+                    broker.peer.deliver(1, entry_id, b"whole")
+            deliver_chunk(broker, 6, "a", 1, b"a1", **two)
+            return [message.data() for message in await reader.batch_read(10, 500)]
+
+        assert broker.run(work()) == [b"whole", b"a0a1"]
+
+    @pytest.mark.parametrize(
+        "chunks", [[("b", 0), ("a", 0), ("a", 1)], [("a", 0), ("b", 0), ("a", 1)]]
+    )
+    def test_and_for_all_of_the_first_message(
+        self, broker: ScriptedBroker, client: Any, chunks: list[tuple[str, int]]
+    ):
+        async def work() -> None:
+            reader = await client.create_reader("t", MessageId.earliest)
+            await reader.seek(12_345)
+            for entry_id, (uuid, number) in enumerate(chunks):
+                deliver_chunk(broker, entry_id, uuid, number, b"x", num_chunks_from_msg=2)
+            await turns()
+            broker.peer.drop()
+            await asyncio.sleep(1)
+
+        broker.run(work())
+        assert broker.asked_for(pb.CommandSubscribe)[-1].start_message_id.entryId == 0
+
     def test_seeking_it_inclusively_begins_with_its_first_chunk(
         self, broker: ScriptedBroker, client: Any
     ):

@@ -201,7 +201,9 @@ class TopicConsumer:
             return
         if messages and self._start is not None and self._start.is_vague:
             # From here on a new session can say where it was.
-            self._start = Start(messages[0].message_id(), inclusive=True)
+            first = messages[0]
+            begun = self._acks.begun_before(first.entry.first_chunk or first.entry.key)
+            self._start = Start(first.message_id(), inclusive=True, amid_chunks_from=begun)
         self._queue.put(messages)
 
     def not_delivered(self, keys: Iterable[EntryKey]) -> None:
