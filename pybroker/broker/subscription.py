@@ -78,10 +78,10 @@ class Subscription:
         self.kind: SubscriptionType | None = None  # of the last consumers
         self.consumers: list[Consumer] = []
         self._topic = topic
-        self.reader = EntryReader(topic, cursor, self.notify, self._found_damage)
+        reader = self.reader = EntryReader(topic, cursor, self.notify, self._found_damage)
         self._dispatcher: Dispatcher | None = None
         self._redelivery_counts = NO_REDELIVERIES
-        self._transactional = TransactionalAcks(topic, cursor, self._restore, self.notify)
+        self._transactional = TransactionalAcks(topic, cursor, reader, self._restore, self.notify)
         self._notified = False
         self._last_message_is_there = topic.ended
         self.times = LastTimes()
@@ -352,10 +352,9 @@ class Subscription:
         After a cumulative one clients ask for redelivery themselves. What was passed over because
         of it, and so never delivered, comes unasked.
         """
-        pending = self._transactional.opened
-        if self._dispatcher is None or pending is None:
+        if self._dispatcher is None:
             return
-        if self.reader.passed_withheld and pending.cumulative_position is None:
+        if self.reader.passed_withheld:
             self._dispatcher.rewind()
         else:
             self._dispatcher.restore(positions)

@@ -12,6 +12,7 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
+from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.config import BrokerConfig
 from pybroker.errors import PersistenceError, ServiceNotReady
 from pybroker.names import TopicName, pending_ack_log
@@ -41,6 +42,7 @@ class TransactionalAcks:
         "_cursor",
         "_notify",
         "_opening",
+        "_reader",
         "_restored",
         "_topic",
         "exist",
@@ -51,6 +53,7 @@ class TransactionalAcks:
         self,
         topic: TransactionalTopic,
         cursor: ManagedCursor,
+        reader: EntryReader,
         restored: Callable[[list[Position]], None],
         notify: Callable[[], None],
     ) -> None:
@@ -60,6 +63,7 @@ class TransactionalAcks:
         self.opened: PendingAcks | None = None
         self._topic = topic
         self._cursor = cursor
+        self._reader = reader
         self._restored = restored
         self._notify = notify
         self._opening: asyncio.Task[PendingAcks] | None = None
@@ -126,6 +130,7 @@ class TransactionalAcks:
             self._opening = None
 
     def _committed(self) -> None:
+        self._reader.transaction_committed()
         if self._topic.ended:
             self._notify()
 

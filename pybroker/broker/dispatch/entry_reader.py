@@ -314,8 +314,16 @@ class EntryReader:
 
     @property
     def passed_withheld(self) -> bool:
-        """Entries were passed for a transaction's sake, and are not acknowledged."""
-        return self.passed_to > self._cursor.mark_delete_position
+        """Entries were passed for a transaction's sake, and are neither acknowledged nor withheld
+        any more.
+        """
+        withheld_to = self.withheld.cumulative_position if self.withheld is not None else None
+        return self.passed_to > max(self._cursor.mark_delete_position, withheld_to or EARLIEST)
+
+    def transaction_committed(self) -> None:
+        """Where none withholds cumulatively now, what was passed for that is acknowledged."""
+        if self.withheld is not None and self.withheld.cumulative_position is None:
+            self.passed_to = EARLIEST
 
     def _settle_hidden(self, ledger_id: int, first: int, last: int) -> None:
         end = Position(ledger_id, last)

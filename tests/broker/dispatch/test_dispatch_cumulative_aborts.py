@@ -1,5 +1,8 @@
 """Cumulative acknowledgements in transactions that abort: what they withheld comes again, once."""
 
+import asyncio
+from unittest.mock import patch
+
 import pytest
 from dispatch_fakes import (
     EXCLUSIVE,
@@ -15,9 +18,12 @@ from dispatch_fakes import (
 )
 from test_dispatch_transactions import ABORT, COMMIT, T1, T2, acknowledge, end
 
+from managed_ledger.errors import StorageFull
 from pybroker.broker.consumer import SubscriptionType
 from pybroker.broker.subscription import Subscription
+from pybroker.errors import PersistenceError
 from pybroker.transaction.pending_ack import PendingAck
+from pybroker.transaction.snapshot_log import Done
 
 
 def test_an_aborted_cumulative_acknowledgement_comes_at_the_clients_request() -> None:
@@ -90,6 +96,53 @@ def test_what_a_committed_cumulative_acknowledgement_had_withheld_makes_nothing_
         await end(subscription, T2, ABORT)
         await topic.settled()
         assert sink.take() == [3]
+
+    with_topic(scenario)
+
+
+def test_what_a_committed_part_of_a_batch_had_withheld_makes_nothing_come_again() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(3, batch=4)
+        acks = [PendingAck(positions[1], 0b1100, 4)]
+        await subscription.acknowledge_in_transaction(consumer, T1, acks, cumulative=True)
+        subscription.remove_consumer(consumer)
+        _, sink = await topic.consumer(subscription, EXCLUSIVE, 100)
+        assert sink.take() == [1, 2]
+        await end(subscription, T1, COMMIT)
+        await acknowledge(subscription, T2, positions[2])
+        await end(subscription, T2, ABORT)
+        await topic.settled()
+        assert sink.take() == [2]
+
+    with_topic(scenario)
+
+
+def test_what_a_cumulative_acknowledgement_withheld_that_was_not_written_comes_unasked() -> None:
+    """Though the one before it, in the same transaction, stands."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(5)
+        await acknowledge(subscription, T1, positions[1], cumulative=True)
+        written: list[Done] = []
+        assert subscription.pending_acks is not None
+        store = subscription.pending_acks._store
+        with patch.object(store, "append", lambda record, done: written.append(done)):
+            further = asyncio.ensure_future(
+                acknowledge(subscription, T1, positions[3], cumulative=True)
+            )
+            await topic.settled()
+        subscription.remove_consumer(consumer)
+        _, sink = await topic.consumer(subscription, EXCLUSIVE, 100)
+        assert sink.take() == [4]
+        written[0](StorageFull("no space left"))
+        with pytest.raises(PersistenceError):
+            await further
+        await topic.settled()
+        assert sink.take() == [2, 3, 4]
 
     with_topic(scenario)
 
