@@ -1,5 +1,6 @@
 """Disk on the file system of the operating system, under one data directory."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Sequence
@@ -16,6 +17,9 @@ MAX_PARTS: Final = 1024  # of one pwritev
 LOCK_FILE: Final = "lock"
 LARGE_READ_BYTES: Final = 256 * 1024
 LARGEST_DIRECT_READ_BYTES: Final = 16 * 1024 * 1024  # it is in memory twice for a moment
+# Another user has made the directory, long ago, or it is mounted where nothing can be made: folders
+# of squashfs and autofs, among others, have no sync.
+_NOT_OURS_TO_SYNC: Final = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.EOPNOTSUPP)
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", None)
 
 
@@ -83,8 +87,11 @@ class OsDisk:
     def _make_names_last(self) -> None:
         """Of folders that are there: a process may have been killed between making and syncing."""
         self._spare.opened(lambda: sync_folder(self.path))
-        with suppress(PermissionError):  # where another user has made it, that is long ago
+        try:
             self._spare.opened(lambda: sync_folder(self.path.parent))
+        except OSError as error:
+            if error.errno not in _NOT_OURS_TO_SYNC:
+                raise
 
     def unlock(self) -> None:
         if self._lock is not None:

@@ -173,15 +173,20 @@ def test_a_directory_is_one_process_s_until_it_lets_go(tmp_path: Path):
     assert descriptors() == before
 
 
-def test_the_names_of_folders_that_are_there_are_made_to_last(tmp_path: Path, monkeypatch):
-    """Who made them may have been killed before it came to that."""
+@pytest.mark.parametrize("refusal", [errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS])
+def test_the_names_of_folders_that_are_there_are_made_to_last(
+    tmp_path: Path, monkeypatch, refusal: int
+):
+    """Who made them may have been killed before it came to that. What the data directory is mounted
+    in may be another's, or of a file system that never changes: that is no reason not to start.
+    """
     (tmp_path / "data" / "journal").mkdir(parents=True)
     real, synced = os_disk.sync_folder, []
 
     def sync(folder: Path) -> None:
         synced.append(folder)
         if folder == tmp_path:
-            raise PermissionError(errno.EACCES, "not ours")
+            raise OSError(refusal, "not ours")
         real(folder)
 
     monkeypatch.setattr(os_disk, "sync_folder", sync)
