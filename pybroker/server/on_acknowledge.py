@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from managed_ledger.position import Position
 from pybroker.broker.served import ServedTopic
+from pybroker.broker.subscription import Subscription
 from pybroker.errors import ConsumerNotFound, NotAllowed, PulsarError
 from pybroker.names import TxnId
 from pybroker.transaction.pending_ack_store import PendingAck
@@ -111,12 +112,24 @@ def _acknowledge_part(
     if unacked and not slot.topic.policies.config.acknowledgment_at_batch_index_level_enabled:
         if command.ack_type == pb.CommandAck.Cumulative:
             slot.subscription.acknowledge_cumulative(slot.consumer, position.before)
-        return
+            return
+        if _is_left(slot, position, unacked, batch_size):
+            return
     if command.ack_type == pb.CommandAck.Cumulative:
         slot.subscription.acknowledge_cumulative(slot.consumer, position, unacked, batch_size)
     elif unacked is not None:
         slot.consumer.entries_acknowledged += unacked == 0
         slot.subscription.acknowledge_indexes(slot.consumer, position, unacked, batch_size)
+
+
+def _is_left(slot: "ConsumerSlot", position: Position, unacked: int, batch_size: int) -> bool:
+    """Whether something of it is to be acknowledged yet. Clients do not acknowledge what was left
+    out for a transaction: else, that is all there is.
+    """
+    subscription = slot.subscription
+    if not isinstance(subscription, Subscription):
+        return True
+    return bool(unacked & subscription.reader.unacked_bits(position, batch_size))
 
 
 async def _acknowledge_rest(

@@ -7,6 +7,7 @@ import pytest
 from raw_client import RawClient
 
 import pybroker.testing
+from pybroker.client import Client, ConsumerType, InitialPosition, encode_batch
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand
@@ -51,6 +52,29 @@ def test_parts_of_batches_are_acknowledged_where_that_is_enabled(kind: int, by_i
         raw.subscribe(TOPIC, subType=subscription)
         raw.flow(100)
         assert raw.waiting_messages() == 0
+
+
+def test_where_they_are_not_the_rest_of_what_a_transaction_acknowledged_is() -> None:
+    """Clients acknowledge the rest, and say nothing of what was left out of the batch."""
+    how = {
+        "consumer_type": ConsumerType.Shared,
+        "initial_position": InitialPosition.Earliest,
+    }
+    with (
+        pybroker.testing.broker(acknowledgment_at_batch_index_level_enabled=False) as broker,
+        Client(broker.service_url) as client,
+    ):
+        client.create_producer(TOPIC).send_batch(encode_batch([b"0", b"1"]))
+        with client.subscribe(TOPIC, "s", **how) as consumer:
+            txn = client.new_transaction()
+            consumer.acknowledge(consumer.receive(1000), txn)
+        with client.subscribe(TOPIC, "s", **how) as consumer:
+            rest = consumer.receive(1000)
+            assert rest.data() == b"1"
+            consumer.acknowledge(rest)
+            assert consumer.get_backlog() == 1
+            txn.commit()
+            assert consumer.get_backlog() == 0
 
 
 @pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
