@@ -86,6 +86,8 @@ class LedgerState:
         self.flushed = result.flushed
         if self.index is NO_BLOCKS:
             self.index = BlockIndex()
+        if self.index is not None and self.index.damage is not None:
+            self.index = None  # what the file lacks may be fenced off now
         if self.index is not None:
             for first_entry_id, offset in result.blocks:
                 self.index.add(first_entry_id, offset)

@@ -30,6 +30,7 @@ CRC: Final = Struct("<I")
 COUNT: Final = Struct("<I")  # of tag runs
 HEADER_BYTES: Final = HEADER.size + CRC.size
 BLOCK_BYTES: Final = 64 * 1024
+GAP_BYTES: Final = 1024 * 1024  # of what is lacking, to a block: about what is read in vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +161,34 @@ def open_for_flush(disk: Disk, job: FlushJob) -> DiskFile:
     name = ledger_file_name(job.ledger_id)
     ways = [disk.create, disk.open] if job.flushed.file_bytes == 0 else [disk.open, disk.create]
     try:
-        return ways[0](name)
+        file = ways[0](name)
     except (FileExistsError, FileNotFoundError):
-        return ways[1](name)
+        file = ways[1](name)
+    try:
+        if file.size() < job.flushed.file_bytes:
+            fence_gap(disk, file, job)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def fence_gap(disk: Disk, file: DiskFile, job: FlushJob) -> None:
+    """Blocks in place of those that the file lacks, which do not read back: the ones behind them
+    are found all the same. Durable before these are written, or nobody would see the gap again.
+    """
+    index = load_index(disk, job.ledger_id, job.flushed)
+    offset, first, entries = index.next_offset, index.next_entry_id, job.flushed.entries
+    lacking_bytes = job.flushed.file_bytes - offset
+    pieces = max(1, lacking_bytes // GAP_BYTES)
+    sizes = [lacking_bytes - (pieces - 1) * GAP_BYTES, *[GAP_BYTES] * (pieces - 1)]
+    for size in sizes:  # the first one stands for all the entries
+        body_bytes = size - HEADER_BYTES
+        wrong = crc32c(bytes(body_bytes)) ^ 1
+        header = HEADER.pack(MAGIC, job.ledger_id, first, entries - first, body_bytes, wrong)
+        file.pwritev([header + CRC.pack(crc32c(header))], offset)
+        offset, first = offset + size, entries
+    file.fdatasync()
 
 
 def encode_blocks(job: FlushJob) -> Iterator[tuple[int, list[bytes]]]:

@@ -10,7 +10,13 @@ from bare_ledgers import make_ledger
 from faulty_disk import FaultyDisk, failing
 
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.errors import CorruptStorage, DirectoryInUse, StorageFailed, StorageFull
+from managed_ledger.errors import (
+    CorruptStorage,
+    DamagedEntries,
+    DirectoryInUse,
+    StorageFailed,
+    StorageFull,
+)
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.journal import EmbeddedBackend
@@ -302,6 +308,56 @@ def test_a_ledger_file_that_lacks_something_stops_nothing_when_it_is_written_to(
         assert await read_all(other) == [b"in the journal, too", b"later"]
         await factory.close()
         await restarted.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("kept", [None, 0, 30, 1_000, -1, -600_000])
+@pytest.mark.parametrize("reads_first", [False, True])
+def test_what_the_journal_has_of_a_ledger_outlives_what_its_file_lacks(
+    run, clock, kept: int | None, reads_first: bool
+):
+    """`kept` bytes of the file are left; None: it is missing."""
+    flushed = [bytes([number]) * 300_000 for number in range(10)]
+
+    async def checkpoint(backend: EmbeddedBackend) -> None:
+        await backend._in_thread(backend._writer.rotate)
+        await backend._checkpoints.run_once()
+
+    async def read(backend: EmbeddedBackend, entry_id: int) -> bytes:
+        found = await backend.read(backend.ledger_ids()[0], entry_id, 99, 100, 1 << 20)
+        return found.entries[0]
+
+    async def scenario():
+        disk = FaultyDisk()
+        backend = await opened(disk, clock)
+        ledger = await make_ledger(backend)
+        for first, entry in enumerate([*flushed, b"in the journal"]):
+            if entry not in flushed:
+                await checkpoint(backend)
+            done = asyncio.get_running_loop().create_future()
+            backend.append(ledger, first, [entry], [1], done.set_result)
+            await done
+        files = disk.contents()
+        data = files.pop(f"ledgers/{ledger}")
+        if kept is not None:
+            files[f"ledgers/{ledger}"] = data[:kept]
+        disk = FaultyDisk(files)
+        restarted = await opened(disk, clock)
+        left = 0 if kept is None else len(data[:kept]) // (len(data) // 10)
+        if reads_first:
+            with pytest.raises(DamagedEntries):
+                await read(restarted, left)
+        await checkpoint(restarted)
+        for number in range(3):  # until it leaves memory
+            await restarted.metadata.put("key", bytes([number]))
+            await checkpoint(restarted)
+        for backend in (restarted, await opened(FaultyDisk(disk.contents()), clock)):
+            assert [await read(backend, each) for each in range(left)] == flushed[:left]
+            assert await read(backend, 10) == b"in the journal"
+            with pytest.raises(DamagedEntries) as damage:
+                await read(backend, left)
+            assert (damage.value.first, damage.value.last) == (left, 9)
 
     run(scenario())
 
