@@ -116,6 +116,15 @@ class TestAckSets:
         group.add([(1, 2, 1, 3)])
         assert group.take() == ([((1, 2), (0b100, 3))], None)
 
+    @pytest.mark.parametrize("now", [0b100, 0b110])
+    def test_nor_does_one_that_comes_again_without_other_parts(self, now: int):
+        group = AckGroup(by_batch_index=True)
+        group.delivered((1, 2), 0b011, 0b011, 3)
+        group.add([(1, 2, 0, 3)])
+        group.delivered((1, 2), now, now, 3)
+        group.add([(1, 2, 2, 3)])
+        assert group.take() == ([((1, 2), (0b010, 3))], None)
+
     def test_the_farthest_cumulative_one_counts(self):
         group = AckGroup(by_batch_index=True)
         for entry_id, index in ((5, 0), (5, 1), (4, -1)):

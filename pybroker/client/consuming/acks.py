@@ -130,17 +130,21 @@ class AckGroup:
     def _rest(self, key: EntryKey, batch_size: int) -> Left:
         """Of a batch that is done with here."""
         left_out = self._left_out.get(key, 0)
-        return (left_out, batch_size) if left_out and self._waiting.get(key) != NOTHING else NOTHING
+        if (waiting := self._waiting.get(key)) is not None:
+            left_out &= waiting[0]
+        return (left_out, batch_size) if left_out else NOTHING
 
     def _add_part(self, key: EntryKey, batch_index: int, batch_size: int) -> bool:
         """Whether something of the batch is left."""
         left = self._partly.get(key, all_bits(batch_size)) & ~(1 << batch_index)
+        left_out = self._left_out.get(key, 0)
         if (waiting := self._waiting.get(key)) is not None:
-            left &= waiting[0]  # what is to be sent may say more than is known by now
+            # What is to be sent may say more than is known by now.
+            left, left_out = left & waiting[0], left_out & waiting[0]
         if left:
             self._partly[key] = left
             if self._by_batch_index:
-                self._waiting[key] = (left | self._left_out.get(key, 0), batch_size)
+                self._waiting[key] = (left | left_out, batch_size)
         return bool(left)
 
     def add_cumulative(
