@@ -25,6 +25,7 @@ from pybroker.client import (
 from pybroker.client.compression import codec
 from pybroker.client.connection.retry import LAST_DELAY_S, Backoff
 from pybroker.client.consuming.acks import (
+    MAX_PARTLY,
     NOTHING,
     AckGroup,
     all_bits,
@@ -124,6 +125,17 @@ class TestAckSets:
         group.delivered((1, 2), now, now, 3)
         group.add([(1, 2, 2, 3)])
         assert group.take() == ([((1, 2), (0b010, 3))], None)
+
+    def test_of_very_many_that_stay_in_part_the_first_are_forgotten(self):
+        """Where the rest of each is acknowledged in transactions, nothing else is heard of them."""
+        group = AckGroup(by_batch_index=True)
+        for entry_id in range(MAX_PARTLY + 1):
+            group.delivered((1, entry_id), 0b011, 0b011, 3)
+            group.add([(1, entry_id, 0, 3)])
+        group.take()
+        group.add([(1, 0, 1, 3), (1, MAX_PARTLY, 1, 3)])
+        left = [((1, 0), (0b101, 3)), ((1, MAX_PARTLY), (0b100, 3))]
+        assert group.take() == (left, None)
 
     def test_the_farthest_cumulative_one_counts(self):
         group = AckGroup(by_batch_index=True)

@@ -12,6 +12,9 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 _WORD_BITS: Final = 64
 _UINT64: Final = 2**64
+# Batches of which something is left; of more than that the first are forgotten. They come again
+# where the broker does not know their parts either.
+MAX_PARTLY: Final = 100_000
 
 EntryKey = tuple[int, int]
 # A message's ledger id, entry id, index in the batch (-1 outside of one), the batch's size (or 0).
@@ -92,9 +95,15 @@ class AckGroup:
         self._forget(key)
         everything = all_bits(batch_size)
         if unacked != everything:
-            self._partly[key] = unacked
+            self._keep(key, unacked)
         if sent != everything:
             self._left_out[key] = everything & ~sent
+
+    def _keep(self, key: EntryKey, left: int) -> None:
+        partly = self._partly
+        if len(partly) >= MAX_PARTLY and key not in partly:
+            self._forget(next(iter(partly)))
+        partly[key] = left
 
     def _forget(self, key: EntryKey) -> None:
         self._partly.pop(key, None)
@@ -142,7 +151,7 @@ class AckGroup:
             # What is to be sent may say more than is known by now.
             left, left_out = left & waiting[0], left_out & waiting[0]
         if left:
-            self._partly[key] = left
+            self._keep(key, left)
             if self._by_batch_index:
                 self._waiting[key] = (left | left_out, batch_size)
         return bool(left)
