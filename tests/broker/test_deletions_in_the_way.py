@@ -128,7 +128,7 @@ def test_a_deletion_that_finds_no_room_is_tried_again_a_second_later(
         with monkeypatch.context() as patched:
             patched.setattr(deletions.asyncio, "sleep", noted)
             await life.topics.delete(ORDERS)
-        assert [delay_s for delay_s in slept if delay_s] == [1.0, 1.0]
+        assert slept.count(1.0) == 2  # others may sleep, too
         assert removal.tries == 3
         assert life.traces(ORDERS) == []
 
