@@ -88,6 +88,19 @@ def test_a_lost_answer_neither_loses_nor_doubles(writing, operation, error, afte
     assert writing.seen() == ALL
 
 
+@pytest.mark.parametrize("aborted", [True, False])
+def test_nothing_is_added_to_what_a_lost_connection_left_half_done(writing, aborted):
+    """Nor while there is no other transaction yet: the broker is still away."""
+    lost = ConnectError("lost")
+    writing.broker.faults |= {
+        f"send {OUT}": Fault(lost, after=True),
+        "abort": Fault(lost, after=aborted),
+        "begin": Fault(lost),
+    }
+    writing.end.commit()
+    assert writing.seen() == ALL
+
+
 def test_a_transaction_that_timed_out_is_replaced(writing):
     writing.broker.transactions[writing.job.txn_id].state = "aborted"
     writing.end.commit()

@@ -54,6 +54,8 @@ class JobEnd:
         self._txn_id = job.txn_id
         # Whether the transaction has been asked to commit: from then on its outcome counts.
         self._asked = False
+        # Whether it may hold a part already: from then on another one must take its place.
+        self._half_done = False
         self._transactions = 1
 
     def commit(self) -> None:
@@ -77,11 +79,14 @@ class JobEnd:
 
     def _attempt(self, session: Session) -> None:
         attempts = to_commit(self._written)
+        if self._half_done:
+            self._begin_again(session)
         txn = session.client.attach_transaction(self._txn_id)
         if not self._asked:
             try:
                 publish_entries(session, self._written, txn)
             except BaseException:
+                self._half_done = True
                 self._begin_again(session)
                 raise
             self._asked = True
@@ -93,7 +98,7 @@ class JobEnd:
             session.client.attach_transaction(self._txn_id).abort()
         timeout_ms = self._job.transaction_timeout_ms
         self._txn_id = session.client.new_transaction(timeout_ms, beside=self._job.txn_id).txn_id
-        self._asked = False
+        self._asked = self._half_done = False
 
     def abort(self) -> None:
         """As far as it can be done: what is left open times out."""
