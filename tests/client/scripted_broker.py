@@ -248,6 +248,11 @@ def refusal(code: int, message: str = "refused") -> pb.CommandError:
     return pb.CommandError(request_id=0, error=code, message=message)
 
 
+def closes_whoever_seeks(peer: Peer, body: Any) -> pb.CommandSuccess:
+    peer.say(pb.CommandCloseConsumer(consumer_id=body.consumer_id, request_id=0))
+    return pb.CommandSuccess(request_id=0)
+
+
 BATCH = encode_batch([Outgoing(b"a", {"n": "0"}, "key"), b"b", b"c"])
 
 

@@ -4,7 +4,15 @@ import asyncio
 from typing import Any
 
 import pytest
-from scripted_broker import Peer, ScriptedBroker, Sent, acks, receipt, turns
+from scripted_broker import (
+    Peer,
+    ScriptedBroker,
+    Sent,
+    acks,
+    closes_whoever_seeks,
+    receipt,
+    turns,
+)
 
 from pybroker.client import (
     ConsumerType,
@@ -280,6 +288,29 @@ class TestReceiving:
 
         broker.run(work())
         assert broker.asked_for(pb.CommandSubscribe)[-1].start_message_id.entryId == 0
+
+    def test_but_not_for_those_before_the_place_that_it_sought(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        broker.answers["Seek"] = closes_whoever_seeks
+        two = {"num_chunks_from_msg": 2}
+
+        async def work() -> None:
+            reader = await client.create_reader("t", MessageId.earliest)
+            deliver_chunk(broker, 0, "a", 0, b"a0", **two)
+            broker.peer.deliver(1, 1, b"whole")
+            deliver_chunk(broker, 2, "a", 1, b"a1", **two)
+            await turns()
+            await reader.seek(MessageId(-1, 1, 0))
+            await asyncio.sleep(1)
+            broker.peer.deliver(1, 1, b"whole")
+            deliver_chunk(broker, 2, "a", 1, b"a1", **two)
+            assert await taken(reader.consumer) == [b"whole"]
+            broker.peer.drop()
+            await asyncio.sleep(1)
+
+        broker.run(work())
+        assert broker.asked_for(pb.CommandSubscribe)[-1].start_message_id.entryId == 1
 
     def test_seeking_it_inclusively_begins_with_its_first_chunk(
         self, broker: ScriptedBroker, client: Any

@@ -4,16 +4,19 @@ import asyncio
 from typing import Any
 
 import pytest
-from scripted_broker import Peer, ScriptedBroker, acks, deliver_batch, refusal, turns
+from scripted_broker import (
+    Peer,
+    ScriptedBroker,
+    acks,
+    closes_whoever_seeks,
+    deliver_batch,
+    refusal,
+    turns,
+)
 
 from pybroker.client import ConnectError, InvalidConfiguration, MessageId
 from pybroker.errors import MetadataError
 from pybroker.wire import pulsar_api_pb2 as pb
-
-
-def closes_whoever_seeks(peer: Peer, body: Any) -> pb.CommandSuccess:
-    peer.say(pb.CommandCloseConsumer(consumer_id=body.consumer_id, request_id=0))
-    return pb.CommandSuccess(request_id=0)
 
 
 class TestSeeking:

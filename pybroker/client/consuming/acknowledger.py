@@ -58,6 +58,10 @@ class Acknowledger:
             del self._chunks[next(iter(self._chunks))]
         self._chunks[key] = chunks
 
+    def forget_chunked(self) -> None:
+        """What comes from now on may begin amid a message that came whole before."""
+        self._chunks.clear()
+
     def entries_of(self, key: EntryKey) -> Sequence[EntryKey]:
         """All entries of a message, by its last or only one."""
         return self._chunks.get(key, (key,)) if self._chunks else (key,)

@@ -110,6 +110,8 @@ class TopicConsumer:
         self._held.clear()
         self._permits_owed = 0
         self._begin_again()
+        if self._start is not None:
+            self._acks.forget_chunked()
         self._queue.discard(self)
         self._acks.send_over(connection)
         connection.post(pb.CommandFlow(consumer_id=self._id, messagePermits=self._queue_size))
