@@ -32,12 +32,23 @@ class ChunkAssembler:
         self._expire_s = expire_ms / 1000
         self._dropped = dropped
         self._incomplete: dict[str, _Incomplete] = {}  # the oldest first
+        # Where those begin that were incomplete when all was given back, and have not come again.
+        self._given_back: list[EntryKey] = []
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def first_keys(self) -> list[EntryKey]:
         """Where each incomplete message begins."""
-        return [each.keys[0] for each in self._incomplete.values()]
+        return [*self._given_back, *(each.keys[0] for each in self._incomplete.values())]
+
+    @property
+    def awaits_some_again(self) -> bool:
+        return bool(self._given_back)
+
+    def reached(self, key: EntryKey) -> None:
+        """All comes again in order: what is not here by now somebody else has got."""
+        if self._given_back:
+            self._given_back = [first for first in self._given_back if first > key]
 
     def goes_on_with(self, metadata: pb.MessageMetadata) -> bool:
         """Of entries before a start: whether it is a chunk of a message that may end behind it. One
@@ -105,6 +116,7 @@ class ChunkAssembler:
 
     def clear(self) -> None:
         """The broker will send everything again."""
+        self._given_back = sorted(set(self.first_keys))
         self._incomplete.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -92,6 +92,44 @@ class TestReceiving:
         broker.run(work())
         assert acks(broker) == [[(2, [])], [(0, [])]]
 
+    @pytest.mark.parametrize("lost", [True, False])
+    def test_also_of_one_that_comes_again(self, broker: ScriptedBroker, client: Any, lost: bool):
+        """The application has a message of before; where the chunks were, only the client knows."""
+
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            deliver_chunk(broker, 1, "a", 0, b"xy")
+            broker.peer.deliver(1, 2, b"between")
+            between = await consumer.receive(1000)
+            if lost:
+                broker.peer.drop()
+                await asyncio.sleep(1)
+            else:
+                consumer.redeliver_unacknowledged_messages()
+            await consumer.acknowledge_cumulative(between)
+            await turns()
+            with pytest.raises(NotAllowed):
+                await consumer.acknowledge_cumulative(between, await client.new_transaction())
+
+        broker.run(work())
+        assert acks(broker) == [[(2, [])], [(0, [])]]
+
+    def test_but_not_of_one_that_somebody_else_has_got_meanwhile(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s", ConsumerType.Failover)
+            deliver_chunk(broker, 1, "a", 0, b"xy")
+            await turns()
+            broker.peer.drop()
+            await asyncio.sleep(1)
+            broker.peer.deliver(1, 2, b"between")
+            await consumer.acknowledge_cumulative(await consumer.receive(1000))
+            await turns()
+
+        broker.run(work())
+        assert acks(broker) == [[(2, [])]]
+
     def test_every_chunk_gives_its_permit_back(self, broker: ScriptedBroker, client: Any):
         async def work() -> None:
             consumer = await client.subscribe("t", "s", receiver_queue_size=2)

@@ -110,8 +110,8 @@ class Intake:
 
     @property
     def _is_usual(self) -> bool:
-        """Whether everything that arrives is wanted."""
-        return not (self.epoch or self.seeking or self.left_out)
+        """Whether everything that arrives is wanted, and says nothing of what came before."""
+        return not (self.epoch or self.seeking or self.left_out or self.chunks.awaits_some_again)
 
     def _add(self, message: pb.CommandMessage, entry: bytes, messages: list[Message]) -> None:
         """What is wanted of any entry; the permits of the rest are given back."""
@@ -129,6 +129,7 @@ class Intake:
         before = len(messages)
         sent = unacked_indexes(message, size)
         if not self._is_stale(message):
+            self.chunks.reached(received.key)
             unacked = sent & ~self._before_start(received)
             if size:
                 self._acks.delivered(received.key, sent, unacked, size)
