@@ -130,6 +130,24 @@ class TestReceiving:
         broker.run(work())
         assert acks(broker) == [[(2, [])]]
 
+    @pytest.mark.parametrize("behind", [True, False])
+    def test_of_messages_in_chunks_amid_others_all_chunks_are_covered(
+        self, broker: ScriptedBroker, client: Any, behind: bool
+    ):
+        async def work() -> None:
+            consumer = await client.subscribe("t", "s")
+            for entry_id, (uuid, number) in enumerate([("a", 0), ("b", 0), ("a", 1)]):
+                deliver_chunk(broker, entry_id, uuid, number, b"xy", num_chunks_from_msg=2)
+            message = await consumer.receive(1000)
+            if behind:
+                broker.peer.deliver(1, 3, b"behind")
+                message = await consumer.receive(1000)
+            await consumer.acknowledge_cumulative(message)
+            await turns()
+
+        broker.run(work())
+        assert acks(broker) == [[(entry, []) for entry in [0, 2, 3][: 2 + behind]], [(0, [])]]
+
     def test_every_chunk_gives_its_permit_back(self, broker: ScriptedBroker, client: Any):
         async def work() -> None:
             consumer = await client.subscribe("t", "s", receiver_queue_size=2)

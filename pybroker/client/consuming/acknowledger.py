@@ -77,6 +77,7 @@ class Acknowledger:
     def add_cumulative(self, place: Place) -> None:
         self._schedule()
         begun = self.begun_before(place[:2])
+        covered = [chunks for key, chunks in self._chunks.items() if key <= place[:2]]
         self._chunks = {key: chunks for key, chunks in self._chunks.items() if key > place[:2]}
         if begun is None:
             self._group.add_cumulative(*place)
@@ -84,6 +85,7 @@ class Acknowledger:
         # The first chunks of a later message lie before this one: they stay.
         if begun[1] > 0:
             self._group.add_cumulative(begun[0], begun[1] - 1, -1, 0)
+        self._group.add((*chunk, -1, 0) for chunks in covered for chunk in chunks)
         self._group.add([place])
 
     def refuse_amid_chunks(self, key: EntryKey) -> None:
