@@ -8,6 +8,7 @@ Differs: a reader's subscription, which nobody's messages wait for, is left alon
 """
 
 import asyncio
+from collections.abc import Callable
 
 from managed_ledger.housekeeper import Housekeeper
 from managed_ledger.position import Position
@@ -19,6 +20,8 @@ from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.runtime import Clock
 
+Holds = Callable[[], bool]  # whether the policy is still the one that asks for it
+
 
 class MessageExpiry:
     def __init__(self, housekeeper: Housekeeper, clock: Clock, interval_s: float) -> None:
@@ -29,29 +32,32 @@ class MessageExpiry:
         self._rounds.follow(topic)
 
     async def _expire(self, topic: Topic) -> None:
-        now_ms = self._clock.now_ms()
-        await expire_older(topic, now_ms - topic.policies[MESSAGE_TTL] * 1000, now_ms)
+        now_ms, ttl_s = self._clock.now_ms(), topic.policies[MESSAGE_TTL]
+        than_ms = now_ms - ttl_s * 1000
+        await expire_older(topic, than_ms, now_ms, lambda: topic.policies[MESSAGE_TTL] == ttl_s)
 
 
 def _wanted(topic: Topic) -> bool:
     return topic.policies[MESSAGE_TTL] > 0
 
 
-async def expire_older(topic: Topic, than_ms: int, now_ms: int) -> None:
+async def expire_older(topic: Topic, than_ms: int, now_ms: int, holds: Holds) -> None:
     for subscription in topic.each_subscription():
         if subscription.durable:
-            await _expire(topic, subscription, than_ms, now_ms)
+            await _expire(topic, subscription, than_ms, now_ms, holds)
             await asyncio.sleep(0)
 
 
-async def _expire(topic: Topic, subscription: Subscription, than_ms: int, now_ms: int) -> None:
+async def _expire(
+    topic: Topic, subscription: Subscription, than_ms: int, now_ms: int, holds: Holds
+) -> None:
     first = await subscription.peek(1)
     oldest_ms = None if first is None else published_at(first[1])
     if first is None or (oldest_ms is not None and oldest_ms >= than_ms):
         return
     mark = subscription.cursor.mark_delete_position
     younger = await first_published_at(topic.ledger, than_ms, after=mark)
-    await drop(topic, subscription, topic.ledger.previous_position(younger), now_ms)
+    await drop(topic, subscription, topic.ledger.previous_position(younger), now_ms, holds)
 
 
 async def oldest_waiting_ms(subscription: Subscription) -> int | None:
@@ -60,10 +66,13 @@ async def oldest_waiting_ms(subscription: Subscription) -> int | None:
     return None if first is None else published_at(first[1])
 
 
-async def drop(topic: Topic, subscription: Subscription, up_to: Position, now_ms: int) -> int:
+async def drop(
+    topic: Topic, subscription: Subscription, up_to: Position, now_ms: int, holds: Holds
+) -> int:
     """Acknowledge everything up to there that may be dropped; returns how many entries."""
     pending = await subscription.replayed()
-    if topic.closed or topic.subscriptions.get(subscription.name) is not subscription:
+    gone = topic.closed or topic.subscriptions.get(subscription.name) is not subscription
+    if gone or not holds():
         return 0
     up_to = min(up_to, topic.max_read_position)
     if pending is not None and (held := pending.first_pending) is not None:

@@ -9,6 +9,7 @@ size is that of the log behind the slowest subscription. Eviction leaves a tenth
 """
 
 import logging
+from functools import partial
 from typing import Final
 
 from managed_ledger.housekeeper import Housekeeper
@@ -64,8 +65,12 @@ class TopicQuota:
             over = 0 <= quota["limitSize"] <= backlog_bytes(self._topic)
         else:
             over = quota["limitTime"] > 0 and await self._oldest_s() > quota["limitTime"]
-        holds = quota == self._topic.policies[BACKLOG_QUOTAS].get(kind)  # still
-        return quota if over and holds and self._topic.subscriptions else None
+        holds = over and self._holds(kind, quota)
+        return quota if holds and self._topic.subscriptions else None
+
+    def _holds(self, kind: str, quota: Record) -> bool:
+        """Nobody has changed it meanwhile."""
+        return bool(quota == self._topic.policies[BACKLOG_QUOTAS].get(kind))
 
     async def _oldest_s(self) -> float:
         """Of what waits for the slowest subscription."""
@@ -77,15 +82,15 @@ class TopicQuota:
         return 0.0 if published_ms is None else (now_ms - published_ms) / 1000
 
     async def _evict(self, kind: str, quota: Record) -> None:
-        topic, now_ms = self._topic, self._clock.now_ms()
+        topic, now_ms, holds = self._topic, self._clock.now_ms(), partial(self._holds, kind, quota)
         if kind == AGE:
             age_ms = int(quota["limitTime"] * LEFT_BY_EVICTION * 1000)
-            await expire_older(topic, now_ms - age_ms, now_ms)
+            await expire_older(topic, now_ms - age_ms, now_ms, holds)
             return
         up_to = leaving(topic.ledger, int(quota["limitSize"] * LEFT_BY_EVICTION))
         for subscription in topic.each_subscription():
             if subscription.durable:
-                dropped = await drop(topic, subscription, up_to, now_ms)
+                dropped = await drop(topic, subscription, up_to, now_ms, holds)
                 if dropped:
                     log.warning("%s: %d entries were evicted", subscription, dropped)
 

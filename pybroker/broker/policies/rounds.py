@@ -49,7 +49,8 @@ class Rounds:
 
     async def _round(self, topic: Topic) -> None:
         try:
-            await self._work(topic)
+            if self._wanted(topic):  # still
+                await self._work(topic)
         except (ManagedLedgerError, PulsarError) as error:
             log.warning("%s: what its policies ask for is tried later: %s", topic.name, error)
         finally:

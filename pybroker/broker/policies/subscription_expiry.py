@@ -31,6 +31,8 @@ def _wanted(topic: Topic) -> bool:
 async def _expire(topic: Topic) -> None:
     now_s = asyncio.get_running_loop().time()
     for subscription in topic.each_subscription():
+        if not _wanted(topic):
+            return  # it was taken back while another one was deleted
         if not subscription.durable:
             continue
         if subscription.consumers:

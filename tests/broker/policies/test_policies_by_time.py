@@ -10,7 +10,8 @@ from virtual_loop import LoopClock
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.consumer import Consumer, SubscriptionType
-from pybroker.broker.policies import quotas
+from pybroker.broker.policies import expiry, quotas
+from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.shapes import EVICTION
 from pybroker.broker.policies.table import (
     BACKLOG_QUOTAS,
@@ -25,6 +26,7 @@ from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.errors import MetadataError, QuotaExceededError, QuotaExceededException
 from pybroker.names import TopicName, TxnId
+from pybroker.runtime import Tasks
 from pybroker.transaction.pending_ack import PendingAck
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -324,6 +326,69 @@ def test_a_subscription_that_was_made_anew_while_others_expire_has_its_own_time(
         assert list(topic.subscriptions) == ["second"]
 
     run(scenario, broker_delete_inactive_topics_enabled=False)
+
+
+def test_an_expiry_that_is_taken_back_while_one_is_deleted_deletes_no_others() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        for name in ("first", "second"):
+            await subscribed(topic, name)
+        right = topic.delete_subscription
+
+        async def delete(_: Topic, name: str) -> None:
+            await right(name)
+            await set_for_all(world, SUBSCRIPTION_EXPIRY, 0)
+
+        await set_for_all(world, SUBSCRIPTION_EXPIRY, 20)
+        with patch.object(Topic, "delete_subscription", delete):
+            await asyncio.sleep(31 * 60)
+        assert list(topic.subscriptions) == ["second"]
+
+    run(scenario, broker_delete_inactive_topics_enabled=False)
+
+
+def test_a_time_to_live_that_is_taken_back_as_the_visit_begins_lets_nothing_expire() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topic()
+        subscription = await subscribed(topic)
+        await set_for_all(world, MESSAGE_TTL, 10_000)
+        await publish(topic, 10)
+        without, start = Effective(topic.config, ()), Tasks.start
+
+        def start_and_take_back(tasks: Tasks, work: Any, name: str) -> Any:
+            if name == "what its policies ask for by time":
+                topic.policies = without
+            return start(tasks, work, name)
+
+        with patch.object(Tasks, "start", start_and_take_back):
+            await asyncio.sleep(301)
+        assert topic.policies is without
+        assert subscription.backlog == 1
+
+    run(scenario)
+
+
+def test_a_time_to_live_that_is_taken_back_while_the_log_is_read_lets_nothing_expire(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    look = expiry.first_published_at
+
+    async def scenario(world: World) -> None:
+        async def slow_look(*args: Any, **more: Any) -> Position:
+            found = await look(*args, **more)
+            await set_for_all(world, MESSAGE_TTL, 0)
+            return found
+
+        monkeypatch.setattr(expiry, "first_published_at", slow_look)
+        topic = await world.topic()
+        subscription = await subscribed(topic)
+        await publish(topic, 10, age_s=400)
+        await set_for_all(world, MESSAGE_TTL, 100)
+        await asyncio.sleep(301)
+        assert topic.policies[MESSAGE_TTL] == 0
+        assert subscription.backlog == 1
+
+    run(scenario)
 
 
 def test_a_long_pause_of_a_dispatch_rate_keeps_nothing_in_memory_for_long() -> None:
