@@ -117,6 +117,7 @@ class TransactionalAcks:
                 topic.factory, topic.name, self._cursor, topic.outcomes, topic.config
             )
         except ManagedLedgerError as error:
+            self.exist = topic.factory.exists(self._log_name)  # or there was no room to make it
             raise PersistenceError(
                 f"The pending acknowledgements of subscription {self._cursor.name}, "
                 f"{self._topic.name}, could not be read; try again: {error}"

@@ -109,6 +109,27 @@ def test_what_could_not_be_acknowledged_goes_to_those_who_are_left(kind: Subscri
     with_topic(scenario)
 
 
+def test_who_consumes_does_not_wait_for_a_log_that_there_was_no_room_to_make() -> None:
+    """Consuming may be what makes room."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        (position,) = await topic.publish(1)
+        full = StorageFull("no space left")
+        with patch.object(topic.factory, "open", side_effect=full):
+            with pytest.raises(PersistenceError):
+                await acknowledge(subscription, T1, position)
+            subscription.remove_consumer(consumer)
+            _, sink = await topic.consumer(subscription, EXCLUSIVE, 100)
+            assert sink.take() == [0]
+            await end(subscription, T1, ABORT)
+        await acknowledge(subscription, T1, position)
+        assert subscription.pending_acks is not None
+
+    with_topic(scenario)
+
+
 def test_pending_messages_are_withheld_after_a_restart() -> None:
     async def scenario(topic: FakeTopic) -> None:
         first = await topic.subscribe()
