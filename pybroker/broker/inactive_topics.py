@@ -116,7 +116,12 @@ class InactiveTopics:
             self._tasks.start(self._delete_still_inactive(topic), f"deletion of {topic.name}")
 
     async def _delete_still_inactive(self, topic: ServedTopic) -> None:
-        if not (topic.closed or topic.busy or self._is_kept(topic)):
+        """In the turn between its policies may have changed, too."""
+        if topic.closed or topic.busy or self._is_kept(topic) or topic.retention_ms < 0:
+            return
+        idle_s = asyncio.get_running_loop().time() - topic.deserted_at_s
+        goes = topic.policies[INACTIVE_TOPICS]["deleteWhileInactive"]
+        if goes and idle_s >= self._needed_s(topic):
             await self._delete(topic)
 
     def _is_kept(self, topic: ServedTopic) -> bool:

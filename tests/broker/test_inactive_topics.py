@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from topics_world import ORDERS, Owner, World, run
@@ -9,8 +10,13 @@ from topics_world import ORDERS, Owner, World, run
 from managed_ledger.errors import StorageFull
 from managed_ledger.position import EARLIEST
 from pybroker.broker.consumer import Consumer, SubscriptionType
+from pybroker.broker.policies.effective import Effective
+from pybroker.broker.policies.policy import Policy
+from pybroker.broker.policies.retention import KeptMessages
+from pybroker.broker.policies.table import INACTIVE_TOPICS, RETENTION
 from pybroker.errors import ServiceNotReady
 from pybroker.names import TopicName, TxnId
+from pybroker.runtime import Tasks
 from pybroker.transaction.txn_status import TxnAction
 
 LOG = TopicName.parse("persistent://pulsar/system/log")
@@ -164,6 +170,30 @@ def test_system_topics_stay_and_so_do_all_where_it_is_switched_off() -> None:
 
     run(scenario)
     run(switched_off, broker_delete_inactive_topics_enabled=False)
+
+
+@pytest.mark.parametrize("policy", [INACTIVE_TOPICS, RETENTION])
+def test_a_topic_stays_that_is_to_be_kept_from_the_moment_on_in_which_it_would_go(
+    policy: Policy[Any],
+) -> None:
+    off = {"deleteWhileInactive": False} if policy is INACTIVE_TOPICS else {}
+    kept = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1} if not off else {}
+
+    async def scenario(world: World) -> None:
+        topic, start = await world.topic(), Tasks.start
+
+        def start_and_keep(tasks: Tasks, work: Any, name: str) -> Any:
+            if name.startswith("deletion of"):
+                value = topic.policies[policy] | off | kept
+                topic.policies = Effective(topic.config, ({policy.name: value},))
+                KeptMessages().follow(topic)
+            return start(tasks, work, name)
+
+        with patch.object(Tasks, "start", start_and_keep):
+            await asyncio.sleep(61)
+        assert world.exists()
+
+    run(scenario)
 
 
 def test_a_topic_that_is_not_loaded_stays_until_somebody_loads_it() -> None:
