@@ -23,6 +23,10 @@ from pybroker.runtime import Clock
 Holds = Callable[[], bool]  # whether the policy is still the one that asks for it
 
 
+def nobody_takes_it_back() -> bool:
+    return True
+
+
 class MessageExpiry:
     def __init__(self, housekeeper: Housekeeper, clock: Clock, interval_s: float) -> None:
         self._clock = clock
@@ -41,7 +45,9 @@ def _wanted(topic: Topic) -> bool:
     return topic.policies[MESSAGE_TTL] > 0
 
 
-async def expire_older(topic: Topic, than_ms: int, now_ms: int, holds: Holds) -> None:
+async def expire_older(
+    topic: Topic, than_ms: int, now_ms: int, holds: Holds = nobody_takes_it_back
+) -> None:
     for subscription in topic.each_subscription():
         if subscription.durable:
             await _expire(topic, subscription, than_ms, now_ms, holds)
@@ -67,7 +73,11 @@ async def oldest_waiting_ms(subscription: Subscription) -> int | None:
 
 
 async def drop(
-    topic: Topic, subscription: Subscription, up_to: Position, now_ms: int, holds: Holds
+    topic: Topic,
+    subscription: Subscription,
+    up_to: Position,
+    now_ms: int,
+    holds: Holds = nobody_takes_it_back,
 ) -> int:
     """Acknowledge everything up to there that may be dropped; returns how many entries."""
     pending = await subscription.replayed()

@@ -13,7 +13,7 @@ from pybroker.broker.subscription import Subscription
 def dropped_past_max_read_position() -> Iterator[None]:
     """What an open transaction wrote goes with what stands before it."""
 
-    async def drop(topic: Any, subscription: Subscription, up_to: Any, now_ms: int) -> int:
+    async def drop(topic: Any, subscription: Subscription, up_to: Any, *_: Any) -> int:
         subscription.cursor.mark_delete(up_to)
         await subscription.cursor.flush()
         return 0
