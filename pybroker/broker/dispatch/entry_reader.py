@@ -312,6 +312,12 @@ class EntryReader:
             # The entry at `withheld_to` itself may be a batch acknowledged in part.
             self.position = self.passed_to = withheld_to
 
+    def _note_passed(self, first: Position) -> None:
+        """`first` is not acknowledged; what was given back may be withheld all the same."""
+        withheld_to = self.withheld.cumulative_position if self.withheld is not None else None
+        if withheld_to is not None and first <= withheld_to:
+            self.passed_to = max(self.passed_to, withheld_to)
+
     @property
     def passed_withheld(self) -> bool:
         """Entries were passed for a transaction's sake, and are neither acknowledged nor withheld
@@ -357,6 +363,8 @@ class EntryReader:
     def _in_part(self, delivery: Delivery) -> Delivery:
         """Without what open transactions withhold; batches with the indexes that remain."""
         ledger_id = delivery.ledger_id
+        if delivery.entries:
+            self._note_passed(Position(ledger_id, delivery.entry_ids[0]))
         kept: list[int] = []
         counts = list(delivery.message_counts)
         partial: dict[int, tuple[int, int]] = {}

@@ -147,6 +147,30 @@ def test_what_a_cumulative_acknowledgement_withheld_that_was_not_written_comes_u
     with_topic(scenario)
 
 
+@pytest.mark.parametrize("still_unacked", [0, 0b1100])
+def test_what_one_abort_gives_back_while_it_is_withheld_cumulatively_comes_with_that_one_s(
+    still_unacked: int,
+) -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(3, batch=4)
+        await acknowledge(subscription, T1, positions[1])
+        subscription.remove_consumer(consumer)
+        consumer, sink = await topic.consumer(subscription, EXCLUSIVE, 100)
+        assert sink.take() == [0, 2]
+        acks = [PendingAck(positions[1], still_unacked, 4)]
+        await subscription.acknowledge_in_transaction(consumer, T2, acks, cumulative=True)
+        await end(subscription, T1, ABORT)
+        await topic.settled()
+        assert sink.take() == ([1] if still_unacked else [])
+        await end(subscription, T2, ABORT)
+        await topic.settled()
+        assert sink.take() == [0, 1, 2]
+
+    with_topic(scenario)
+
+
 # What another type of consumers has begun with, when everything comes again after such an abort.
 
 
