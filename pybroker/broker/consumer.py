@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Final, Protocol
 
 from pybroker.broker.dispatch.delivery import Delivery, EntryIds
+from pybroker.broker.dispatch.left_out import LeftOut
 from pybroker.broker.last_times import LastTimes
 
 MAX_PERMITS: Final = 2**31 - 1
@@ -165,6 +166,7 @@ class Consumer:
         "entries_acknowledged",
         "entries_out",
         "key_shared",
+        "left_out",
         "messages_out",
         "messages_redelivered",
         "name",
@@ -211,6 +213,7 @@ class Consumer:
         self.connected_since_ms = connected_since_ms
         self.permits = 0
         self.unacked = UnackedEntries()
+        self.left_out = LeftOut()
         self.at_end = False  # of its topic, and told so
         self.blocked = False  # too many unacknowledged messages
         self.times = LastTimes()
@@ -244,6 +247,8 @@ class Consumer:
         self.bytes_out += size
         if redelivery_counts is not None:
             self.messages_redelivered += sum(1 for count in redelivery_counts if count)
+        if delivery.withheld or self.left_out:
+            self.left_out.delivered(delivery)
         self.sink.deliver(
             self,
             delivery.ledger_id,

@@ -14,7 +14,8 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.broker.deletions import Deletions, Doomed
 from pybroker.broker.policies.limits import Limited, check_subscriptions
-from pybroker.broker.subscription import SubscribedTopic, Subscription
+from pybroker.broker.subscribed_topic import SubscribedTopic
+from pybroker.broker.subscription import Subscription
 from pybroker.errors import NotAllowed, SubscriptionNotFound
 from pybroker.names import check_subscription_name
 

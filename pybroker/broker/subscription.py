@@ -11,7 +11,7 @@ Pending acknowledgements (of open transactions) are replayed before the first co
 import asyncio
 from collections.abc import Awaitable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import DamagedEntries, LedgerClosed
@@ -19,18 +19,18 @@ from managed_ledger.position import Position
 from pybroker.broker.compaction.seeking import place_of_time
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.dispatch.choosing import Dispatcher, dispatcher_of
-from pybroker.broker.dispatch.compacted_reader import CompactableTopic, CompactedReader
-from pybroker.broker.dispatch.delayed import Delays
-from pybroker.broker.dispatch.entry_reader import EntryReader, ReadableTopic
+from pybroker.broker.dispatch.compacted_reader import CompactedReader
+from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.broker.dispatch.redelivery import NO_REDELIVERIES, RedeliveryCounts
 from pybroker.broker.dispatch.shared import SharedDispatcher
 from pybroker.broker.dispatch.single import SingleActiveDispatcher
 from pybroker.broker.joining import check_joinable
 from pybroker.broker.last_times import LastTimes
-from pybroker.broker.policies.dispatch_rate import Dispatched, DispatchPace, pace_of
-from pybroker.broker.policies.limits import Limited, check_consumers, unacked_limits
-from pybroker.broker.transactional_acks import TransactionalAcks, TransactionalTopic
+from pybroker.broker.policies.dispatch_rate import DispatchPace, pace_of
+from pybroker.broker.policies.limits import check_consumers, unacked_limits
+from pybroker.broker.subscribed_topic import SubscribedTopic
+from pybroker.broker.transactional_acks import TransactionalAcks
 from pybroker.broker.waiting_entries import waiting_entry
 from pybroker.errors import NotAllowed, PersistenceError, ServiceNotReady
 from pybroker.names import TxnId
@@ -38,18 +38,6 @@ from pybroker.transaction.pending_ack import PendingAck, PendingAcks
 from pybroker.transaction.txn_status import TxnAction
 
 READER_RETURN_S: Final = 60.0  # for a reader to come again after its seek
-
-
-class SubscribedTopic(
-    ReadableTopic, TransactionalTopic, CompactableTopic, Limited, Dispatched, Protocol
-):
-    @property
-    def ended(self) -> bool: ...
-    @property
-    def delays(self) -> Delays: ...
-    @property
-    def subscriptions(self) -> "dict[str, Subscription]": ...
-    def deserted(self) -> None: ...
 
 
 class Subscription:
@@ -228,7 +216,13 @@ class Subscription:
     # -- acknowledgements
 
     def acknowledge(self, consumer: Consumer, positions: Sequence[tuple[int, int]]) -> None:
-        """Whole entries, each by itself; what an open transaction acknowledged is left alone."""
+        """Whole entries, each by itself; what an open transaction acknowledged is left alone, and
+        what was left out because of one that was open when they were delivered.
+        """
+        if consumer.left_out:
+            positions, parts = consumer.left_out.divide(positions)
+            for at, left_out, batch_size in parts:
+                self.acknowledge_indexes(consumer, Position(*at), left_out, batch_size)
         acknowledged = self._transactional.not_pending(positions)
         delete = self.cursor.delete
         for ledger_id, entry_id in acknowledged:
@@ -247,10 +241,12 @@ class Subscription:
 
         `batch_size` is what the entry holds, whatever a client says of it.
         """
+        still_unacked |= consumer.left_out.of(position)
         unacked = self._transactional.still_unacked(position, still_unacked)
         if unacked is None:
             return
         if self.cursor.delete_batch_indexes(position, unacked, batch_size):
+            consumer.left_out.forget(position)
             self._redelivery_counts.forget([position])
         self._recount(consumer, position, batch_size)
         if self._last_message_is_there:

@@ -29,7 +29,8 @@ class Delivery:
     """`message_counts[i]` is how many messages of entry i are not yet acknowledged.
 
     `unacked_indexes` has the batches of which a part is acknowledged already: entry id → (bitset
-    of the indexes to deliver, batch size). None when every entry is delivered whole.
+    of the indexes to deliver, batch size). None when every entry is delivered whole. `withheld` has
+    those of them of which open transactions hold a part: entry id → bitset of it.
     """
 
     ledger_id: int
@@ -37,6 +38,7 @@ class Delivery:
     entries: list[bytes]
     message_counts: list[int]
     unacked_indexes: Mapping[int, tuple[int, int]] | None = None
+    withheld: Mapping[int, int] | None = None
 
     def affordable(self, messages: int) -> int:
         """How many entries `messages` permits pay for; the last one may overdraw them."""
@@ -53,6 +55,7 @@ class Delivery:
             self.entries[start:stop],
             self.message_counts[start:stop],
             self.unacked_indexes,
+            self.withheld,
         )
 
     def pick(self, indexes: Sequence[int]) -> "Delivery":
@@ -65,6 +68,7 @@ class Delivery:
             [self.entries[index] for index in indexes],
             [self.message_counts[index] for index in indexes],
             self.unacked_indexes,
+            self.withheld,
         )
 
 

@@ -368,16 +368,20 @@ class EntryReader:
         kept: list[int] = []
         counts = list(delivery.message_counts)
         partial: dict[int, tuple[int, int]] = {}
+        held: dict[int, int] = {}
         for index, entry_id in enumerate(delivery.entry_ids):
-            batch_size = counts[index]
-            bits = self.unacked_bits(Position(ledger_id, entry_id), batch_size)
+            batch_size, position = counts[index], Position(ledger_id, entry_id)
+            bits = self.unacked_bits(position, batch_size)
             if not bits:
                 continue
             kept.append(index)
             if bits.bit_count() < batch_size:
                 partial[entry_id] = (bits, batch_size)
                 counts[index] = bits.bit_count()
-        whole = Delivery(ledger_id, delivery.entry_ids, delivery.entries, counts, partial or None)
+                if pending := self._pending_bits(position):
+                    held[entry_id] = pending
+        entries, entry_ids = delivery.entries, delivery.entry_ids
+        whole = Delivery(ledger_id, entry_ids, entries, counts, partial or None, held or None)
         return whole.pick(kept)
 
     def unacked_bits(self, position: Position, batch_size: int) -> int:
@@ -386,11 +390,14 @@ class EntryReader:
         if bits is None:
             bits = (1 << batch_size) - 1
         withheld = self.withheld
-        if withheld is not None and withheld.has_pending:
-            if withheld.is_pending(*position):
-                return 0
-            bits &= ~withheld.pending_indexes(position)
-        return bits
+        if withheld is not None and withheld.has_pending and withheld.is_pending(*position):
+            return 0
+        return bits & ~self._pending_bits(position)
+
+    def _pending_bits(self, position: Position) -> int:
+        """Indexes of a batch that open transactions acknowledged."""
+        withheld = self.withheld
+        return 0 if withheld is None else withheld.pending_indexes(position)
 
     # -- counting
 

@@ -12,6 +12,7 @@ from pybroker.broker import publish_time
 from pybroker.broker.dispatch.delayed import UndelayedReader
 from pybroker.broker.dispatch.delivery import by_ledger
 from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.broker.dispatch.left_out import LeftOut
 from pybroker.broker.dispatch.redelivery import RedeliveryQueue
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.transactional_acks import TransactionalAcks
@@ -180,13 +181,18 @@ def markers_tell_the_time() -> Iterator[None]:
 
 @contextmanager
 def left_out_counts_as_acknowledged() -> Iterator[None]:
-    """The client takes what the broker left out of a batch for acknowledged, and tells it so."""
+    """The client takes what the broker left out of a batch for acknowledged, and tells it so, as
+    official ones do; and the broker, that does not remember what it left out, believes it.
+    """
     right = AckGroup.delivered
 
     def delivered(self: AckGroup, key: Any, sent: int, unacked: int, batch_size: int) -> None:
         right(self, key, all_bits(batch_size), unacked, batch_size)
 
-    with patch.object(AckGroup, "delivered", delivered):
+    with (
+        patch.object(AckGroup, "delivered", delivered),
+        patch.object(LeftOut, "delivered", lambda self, delivery: None),
+    ):
         yield
 
 

@@ -1,0 +1,112 @@
+"""Batches delivered without what an open transaction had acknowledged, to clients that acknowledge
+what they were given as if it were everything: official ones do.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from raw_client import RawClient
+from wire_consuming import ack, fill_batches
+
+from pybroker.names import TxnId
+from pybroker.wire import pulsar_api_pb2 as pb
+
+_T = pb.BaseCommand
+Connect = Callable[..., RawClient]
+EVERY_KIND = pytest.mark.parametrize(
+    "kind",
+    [
+        pb.CommandSubscribe.Shared,
+        pb.CommandSubscribe.Key_Shared,
+        pb.CommandSubscribe.Exclusive,
+        pb.CommandSubscribe.Failover,
+    ],
+)
+SIZE = 3
+ALL, FIRST, REST = 0b111, 0b001, 0b110
+
+
+def part(message_id: Any, unacked: int) -> Any:
+    return pb.MessageIdData(
+        ledgerId=message_id.ledgerId,
+        entryId=message_id.entryId,
+        ack_set=[unacked],
+        batch_size=SIZE,
+    )
+
+
+def with_the_first_in_a_transaction(raw: RawClient, topic: str, kind: int) -> tuple[Any, TxnId]:
+    """A batch whose first message an open transaction has acknowledged, and who did it has gone."""
+    (batch,) = fill_batches(raw, topic, 1, SIZE)
+    raw.subscribe(topic, subType=kind)
+    raw.flow(SIZE)
+    raw.receive(_T.MESSAGE)
+    txn_id = raw.new_txn()
+    raw.add_subscription(txn_id, topic, "raw")
+    body = pb.CommandAck(
+        consumer_id=1,
+        ack_type=pb.CommandAck.Individual,
+        message_id=[part(batch, ALL & ~FIRST)],
+        txnid_most_bits=txn_id.most,
+        txnid_least_bits=txn_id.least,
+    )
+    assert not raw.request(_T.ACK, "ack", body).HasField("error")
+    raw.close_consumer()
+    return batch, txn_id
+
+
+def delivered(raw: RawClient, topic: str, kind: int) -> int:
+    """To a new consumer; as bits."""
+    raw.subscribe(topic, subType=kind)
+    raw.flow(SIZE - 1)
+    ack_set = raw.receive(_T.MESSAGE).ack_set
+    return ack_set[0] if ack_set else ALL
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_an_aborted_transaction_held_is_not_acknowledged_with_the_rest(
+    raw: RawClient, topic: str, kind: int, whole: bool
+) -> None:
+    """Whether a client names the entry, or the indexes as if those left out were acknowledged."""
+    batch, txn_id = with_the_first_in_a_transaction(raw, topic, kind)
+    assert delivered(raw, topic, kind) == REST
+    assert not raw.end(txn_id, commit=False).HasField("error")
+    if whole:
+        ack(raw, batch)
+    else:
+        ack(raw, part(batch, 0b100))
+        ack(raw, part(batch, 0b000) if kind == pb.CommandSubscribe.Shared else batch)
+    raw.close_consumer()
+    assert delivered(raw, topic, kind) == FIRST
+
+
+@EVERY_KIND
+def test_what_a_committed_transaction_held_is_acknowledged_with_the_rest(
+    raw: RawClient, topic: str, kind: int
+) -> None:
+    batch, txn_id = with_the_first_in_a_transaction(raw, topic, kind)
+    assert delivered(raw, topic, kind) == REST
+    assert not raw.end(txn_id, commit=True).HasField("error")
+    ack(raw, batch)
+    raw.close_consumer()
+    raw.subscribe(topic, subType=kind)
+    raw.flow(SIZE)
+    assert raw.waiting_messages() == 0
+
+
+@EVERY_KIND
+def test_who_is_given_all_of_it_later_acknowledges_all_of_it(
+    raw: RawClient, topic: str, kind: int
+) -> None:
+    batch, txn_id = with_the_first_in_a_transaction(raw, topic, kind)
+    assert delivered(raw, topic, kind) == REST
+    assert not raw.end(txn_id, commit=False).HasField("error")
+    raw.flow(SIZE)
+    assert not raw.receive(_T.MESSAGE).ack_set
+    ack(raw, batch)
+    raw.close_consumer()
+    raw.subscribe(topic, subType=kind)
+    raw.flow(SIZE)
+    assert raw.waiting_messages() == 0
