@@ -18,6 +18,7 @@ from pybroker.names import COORDINATOR_ASSIGN, TopicName
 _TENANTS: Final = "/tenants/"
 NAMESPACES: Final = "/namespaces/"
 PERMISSIONS: Final = "/permissions/"
+RESOURCE_QUOTAS: Final = "/resource-quotas/"
 PARTITIONED_PREFIX: Final = "/partitioned-topics/"
 _BUILT_IN: Final = ("public/default", "pulsar/system")
 
@@ -152,8 +153,9 @@ class Tenants:
     async def delete_namespace(self, namespace: str) -> None:
         """The caller has seen to it that no topic is left."""
         self.check_deletable(namespace)
-        # Both are queued at once, in this order.
+        # They are queued at once, in this order.
         await asyncio.gather(
+            self._metadata.delete(RESOURCE_QUOTAS + namespace),
             self._metadata.delete(PERMISSIONS + namespace),
             self._metadata.delete(NAMESPACES + namespace),
         )

@@ -138,6 +138,17 @@ def test_quotas_of_a_namespace_go_before_the_default_ones(
     assert admin.get(f"{QUOTAS}/public/none/{WHOLE}").status_code == 404
 
 
+def test_a_quota_goes_with_its_namespace(admin: httpx.Client) -> None:
+    namespace = f"{NAMESPACES}/public/made-again"
+    own = f"{QUOTAS}/public/made-again/{WHOLE}"
+    standard = admin.get(QUOTAS).json()
+    for _ in range(2):
+        assert admin.put(namespace).status_code == 204
+        assert admin.get(own).json() == standard
+        assert admin.post(own, json={"memory": 1.0}).status_code == 204
+        assert admin.delete(namespace).status_code == 204
+
+
 def test_a_namespace_is_one_bundle(admin: httpx.Client, namespace: str, topic: str) -> None:
     path = f"{NAMESPACES}/{namespace}"
     assert admin.get(f"{path}/bundles").json()["numBundles"] == 1

@@ -13,6 +13,7 @@ from pybroker.admin.routing import namespace_of, read_object, route
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
 from pybroker.broker.records import Records, check_name
+from pybroker.broker.tenants import RESOURCE_QUOTAS
 from pybroker.json_schema import LONG, NUMBER, TRUTH, WHOLE, record, taken, whole
 
 _GROUP: Final = "/admin/v2/resourcegroups/{group:segment}"
@@ -41,7 +42,7 @@ _DEFAULT: Final = "default"  # a record's name, as those of namespaces are, whic
 class ResourceRoutes:
     def __init__(self, services: AdminServices) -> None:
         self._groups = services.resource_groups
-        self._quotas = Records(services.metadata, "/resource-quotas/", "Resource quota")
+        self._quotas = Records(services.metadata, RESOURCE_QUOTAS, "Resource quota")
         self._tenants = services.topics.tenants
 
     def routes(self) -> list[DescribedRoute]:
