@@ -13,6 +13,7 @@ from pybroker.errors import InvalidTxnStatus, NotAllowed, PulsarError
 from pybroker.names import TopicName, TxnId
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinators import Coordinators
+from pybroker.transaction.participants import CannotParticipate
 from pybroker.transaction.txn_status import TxnAction, require_decided
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -190,11 +191,9 @@ async def end_on_partition(session: "Session", command: pb.CommandEndTxnOnPartit
     outcomes = session.services.coordinators
     if require_decided(outcomes, txn_id, action) and not outcomes.has_partition(txn_id, topic):
         raise InvalidTxnStatus(f"Transaction {txn_id} does not write to {topic}: nothing to end")
-    ending = LocalParticipants(session.services.topics).end_on_partition(
-        txn_id, topic, action, command.txnid_least_bits_of_low_watermark
-    )
-    if ending is not None:
-        await asyncio.shield(ending)
+    participants = LocalParticipants(session.services.topics)
+    low_watermark = command.txnid_least_bits_of_low_watermark
+    await _end(lambda: participants.end_on_partition(txn_id, topic, action, low_watermark))
     done(session, command, txn_id)
 
 
@@ -210,9 +209,15 @@ async def end_on_subscription(session: "Session", command: pb.CommandEndTxnOnSub
             f"Transaction {txn_id} does not acknowledge on {topic}, subscription {name}: nothing "
             "to end"
         )
-    ending = LocalParticipants(session.services.topics).end_on_subscription(
-        txn_id, topic, name, action, command.txnid_least_bits_of_low_watermark
-    )
-    if ending is not None:
-        await asyncio.shield(ending)
+    participants = LocalParticipants(session.services.topics)
+    low_watermark = command.txnid_least_bits_of_low_watermark
+    await _end(lambda: participants.end_on_subscription(txn_id, topic, name, action, low_watermark))
     done(session, command, txn_id)
+
+
+async def _end(end: Callable[[], Awaitable[None] | None]) -> None:
+    try:
+        if (ending := end()) is not None:
+            await asyncio.shield(ending)
+    except CannotParticipate as error:
+        raise NotAllowed(str(error)) from error

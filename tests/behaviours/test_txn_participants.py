@@ -177,6 +177,15 @@ def test_a_part_of_an_unknown_transaction_is_not_ended(raw: RawClient, topic: st
         assert end(raw, txn_id, topic, pb.ABORT).error == errors.TransactionNotFound.code
 
 
+def test_a_log_of_transactions_is_no_part_of_one(raw: RawClient) -> None:
+    txn_id = raw.new_txn()
+    raw.end(txn_id, commit=True)
+    for end in (_end_on_partition, _end_on_subscription):
+        refused = end(raw, txn_id, NO_TOPIC, pb.COMMIT)
+        assert refused.error == errors.NotAllowed.code
+        assert "is a log of transactions, not a topic" in refused.message
+
+
 def test_only_parts_that_a_transaction_has_are_ended(
     monkeypatch: pytest.MonkeyPatch, topic: str
 ) -> None:
