@@ -423,8 +423,9 @@ class TransactionBuffer:
 
     def _visit_later(self) -> None:
         if self._visit is None and self._live:
-            interval_s = self._config.transaction_buffer_snapshot_min_time_in_millis / 1000
-            self._visit = self._ledger.housekeeper.visit_in(interval_s, self._visited)
+            # Not at once, and again at once, for as long as a transaction is open.
+            after_ms = max(100, self._config.transaction_buffer_snapshot_min_time_in_millis)
+            self._visit = self._ledger.housekeeper.visit_in(after_ms / 1000, self._visited)
 
     def _visited(self) -> None:
         self._mark_ledger()

@@ -55,6 +55,16 @@ async def test_what_is_read_as_fast_is_not_written(world: World) -> None:
     assert snapshot_position(buffer) == (await world.ledger(ORDERS)).last_confirmed
 
 
+@in_world_with(transaction_buffer_snapshot_min_time_in_millis=0)
+async def test_without_a_time_between_snapshots_there_is_one_all_the_same(world: World) -> None:
+    """Else nothing but that would be done while a transaction is open."""
+    await world.send(await world.begin_on(ORDERS), "a")
+    visited = TransactionBuffer._visited
+    with patch.object(TransactionBuffer, "_visited", autospec=True, side_effect=visited) as visits:
+        await asyncio.sleep(10)
+    assert 1 < visits.call_count <= 100
+
+
 @in_world
 async def test_recovery_needs_no_snapshot(world: World) -> None:
     kept, dropped = [await world.begin_on(ORDERS) for _ in range(2)]
