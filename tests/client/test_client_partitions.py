@@ -7,6 +7,7 @@ import pytest
 from scripted_broker import Peer, ScriptedBroker, turns
 
 from pybroker.client import MessageId
+from pybroker.errors import ConsumerBusy
 from pybroker.wire import pulsar_api_pb2 as pb
 
 
@@ -149,6 +150,23 @@ def test_it_can_be_switched_off(broker: ScriptedBroker, client: Any, topic: Grow
     broker.run(work())
     assert len(broker.asked_for(pb.CommandSubscribe)) == 2
     assert len(broker.asked_for(pb.CommandProducer)) == 3
+
+
+def test_who_could_not_subscribe_does_not_count_as_cancelled(
+    broker: ScriptedBroker, client: Any, topic: Growing
+):
+    """Or the next timeout in that task is none, before Python 3.11.3."""
+    refused = pb.CommandError(request_id=0, error=pb.ConsumerBusy, message="somebody is there")
+
+    async def work() -> None:
+        broker.answers["Subscribe"] = lambda *_: refused
+        with pytest.raises(ConsumerBusy):
+            await client.subscribe("g", "s")
+        task = asyncio.current_task()
+        assert task is not None
+        assert not task.cancelling()
+
+    broker.run(work())
 
 
 @pytest.mark.parametrize("kind", ["Subscribe", "Producer"])

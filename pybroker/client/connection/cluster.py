@@ -128,12 +128,10 @@ class Cluster:
         """All or nothing: what fails or is cancelled leaves nothing behind at the broker."""
         self.members[member] = None
         try:
-            async with asyncio.TaskGroup() as opening:
-                for part in parts:
-                    opening.create_task(part.open())
-        except BaseExceptionGroup as group:
+            await _open(parts)
+        except Exception:
             await member.close()
-            raise group.exceptions[0] from None
+            raise
         except BaseException:
             self.close_behind(member, "what was cancelled while it was opened")
             raise
@@ -141,14 +139,10 @@ class Cluster:
     async def open_more(self, parts: Sequence[Part]) -> None:
         """Like `open_all`, for more parts of a member that is open."""
         try:
-            async with asyncio.TaskGroup() as opening:
-                for part in parts:
-                    opening.create_task(part.open())
-        except BaseException as error:
+            await _open(parts)
+        except BaseException:
             for part in parts:
                 self.close_behind(part, part.topic)
-            if isinstance(error, BaseExceptionGroup):
-                raise error.exceptions[0] from None
             raise
 
     def close_behind(self, closeable: Closeable, name: str) -> None:
@@ -288,6 +282,22 @@ class Cluster:
                 ) from error
             raise
         return connection
+
+
+async def _open(parts: Sequence[Part]) -> None:
+    """All at once; the first failure ends the others.
+
+    No TaskGroup: one that fails leaves its task counted as cancelled, and before Python 3.11.3 the
+    next `asyncio.timeout` there ends in CancelledError.
+    """
+    opening = [asyncio.ensure_future(part.open()) for part in parts]
+    try:
+        await asyncio.gather(*opening)
+    except BaseException:
+        for each in opening:
+            each.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+        raise
 
 
 async def _quietly(closing: Awaitable[None]) -> None:
