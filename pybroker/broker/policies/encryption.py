@@ -1,8 +1,8 @@
 """Where encryption is required: who does not encrypt is sent away when it becomes so."""
 
+from pybroker.broker.policies.limits import unencrypted
 from pybroker.broker.policies.table import ENCRYPTION_REQUIRED
 from pybroker.broker.served import ServedTopic
-from pybroker.errors import MetadataError
 
 
 class EncryptedProducers:
@@ -11,7 +11,6 @@ class EncryptedProducers:
             return
         plain = [each for each in topic.producers.everybody() if not each.encrypts]
         for producer in plain:
-            reason = f"Encryption is required in {topic.name}"
-            topic.producers.send_away(producer, MetadataError(reason))
+            topic.producers.send_away(producer, unencrypted(topic.name))
         if plain:  # somebody may wait that encrypts
             topic.tasks.start(topic.producers.let_next_in(), "the next producer")

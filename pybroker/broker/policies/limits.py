@@ -58,7 +58,11 @@ class Limited(Protocol):
 def check_encrypts(topic: Limited, encrypts: bool) -> None:
     """May a producer come that encrypts, or does not? Raises MetadataError."""
     if topic.policies[ENCRYPTION_REQUIRED] and not encrypts:
-        raise MetadataError(f"Encryption is required in {topic.name}")
+        raise unencrypted(topic.name)
+
+
+def unencrypted(topic: TopicName) -> MetadataError:
+    return MetadataError(f"Encryption is required in {topic}")
 
 
 async def check_producers(topic: Limited, encrypts: bool) -> None:
