@@ -181,12 +181,6 @@ class ManagedCursor:
             self._touch()
         return False
 
-    def restore_indexes(self, position: tuple[int, int], bits: int) -> None:
-        """Take back acknowledgements of batch indexes; a deleted entry stays deleted."""
-        if position in self._batches:
-            self._batches[position] |= bits
-            self._touch()
-
     def mark_delete(
         self, position: Position, still_unacked: int | None = None, batch_size: int = 0
     ) -> bool:

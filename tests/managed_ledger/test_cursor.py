@@ -107,20 +107,6 @@ def test_batch_indexes_are_anded_and_the_last_one_deletes_the_entry(start, run):
     run(scenario())
 
 
-def test_indexes_of_an_aborted_acknowledgement_come_back(start, run):
-    async def scenario():
-        async with start() as factory:
-            _, cursor, (first, second) = await log_with_cursor(factory, 2)
-            cursor.delete_batch_indexes(first, 0b1100, 4)
-            cursor.restore_indexes(first, 0b0001)
-            assert cursor.unacked_indexes(first) == 0b1101
-            cursor.delete(*second)
-            cursor.restore_indexes(second, 0b1)
-            assert cursor.is_deleted(second)
-
-    run(scenario())
-
-
 def test_a_cumulative_ack_inside_a_batch_marks_the_entry_before_and_never_rolls_back(start, run):
     async def scenario():
         async with start(max_entries_per_ledger=2) as factory:

@@ -22,7 +22,7 @@ THERE = [Position(id_, entry) for id_, count in SHAPE for entry in range(count)]
 POSITIONS = [*THERE, *THERE, Position(2, 0), Position(4, 0), Position(6, -1), Position(9, 5)]
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["delete", "range", "indexes", "mark", "take back", "reset"]),
+        st.sampled_from(["delete", "range", "indexes", "mark", "reset"]),
         st.sampled_from(POSITIONS),
         st.integers(0, 3),
         st.integers(0, 2 * ALL + 1),  # a peer may set bits that are no messages of the entry
@@ -92,10 +92,6 @@ class Twins:
                 if position in left:
                     left[position] &= bits
                 return cursor.delete_batch_indexes(position, bits, BATCH)
-            case "take back":
-                if position in self.partly:
-                    left[position] |= bits & ALL
-                return cursor.restore_indexes(position, bits & ALL)
             case "mark":
                 return self.mark(position, bits)
         for at in left:

@@ -127,13 +127,6 @@ class ManagedLedgerMachine(RuleBasedStateMachine):
             elif known == position:
                 self.unacked[known] &= still or 0
 
-    @rule(number=st.integers(0, 100), bits=st.integers(0, ALL_INDEXES))
-    def take_back_indexes(self, number, bits):
-        position = self.pick(number)
-        self.cursor.restore_indexes(position, bits)
-        if self.unacked.get(position):
-            self.unacked[position] |= bits
-
     @rule(number=st.integers(0, 100))
     def seek(self, number):
         position = self.pick(number)
