@@ -5,6 +5,8 @@ import gc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from checks.history import History
+from clients.plain import Process
 from world.loop import OutOfSteps, Weather, World
 
 
@@ -112,6 +114,20 @@ def test_what_work_starts_when_it_is_buried_is_buried_too(world, recwarn):
     started.clear()
     gc.collect()
     assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_a_client_that_crashes_while_it_is_down_comes_to_life_once(world):
+    class Waiting(Process):
+        async def work(self, client):
+            await asyncio.sleep(3600)
+
+    client = Waiting(world, History(), "c")
+    client.start()
+    world.sleep(1)
+    client.crash(down_s=2)
+    client.crash(down_s=1)
+    world.sleep(5)
+    assert client.incarnation == 2
 
 
 def test_a_spinning_node_is_noticed(world):

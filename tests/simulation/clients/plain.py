@@ -51,8 +51,8 @@ class Process:
         self.node.start(self._main())
 
     def crash(self, down_s: float) -> None:
-        if self.node is None or self.finished:
-            return
+        if self.node is None or self.node.dead or self.finished:
+            return  # or it would come to life twice
         self.node.crash()
         self.note("crashed")
         self.world.after(down_s, self.start)
