@@ -19,6 +19,7 @@ from features.feature import Feature
 TOPIC: Final = "delayed"
 TICK_MS: Final = 200
 KINDS: Final = ("Shared", "KeyShared")
+IMPATIENCE: Final = 0.2
 
 
 class LateProducer(Transacting):
@@ -66,6 +67,9 @@ class PunctualConsumer(PlainConsumer):
         if self.times and now_ms < self.times.get(value, now_ms) - TICK_MS:
             early_ms = self.times[value] - now_ms
             self.history.failures.append(f"EARLY: {value} came {early_ms} ms before its time")
+        if self.rng.random() < IMPATIENCE:  # it is read again, and acknowledged meanwhile
+            consumer.redeliver_unacknowledged_messages()
+            await self.pause(0.02)
         await super()._answer(consumer, message)
 
 
