@@ -99,19 +99,26 @@ class Mutating:
     def _measured(self, session: pytest.Session) -> Covered:
         """What the file knows, and every test that it does not know.
 
-        In a child, too: this process stays free of threads and of what tests leave behind.
+        In children, too: this process stays free of threads and of what tests leave behind.
         """
         known = Covered.load(self._map_file) if self._map_file.exists() else Covered({}, {})
         items = [item for name, item in self._items.items() if name not in known.seconds]
         owners = owners_of_code(self._functions)
         found = Path(tempfile.mkdtemp(prefix="mutation-"))
-        child = os.fork()
-        if not child:
-            with as_child(found, session.config):
-                outcome = Watch(session.config)
-                measure(items, outcome.passes, owners).save(found / "map.json")
-        os.waitpid(child, 0)
-        known.add(Covered.load(found / "map.json"))
+        children: list[int] = []
+        for job in range(self._jobs):
+            child = os.fork()
+            if not child:
+                own = found / str(job)
+                own.mkdir()
+                with as_child(own, session.config):
+                    outcome = Watch(session.config)
+                    share = items[job :: self._jobs]
+                    measure(share, outcome.passes, owners).save(found / f"{job}.json")
+            children.append(child)
+        for job, child in enumerate(children):
+            os.waitpid(child, 0)
+            known.add(Covered.load(found / f"{job}.json"))
         known.save(self._map_file)
         shutil.rmtree(found)
         return known
