@@ -56,6 +56,32 @@ def test_what_is_due_together_comes_in_the_order_of_the_log() -> None:
     assert taken == [(1, entry_id) for entry_id in range(20_000)]
 
 
+def test_no_more_come_out_than_are_wanted_wherever_they_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delayed_index, "RUN_ENTRIES", 8)
+    index = DelayedIndex()
+    for entry_id in range(8):
+        index.add(10 + entry_id, 1, entry_id)
+    index.add(5, 1, 8)
+    assert index.take(100, 2) == [(1, 8), (1, 0)]
+
+
+def test_what_is_there_twice_comes_out_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delayed_index, "RUN_ENTRIES", 8)
+    index = DelayedIndex()
+    for _ in range(20):
+        index.add(7, 1, 3)
+    assert index.take(7, 100) == [(1, 3)] * 20
+
+
+def test_its_size_is_that_of_its_runs_and_of_its_heap() -> None:
+    index = DelayedIndex()
+    for entry_id in range(delayed_index.RUN_ENTRIES + 10):
+        index.add(7, 1, entry_id)
+    assert index.size_bytes == delayed_index.RUN_ENTRIES * 24 + 10 * delayed_index.FRESH_BYTES
+
+
 @pytest.mark.parametrize("spread", [1, 10**9])
 def test_an_entry_costs_little_however_times_are_spread(spread: int) -> None:
     count = 40_000
