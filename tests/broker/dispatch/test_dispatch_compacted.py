@@ -118,3 +118,20 @@ def test_what_is_acknowledged_is_left_out_and_redelivery_begins_behind_the_mark(
         assert again.take() == [0, 2, 4]
 
     with_topic(scenario)
+
+
+def test_what_an_abort_gives_back_comes_again_in_its_order() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        """The dispatcher is told as an aborted transaction tells it."""
+        subscription = await topic.subscribe()
+        compaction = await compacted(topic)
+        compaction.open.set()
+        _, sink = await consumer(subscription, read_compacted=True)
+        await topic.settled()
+        assert sink.take() == [0, 2, 4]
+        dispatcher: Any = subscription._dispatcher
+        dispatcher.restore([Position(0, 2)])
+        await topic.changed()
+        assert sink.take() == [0, 2, 4]
+
+    with_topic(scenario)

@@ -83,6 +83,33 @@ def test_of_many_namesakes_on_a_connection_the_one_that_leaves_costs_the_points_
     assert placed == ["/1.99"]
 
 
+def test_its_ranges_say_who_owns_each_slot_up_to_the_end_of_the_ring() -> None:
+    ring = HashRing()
+    for number in range(3):
+        ring.add(Consumer(1, f"c{number}", RecordingSink()))
+    told = [owner for first, last, owner in ring.ranges() for _ in range(first, last + 1)]
+    assert told == [ring.owner(slot) for slot in range(RING_SIZE)]
+
+
+def test_a_point_at_the_end_of_the_ring_leaves_no_range_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hash_ring, "points_of", lambda seed: (7, RING_SIZE - 1))
+    ring, alone = HashRing(), Consumer(1, "c", RecordingSink())
+    ring.add(alone)
+    assert list(ring.ranges()) == [(0, 7, alone), (8, RING_SIZE - 1, alone)]
+
+
+def test_nothing_is_kept_of_who_has_left() -> None:
+    ring, visitors = HashRing(), namesakes(1, 1, 2)
+    for consumer in visitors:
+        ring.add(consumer)
+    for consumer in visitors:
+        ring.remove(consumer)
+    assert (ring.owner(0), list(ring.ranges())) == (None, [])
+    assert not (ring._by_seed or ring._claims or ring._namesakes)
+
+
 def naive_owners(consumers: list[Consumer]) -> dict[int, Consumer]:
     """By point: it belongs to the least seed that has it."""
     by_seed: dict[str, Consumer] = {}

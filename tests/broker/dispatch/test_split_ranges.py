@@ -36,6 +36,14 @@ def test_who_goes_leaves_its_range_to_a_neighbour() -> None:
     assert list(split.ranges()) == []
 
 
+def test_what_the_last_one_leaves_goes_to_the_one_before() -> None:
+    split, (a, b, c) = SplitRanges(), consumers(3)
+    for each in (a, b, c):
+        split.add(each)
+    split.remove(a)
+    assert list(split.ranges()) == [(0, 16384, c), (16385, 65535, b)]
+
+
 def test_ranges_cover_all_slots_and_say_who_owns_them() -> None:
     rng, split, present = random.Random(3), SplitRanges(), list[Consumer]()
     waiting = consumers(60)
