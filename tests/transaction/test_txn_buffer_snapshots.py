@@ -208,6 +208,17 @@ async def test_closing_writes_what_recovery_had_to_read(world: World) -> None:
 
 
 @in_world
+async def test_it_says_when_the_last_snapshot_was_written(world: World) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.send(txn_id, "a")
+    await asyncio.sleep(3)
+    await buffer._snapshot()
+    written_ms = world.clock.now_ms()
+    await asyncio.sleep(3)
+    assert buffer.times.snapshot == written_ms
+
+
+@in_world
 async def test_a_buffer_that_is_stopped_writes_nothing(world: World) -> None:
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     await world.send(txn_id, "a")

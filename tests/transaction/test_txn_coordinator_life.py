@@ -199,6 +199,15 @@ async def test_there_is_one_timer_for_all_transactions(world: World) -> None:
 
 
 @in_world
+async def test_it_says_when_it_was_recovered(world: World) -> None:
+    await asyncio.sleep(5)
+    begun_ms = world.clock.now_ms()
+    coordinator = await (await world.crashed()).coordinators.get(0)
+    began, ended = coordinator.recovered_ms
+    assert begun_ms <= began <= ended <= world.clock.now_ms()
+
+
+@in_world
 async def test_a_transaction_that_ended_leaves_no_deadline(world: World) -> None:
     await world.end(await world.begin(timeout_ms=900_000), COMMIT)
     assert len((await world.coordinators.get(0))._timeouts) == 0

@@ -4,9 +4,13 @@ import asyncio
 from unittest.mock import patch
 
 import pytest
-from txn_world import ABORT, COMMIT, COPIES, ORDERS, World, in_world, soon
+from txn_world import ABORT, COMMIT, COPIES, ORDERS, World, in_world, in_world_with, soon
 
-from pybroker.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
+from pybroker.errors import (
+    InvalidTxnStatus,
+    TransactionCoordinatorNotFound,
+    TransactionNotFound,
+)
 from pybroker.names import TxnId
 from pybroker.transaction import metadata_store, snapshot_log
 from pybroker.transaction.txn_status import TxnStatus
@@ -24,10 +28,10 @@ async def group(world: World, count: int = 3) -> list[TxnId]:
     return [leader, *members]
 
 
-async def commit(world: World, txn_ids: list[TxnId]) -> None:
+async def commit(world: World, txn_ids: list[TxnId]) -> TxnId:
     leader, *others = txn_ids
     coordinator = await world.coordinators.get(leader.most)
-    await coordinator.commit_together(leader, [other.least for other in others], None)
+    return await coordinator.commit_together(leader, [other.least for other in others], None)
 
 
 async def visible(world: World) -> list[list[str]]:
@@ -38,6 +42,58 @@ async def visible(world: World) -> list[list[str]]:
 async def test_all_become_visible(world: World) -> None:
     await commit(world, await group(world, TOGETHER))
     assert await visible(world) == [[str(n) for n in range(TOGETHER - 1)], ["marker"]]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_whoever_waits_hears_of_the_leader(count: int) -> None:
+    @in_world
+    async def scenario(world: World) -> None:
+        leader, *others = await group(world, count)
+        for _ in range(2):  # a client that heard nothing asks again
+            assert await commit(world, [leader, *others]) == leader
+        assert await visible(world) == [[str(n) for n in range(count - 1)], ["marker"]]
+
+    scenario()
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_with_one_that_has_committed_before_none_of_the_others_commits(count: int) -> None:
+    @in_world
+    async def scenario(world: World) -> None:
+        leader, *others = await group(world, count)
+        await world.end(others[-1], COMMIT)
+        with pytest.raises(InvalidTxnStatus, match="cannot commit together"):
+            await commit(world, [leader, *others])
+        assert world.coordinators.status(leader) is TxnStatus.OPEN
+
+    scenario()
+
+
+@in_world
+async def test_they_leave_no_deadline(world: World) -> None:
+    await commit(world, await group(world))
+    assert len((await world.coordinators.get(0))._timeouts) == 0
+
+
+@in_world
+async def test_a_coordinator_that_is_closed_commits_nothing(world: World) -> None:
+    txn_ids = await group(world)
+    coordinator = await world.coordinators.get(0)
+    await coordinator.close()
+    with pytest.raises(TransactionCoordinatorNotFound):
+        coordinator.commit_together(txn_ids[0], [each.least for each in txn_ids[1:]], None)
+
+
+@in_world_with(transaction_outcome_retention_ms=60_000)
+async def test_the_commit_is_not_found_once_its_outcome_is_too_old(world: World) -> None:
+    txn_ids = await group(world)
+    for _ in range(2):
+        await commit(world, txn_ids)
+        await asyncio.sleep(59)
+    await commit(world, txn_ids)
+    await asyncio.sleep(2)
+    with pytest.raises(TransactionNotFound):
+        await commit(world, txn_ids)
 
 
 @in_world

@@ -55,6 +55,20 @@ def test_one_acknowledgement_is_enough_to_be_not_empty(
     assert not state.is_empty
 
 
+def test_the_first_entry_of_which_something_is_pending(
+    cursor: ManagedCursor, state: PendingAckState
+) -> None:
+    assert state.first() is None
+    state.take(ONE, [part(AT[3], 1)])
+    assert state.first() == AT[3]
+    state.take(TWO, [PendingAck(AT[2])])
+    assert state.first() == AT[2]
+    state.drop(TWO)
+    cursor.mark_delete(AT[0])
+    state.take_cumulative(TWO, PendingAck(AT[2]))
+    assert state.first() == AT[1]
+
+
 def test_the_records_of_a_transaction_bring_about_what_it_holds(state: PendingAckState) -> None:
     state.take(ONE, [PendingAck(AT[4]), part(AT[3], 0, 7)])
     state.take(TWO, [part(AT[3], 1)])

@@ -68,6 +68,21 @@ async def test_what_was_handed_over_before_closing_is_written(world: World) -> N
 
 
 @in_world
+async def test_records_that_belong_together_are_an_entry_behind_those_of_the_same_tick(
+    world: World,
+) -> None:
+    log, _ = await opened(world)
+    told: list[str] = []
+    log.append(1, lambda error: told.append("one"))
+    log.append_together([2, 3], lambda error: told.append("both"))
+    log.append(4, lambda error: told.append("last"))
+    assert log.records_since_snapshot == 4
+    await soon()
+    assert told == ["one", "both", "last"]
+    assert await replayed(await world.crashed()) == [[1], [2, 3], [4]]
+
+
+@in_world
 async def test_a_snapshot_takes_the_place_of_all_before_it(world: World) -> None:
     log, ledger = await opened(world)
     log.append(1, ignore)
