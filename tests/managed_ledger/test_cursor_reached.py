@@ -22,7 +22,9 @@ def test_what_has_gone_is_remembered_as_reached_and_written_down_over_a_restart(
         last = await ledger.append_one(b"last")
         await ledger.trim()
         late = await ledger.open_cursor("late", Position(-7, -9))
+        reader = ledger.new_non_durable_cursor("reader", positions[2])
         assert (cursor.reached, late.reached) == (positions[3], EARLIEST)
+        assert reader.reached == positions[2] < reader.mark_delete_position
         assert cursor.mark_delete_position > positions[3]
         assert late.mark_delete(positions[1])
         assert not late.mark_delete(positions[1])

@@ -204,7 +204,7 @@ def test_what_keeps_one_log_from_closing_well_is_told_when_all_are_closed(run, c
         close_of_b = ledgers[1].close
 
         async def closes_slowly() -> None:
-            for _ in range(10):
+            for _ in range(200):
                 await asyncio.sleep(0)
             await close_of_b()
 

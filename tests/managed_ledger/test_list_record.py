@@ -13,6 +13,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger_metadata import LedgerInfo, LedgerList, ledgers_key
 from managed_ledger.list_record import ListRecord
 from managed_ledger.position import EARLIEST, LATEST
+from managed_ledger.storage.backend import Versioned
 from managed_ledger.storage.journal import EmbeddedBackend
 from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.storage.room import NEXT_TO_NOTHING_BYTES
@@ -140,6 +141,68 @@ def test_a_change_that_is_made_before_anybody_heard_of_a_failure_does_not_rest_o
         await (await made)
         assert record.durable == record.queued == LedgerList(deleting=(2,))
         await backend.close()
+
+    run(scenario())
+
+
+class Puts:
+    """Metadata whose writes end when they are told to."""
+
+    def __init__(self) -> None:
+        self.stored: Versioned | None = None
+        self.begun: list[tuple[bytes, int, asyncio.Future[int]]] = []
+
+    def get(self, key: str) -> Versioned | None:
+        return self.stored
+
+    def put(self, key, value, version, makes_room, new_ledger_id) -> asyncio.Future[int]:
+        done = asyncio.get_running_loop().create_future()
+        self.begun.append((value, version, done))
+        return done
+
+    def succeed(self, number: int) -> None:
+        value, version, done = self.begun[number]
+        self.stored = Versioned(value, version + 1)
+        done.set_result(version + 1)
+
+    def fail(self, number: int) -> None:
+        self.begun[number][2].set_exception(StorageFull("no space left on device"))
+
+
+@pytest.mark.parametrize("failing_ones", [(), (1,), (0, 1)])
+def test_what_has_ended_is_under_way_no_more_and_the_others_are_waited_for(run, failing_ones):
+    async def scenario():
+        puts = Puts()
+        record = ListRecord(puts, "managed-ledgers/x")
+        changes = [record.write(LedgerList(deleting=(number,))) for number in (1, 2)]
+        settled = asyncio.ensure_future(record.settled())
+        for number in range(2):
+            (puts.fail if number in failing_ones else puts.succeed)(number)
+            await asyncio.wait([changes[number]])
+            await asyncio.sleep(0)
+            assert settled.done() == (number == 1)
+        assert record._under_way == ()
+        assert (changes[0].exception() is not None) == (0 in failing_ones)
+        assert changes[1].exception() is None or failing_ones
+
+    run(scenario())
+
+
+def test_a_change_rests_on_the_last_one_that_has_not_failed_whether_or_not_that_was_heard(run):
+    async def scenario():
+        puts = Puts()
+        record = ListRecord(puts, "managed-ledgers/x")
+        lost = [record.write(LedgerList(deleting=(number,))) for number in (1, 2, 3)]
+        puts.fail(1)
+        puts.fail(2)
+        made = record.write(LedgerList(deleting=(4,)))
+        assert [version for _, version, _ in puts.begun] == [-1, 0, 1, 0]
+        puts.succeed(0)
+        puts.succeed(3)
+        await made
+        assert record.durable == record.queued == LedgerList(deleting=(4,))
+        outcomes = await asyncio.gather(*lost, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [type(None), StorageFull, StorageFull]
 
     run(scenario())
 

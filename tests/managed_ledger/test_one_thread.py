@@ -27,6 +27,16 @@ def test_jobs_run_one_after_the_other_off_the_loop(run):
     run(scenario())
 
 
+def test_a_process_that_ends_does_not_wait_for_a_disk_that_hangs(run):
+    async def scenario():
+        executor = OneThread("may-hang")
+        await executor.submit(int, "7")
+        assert [thread.daemon for thread in named("may-hang")] == [True]
+        executor.shutdown(wait=False)
+
+    run(scenario())
+
+
 def test_what_a_job_returns_or_raises_comes_back(run):
     async def scenario():
         loop, executor = asyncio.get_running_loop(), OneThread("outcomes")
