@@ -1,10 +1,11 @@
 """A ledger's file: what is written block by block reads back from any entry on, or is damaged."""
 
+import errno
 from array import array
 
 import pytest
 from crc32c import crc32c
-from faulty_disk import FaultyDisk
+from faulty_disk import FaultyDisk, failing
 
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage import ledger_files
@@ -20,6 +21,7 @@ from managed_ledger.storage.ledger_files import (
     decode_block,
     encode_blocks,
     load_index,
+    open_for_flush,
     read_blocks,
     sync_all,
     write_all,
@@ -314,3 +316,39 @@ def test_an_index_of_blocks_answers_as_a_list_would():
     assert index.stretch(1, 10, 1000, 999) == (0, 900)
     assert index.stretch(1, 10, 1000, 1000) == (0, 1000)
     assert index.stretch(10, 10, 1000, 1) == (900, 1000)
+
+
+@pytest.mark.parametrize(
+    ("lacking_bytes", "expected"),
+    [(900, [0]), (1000, [0]), (1999, [0]), (2000, [0, 1000]), (2500, [0, 1500]), (100, [0])],
+)
+def test_what_a_file_lacks_is_fenced_off_by_blocks_that_do_not_read_back(
+    monkeypatch, lacking_bytes, expected
+):
+    monkeypatch.setattr(ledger_files, "GAP_BYTES", 1000)
+    disk, part = FaultyDisk(), FlushedPart(entries=10, file_bytes=lacking_bytes)
+    job = job_of(part, [30])
+    open_for_flush(disk, job).close()
+    assert len(disk.files[NAME]) <= lacking_bytes
+    writes = [number for number, (what, _) in enumerate(disk.operations) if what == "write"]
+    assert disk.operations.index(("fdatasync", NAME)) > writes[-1]
+    (result,) = write_all(disk, [job])
+    index = load_index(disk, LEDGER, result.flushed)
+    assert index.damage is None
+    assert (index.next_entry_id, index.next_offset) == (11, result.flushed.file_bytes)
+    assert list(index._offsets) == [*expected, lacking_bytes]
+    assert list(index._first_entry_ids) == [0, *[10] * len(expected)]
+    for offset in expected:
+        with pytest.raises(CorruptStorage):
+            read_blocks(disk, LEDGER, offset, lacking_bytes)
+    (block,) = read_blocks(disk, LEDGER, lacking_bytes, result.flushed.file_bytes)
+    assert list(block.entries) == job.entries
+
+
+@pytest.mark.parametrize("operation", ["write", "fdatasync"])
+def test_nothing_is_written_behind_what_could_not_be_fenced_off(operation):
+    disk = FaultyDisk()
+    disk.fault = failing(errno.ENOSPC, (operation, NAME))
+    with pytest.raises(OSError, match="ENOSPC"):
+        open_for_flush(disk, job_of(FlushedPart(entries=10, file_bytes=2500), [30]))
+    assert disk.open_files == 0
