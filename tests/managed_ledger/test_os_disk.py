@@ -196,15 +196,22 @@ def test_the_names_of_folders_that_are_there_are_made_to_last(
     disk.unlock()
 
 
-def test_a_directory_whose_names_cannot_be_synced_is_let_go(tmp_path: Path, monkeypatch):
+@pytest.mark.parametrize("broken", [".", "data"])
+def test_a_directory_whose_names_cannot_be_synced_is_let_go(
+    tmp_path: Path, monkeypatch, broken: str
+):
+    (tmp_path / "data").mkdir()
     before = descriptors()
+    real = os_disk.sync_folder
 
     def fails(folder: Path) -> None:
-        raise OSError(errno.EIO, "broken")
+        if folder == tmp_path / broken:
+            raise OSError(errno.EIO, "broken")
+        real(folder)
 
     monkeypatch.setattr(os_disk, "sync_folder", fails)
     with pytest.raises(OSError, match="broken"):
-        OsDisk(tmp_path).lock()
+        OsDisk(tmp_path / "data").lock()
     assert descriptors() == before
 
 
