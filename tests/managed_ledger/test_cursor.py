@@ -462,3 +462,18 @@ def test_a_flush_waits_for_the_newest_write_though_an_older_one_has_ended(run):
         assert cursor.write() is None, "there is nothing to wait for"
 
     run(scenario())
+
+
+def test_properties_are_durable_when_they_are_said_to_be(run):
+    async def scenario():
+        cursor, writes = cursor_with_store(3)
+        replacing = asyncio.ensure_future(cursor.replace_properties({"owner": "me"}))
+        await asyncio.sleep(0)
+        ((record, done),) = writes
+        assert record.properties == {"owner": "me"}
+        await asyncio.sleep(0)
+        assert not replacing.done()
+        done.set_result(1)
+        await replacing
+
+    run(scenario())

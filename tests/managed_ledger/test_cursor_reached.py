@@ -37,6 +37,8 @@ def test_what_has_gone_is_remembered_as_reached_and_written_down_over_a_restart(
         for asked in Position(-7, -9), Position(positions[0].ledger_id, 10**40):
             late.reset(asked)
             await late.flush()
+        late.reset(Position(positions[0].ledger_id, -9))
+        assert late.reached == Position(positions[0].ledger_id, -1)
         cursor.mark_delete(last)
         assert cursor.reached == cursor.mark_delete_position == last
 
