@@ -40,7 +40,7 @@ simulate: $(VENV)/test  ## 1,000 simulated crash schedules from fresh seeds
 kill-rounds: $(VENV)/test  ## 200 rounds of kill -9 under load, then the books are checked
 	$(PY) tests/faults/kill_rounds.py $(ARGS)
 
-mutate: $(VENV)/test  ## change one operator or statement at a time: a test or the simulation must notice (hours)
+mutate: $(VENV)/test  ## change one operator or statement at a time: a test or the simulation must notice (an hour)
 	$(PY) -m tests.mutation $(ARGS)
 
 spark-kills: $(VENV)/test  ## 30 rounds of kill -9 on a Spark cluster that writes (ARGS="--help" for options)
