@@ -7,6 +7,10 @@ VENV := .venv
 PY := $(VENV)/bin/python
 UNIT := not slow and not java and not spark and not go
 GO := $(firstword $(shell command -v go) $(wildcard /usr/local/go/bin/go))
+# Kept, or what tests assert, and every broker that they start, would be compiled anew each time.
+unexport PYTHONDONTWRITEBYTECODE
+# More than there are cores: many tests wait, for disks and for times that pass.
+WORKERS := --numprocesses 4 --dist loadfile
 # A worker that dies (the official client is C++) fails its test; one that takes its place may wait
 # for work for ever: https://github.com/pytest-dev/pytest-xdist/issues/784
 ONE_LIFE := --max-worker-restart 0
@@ -29,7 +33,7 @@ check: $(VENV)/test  ## format, lint, types, unit tests (< 2 min)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	$(PY) -m pytest -v -ra -m "$(UNIT)" --numprocesses auto --maxprocesses 4 --dist loadfile $(ONE_LIFE)
+	$(PY) -m pytest -v -ra -m "$(UNIT)" $(WORKERS) $(ONE_LIFE)
 
 bench: $(VENV)/test  ## measure every target and print the table (ARGS="--help" for options)
 	$(PY) tests/benchmarks $(ARGS)
