@@ -9,11 +9,9 @@ UNIT := not slow and not java and not spark and not go
 GO := $(firstword $(shell command -v go) $(wildcard /usr/local/go/bin/go))
 # Kept, or what tests assert, and every broker that they start, would be compiled anew each time.
 unexport PYTHONDONTWRITEBYTECODE
-# More than there are cores: many tests wait, for disks and for times that pass.
-WORKERS := --numprocesses 4 --dist loadfile
 # A worker that dies (the official client is C++) fails its test; one that takes its place may wait
 # for work for ever: https://github.com/pytest-dev/pytest-xdist/issues/784
-ONE_LIFE := --max-worker-restart 0
+BY_FILE := --dist loadfile --max-worker-restart 0
 LEFT_OUT := $(UNIT)$(if $(GO),, or go)
 
 .DEFAULT_GOAL := help
@@ -27,13 +25,13 @@ demo: $(VENV)/demo  ## the whole product at work: PySpark, kill -9 around it, ex
 
 test: check  ## everything: static checks, all tests, real Spark, Java and Go clients (< 25 min)
 	@$(if $(GO),,echo "Go is not installed (https://go.dev/dl): tests of the Go client are left out")
-	$(PY) -m pytest -v -ra --durations=15 -m "not ($(LEFT_OUT))" $(ARGS)
+	$(PY) -m pytest -v -ra --durations=15 -m "not ($(LEFT_OUT))" --numprocesses 2 $(BY_FILE) $(ARGS)
 
 check: $(VENV)/test  ## format, lint, types, unit tests (< 2 min)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	$(PY) -m pytest -v -ra -m "$(UNIT)" $(WORKERS) $(ONE_LIFE)
+	$(PY) -m pytest -v -ra -m "$(UNIT)" --numprocesses 4 $(BY_FILE)
 
 bench: $(VENV)/test  ## measure every target and print the table (ARGS="--help" for options)
 	$(PY) tests/benchmarks $(ARGS)

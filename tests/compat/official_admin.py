@@ -10,12 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from official_java import java_gateway
+from official_java import jars_of, java_gateway
 
-from pybroker.spark.jars import resolved_jars
-
-POM: Final = Path(__file__).with_name("java") / "pom.xml"
-JARS: Final = Path(__file__).resolve().parents[2] / "build" / "pulsar-admin"
+_POM: Final = Path(__file__).with_name("java") / "pom.xml"
 _BY_TOKEN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 
 
@@ -80,7 +77,12 @@ def _type(option: Any) -> str:
     return "" if option.arity().max() == 0 else f" {option.type().getSimpleName()}"
 
 
+def admin_jars() -> list[Path]:
+    """Of pulsar-admin and of pulsar-client, the programs."""
+    return jars_of(_POM, "admin")
+
+
 @contextmanager
 def pulsar_admin(admin_url: str, service_url: str, token: str) -> Iterator[PulsarAdmin]:
-    with java_gateway(resolved_jars(POM, JARS)) as gateway:
+    with java_gateway(admin_jars()) as gateway:
         yield PulsarAdmin(gateway, admin_url, service_url, token)

@@ -13,8 +13,9 @@ from pathlib import Path
 from shutil import which
 from typing import Final
 
+from one_at_a_time import one_at_a_time
+
 SOURCES: Final = Path(__file__).with_name("go")
-PROGRAM: Final = Path(__file__).resolve().parents[2] / "build" / "go-client" / "compat.test"
 TEST_TIMEOUT_S: Final = 60
 BUILD_TIMEOUT_S: Final = 900  # of all its dependencies, the first time
 _TEST: Final = re.compile(r"((?:^//.*\n)*)^func (Test\w+)\(t \*testing\.T\)", re.MULTILINE)
@@ -36,8 +37,12 @@ def go_tests(source: Path) -> Iterator[GoTest]:
 @cache
 def built() -> Path:
     """The test program. Without cgo: it needs no C compiler, and links in a moment."""
-    go("test", "-c", "-o", str(PROGRAM), ".")
-    return PROGRAM
+    with one_at_a_time("go-client") as folder:
+        folder.mkdir(exist_ok=True)
+        program, fresh = folder / "compat.test", folder / "fresh.test"
+        go("test", "-c", "-o", str(fresh), ".")
+        fresh.replace(program)  # somebody else may be running the one before
+        return program
 
 
 def go(*words: str, tool: str = "go") -> str:

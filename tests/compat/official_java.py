@@ -6,20 +6,31 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+from one_at_a_time import one_at_a_time
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from pybroker.spark.jars import official_client_jars
+from pybroker.spark.jars import official_client_jars, resolved_jars
 
-JARS = Path(__file__).resolve().parents[2] / "build" / "java-client"
 RECEIVE_S = 20
 NOTHING_S = 1
+
+
+def client_jars() -> list[Path]:
+    with one_at_a_time("jars") as folder:
+        return official_client_jars(folder / "client")
+
+
+def jars_of(pom: Path, name: str) -> list[Path]:
+    """Kept by that name."""
+    with one_at_a_time("jars") as folder:
+        return resolved_jars(pom, folder / name)
 
 
 @contextmanager
 def java_gateway(jars: Iterable[Path] | None = None) -> Iterator[Any]:
     """With the client's jars, unless others are said."""
     py4j_jar = next((Path(pyspark.__file__).parent / "jars").glob("py4j*.jar"))
-    classpath = ":".join(map(str, official_client_jars(JARS) if jars is None else jars))
+    classpath = ":".join(map(str, client_jars() if jars is None else jars))
     port = launch_gateway(jarpath=str(py4j_jar), classpath=classpath, die_on_exit=True)
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
     try:

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from official_admin import JARS, POM
+from official_admin import admin_jars
 from official_java import java_gateway
 
 import pybroker.testing
 from pybroker.cli import main
 from pybroker.commands.messages.main import parser
-from pybroker.spark.jars import resolved_jars
 from pybroker.testing import RunningBroker
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
@@ -26,7 +25,7 @@ def broker() -> Iterator[RunningBroker]:
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Any]:
-    with java_gateway(resolved_jars(POM, JARS)) as found:
+    with java_gateway(admin_jars()) as found:
         yield found
 
 

@@ -14,15 +14,14 @@ from typing import Any, Final
 import pytest
 from credentials import SECRET_URL, token
 from environments import environment
+from official_java import jars_of
 
 from pybroker.client import Authentication, AuthenticationToken, Client, InitialPosition
-from pybroker.spark.jars import resolved_jars
 from pybroker.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 HERE: Final = Path(__file__).parent
-JARS: Final = HERE.parents[1] / "build" / "spark-connector"
 SPARK: Final = ("pyspark==3.4.4", "setuptools<81")
 TOPIC: Final = "persistent://public/default/connected"
 ROWS: Final = sorted([str(number), "k", TOPIC] for number in range(60))
@@ -37,7 +36,7 @@ superUserRoles=alice
 
 def run(broker: BrokerProcess, folder: Path, options: dict[str, str]) -> Any:
     python = environment("connector", SPARK)
-    jars = ",".join(map(str, resolved_jars(HERE / "java" / "connector" / "pom.xml", JARS)))
+    jars = ",".join(map(str, jars_of(HERE / "java" / "connector" / "pom.xml", "connector")))
     given = {"service.url": broker.service_url, "admin.url": broker.admin_url, **options}
     job = [python, HERE / "connector_job.py", jars, TOPIC, folder, json.dumps(given)]
     environ = {**os.environ, "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}

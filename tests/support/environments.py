@@ -7,18 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-ENVIRONMENTS: Final = Path(__file__).resolve().parents[2] / "build" / "environments"
+from one_at_a_time import one_at_a_time
+
 _INSTALL_S: Final = 900
 
 
 def environment(name: str, requirements: Sequence[str]) -> Path:
     """Its Python."""
-    folder, wanted = ENVIRONMENTS / name, "\n".join([sys.version, *requirements])
-    made, python = folder / "made-of.txt", folder / "bin" / "python"
-    if not made.exists() or made.read_text() != wanted:
-        shutil.rmtree(folder, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        install = [python, "-m", "pip", "install", "--quiet", *requirements]
-        subprocess.run(install, check=True, timeout=_INSTALL_S)
-        made.write_text(wanted)
-    return python
+    with one_at_a_time(f"environment-{name}") as folder:
+        wanted = "\n".join([sys.version, *requirements])
+        made, python = folder / "made-of.txt", folder / "bin" / "python"
+        if not made.exists() or made.read_text() != wanted:
+            shutil.rmtree(folder, ignore_errors=True)
+            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+            install = [python, "-m", "pip", "install", "--quiet", *requirements]
+            subprocess.run(install, check=True, timeout=_INSTALL_S)
+            made.write_text(wanted)
+        return python
