@@ -105,6 +105,17 @@ def private_key(data: bytes, setting: str) -> Any:
         raise KeyFailure(f"{setting} is no private key in DER or PEM: {error}") from None
 
 
+def is_of_a_pair(data: bytes) -> bool:
+    """A public key, or a private one."""
+    for load in (public_key, private_key):
+        try:
+            load(data, "")
+        except KeyFailure:
+            continue
+        return True
+    return False
+
+
 def _serialization(setting: str) -> Any:
     try:
         from cryptography.hazmat.primitives import serialization

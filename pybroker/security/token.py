@@ -11,7 +11,13 @@ from pybroker.config import BrokerConfig
 from pybroker.errors import AuthenticationError
 from pybroker.runtime import Clock
 from pybroker.security.identity import Credentials, Login
-from pybroker.security.keys import KeyFailure, missing, public_key, read_source
+from pybroker.security.keys import (
+    KeyFailure,
+    is_of_a_pair,
+    missing,
+    public_key,
+    read_source,
+)
 
 MAX_TOKEN_BYTES: Final = 16 * 1024
 MAX_ROLE: Final = 1024
@@ -145,6 +151,8 @@ def secret_key(data: bytes) -> bytes:
         raise KeyFailure(
             f"tokenSecretKey has {len(data)} bytes: {_LEAST_SECRET_BYTES} are the least for HS256"
         )
+    if is_of_a_pair(data):  # PyJWT 2.14 is the first that tells in DER, too
+        raise KeyFailure("tokenSecretKey is no secret key: who has a public one could sign with it")
     try:
         jws().encode(b"{}", data, "HS256")
     except Exception as error:  # PyJWT's, for certificates and other kinds of keys

@@ -44,6 +44,14 @@ def public_pem(key: Any) -> bytes:
     )
 
 
+def private_der(key: Any) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.DER,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
 def url(data: bytes) -> str:
     return "data:;base64," + base64.b64encode(data).decode()
 
@@ -192,6 +200,8 @@ def test_claims_that_are_no_object_are_refused() -> None:
         ({"token_secret_key": "!!"}, "cannot be read"),
         ({"token_secret_key": url(public_pem(RSA))}, "no secret key"),
         ({"token_secret_key": url(public_der(RSA))}, "no secret key"),
+        ({"token_secret_key": url(public_der(CURVE))}, "no secret key"),
+        ({"token_secret_key": url(private_der(RSA))}, "no secret key"),
         ({"token_public_key": "x"}, "not both"),
         (with_public_key(RSA, "HS256"), "goes with a tokenSecretKey"),
         (with_public_key(RSA, "none"), "no algorithm"),
