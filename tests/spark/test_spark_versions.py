@@ -5,22 +5,17 @@ far as the machine has some.
 
 import os
 import re
-import subprocess
 import sys
-import tomllib
 from contextlib import suppress
 from pathlib import Path
 from shutil import which
 from typing import Final
 
 import pytest
-from environments import environment
+from environments import EXTRAS, PROJECT, environment, oldest, run_tests
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS: Final = PROJECT["optional-dependencies"]
 FOR_TESTS: Final = (
     *("pytest", "pytest-timeout", "hypothesis", "pulsar-client"),
     *EXTRAS["compression"],
@@ -54,10 +49,6 @@ def allowed() -> list[str]:
     return [*PROJECT["dependencies"], *EXTRAS["spark"]]
 
 
-def oldest() -> list[str]:
-    return [each.partition(",")[0].replace(">=", "==") for each in allowed()]
-
-
 def with_spark(version: str) -> list[str]:
     others = [each for each in allowed() if not each.startswith("pyspark")]
     return [*others, f"pyspark=={version}"]
@@ -83,42 +74,22 @@ def java_version(home: Path) -> int:
     return 0
 
 
-def run(python: Path, *arguments: str, **more: str) -> str:
-    """Runs tests there, with more in their environment; what pytest says."""
-    command = [python, "-m", "pytest", "-p", "no:cacheprovider"]
-    for plugin in ("pybroker.pytest_plugin", "pytest_timeout", "_hypothesis_pytestplugin"):
-        command += ["-p", plugin]
-    places = {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    # Where the checkout is installed it has an entry point, and elsewhere none.
-    places["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    result = subprocess.run(
-        [*command, "--tb=short", *arguments],
-        cwd=ROOT,
-        env={**os.environ, **places, **more},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert result.returncode == 0, result.stdout[-5000:]
-    return result.stdout
-
-
 def test_the_oldest_versions_that_are_allowed_do_the_same():
-    python = environment("oldest", [*oldest(), *FOR_TESTS])
+    python = environment("oldest", [*oldest(allowed()), *FOR_TESTS])
     ignored = [f"--ignore=tests/spark/{each}" for each in LEFT_OUT]
     left_out = f"not ({' or '.join(OF_SEVERAL_BATCHES)})"
-    run(python, "tests/spark", "-m", "not slow", *ignored, "-k", left_out)
+    run_tests(python, "tests/spark", "-m", "not slow", *ignored, "-k", left_out)
 
 
 @pytest.mark.parametrize("version", ["4.1.*"])
 def test_a_version_between_reads_and_writes(version):
     python = environment(version.rstrip(".*"), [*with_spark(version), *FOR_TESTS])
-    run(python, "tests/spark", "-m", "spark and not slow", "-k", " or ".join(SMOKE))
+    run_tests(python, "tests/spark", "-m", "spark and not slow", "-k", " or ".join(SMOKE))
 
 
 @pytest.mark.parametrize("java_home", java_homes().values(), ids=java_homes().keys())
 def test_another_java_reads_and_writes(java_home):
     smoke = ("-k", " or ".join(SMOKE))
-    run(
+    run_tests(
         Path(sys.executable), "tests/spark", "-m", "spark and not slow", *smoke, JAVA_HOME=java_home
     )

@@ -1,14 +1,19 @@
 """Environments with other packages than those that are installed, each made once for its list."""
 
+import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from one_at_a_time import one_at_a_time
 
+ROOT: Final = Path(__file__).resolve().parents[2]
+PROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS: Final[dict[str, list[str]]] = PROJECT["optional-dependencies"]
 _INSTALL_S: Final = 900
 
 
@@ -24,3 +29,28 @@ def environment(name: str, requirements: Sequence[str]) -> Path:
             subprocess.run(install, check=True, timeout=_INSTALL_S)
             made.write_text(wanted)
         return python
+
+
+def oldest(requirements: Sequence[str]) -> list[str]:
+    """Of what is allowed."""
+    return [each.partition(",")[0].replace(">=", "==") for each in requirements]
+
+
+def run_tests(python: Path, *arguments: str, **more: str) -> str:
+    """Runs tests there, with more in their environment; what pytest says."""
+    command = [python, "-m", "pytest", "-p", "no:cacheprovider"]
+    for plugin in ("pybroker.pytest_plugin", "pytest_timeout", "_hypothesis_pytestplugin"):
+        command += ["-p", plugin]
+    places = {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    # Where the checkout is installed it has an entry point, and elsewhere none.
+    places["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    result = subprocess.run(
+        [*command, "--tb=short", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **places, **more},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout[-5000:]
+    return result.stdout

@@ -1,0 +1,18 @@
+"""The oldest packages that pyproject.toml allows, beside the newest that all other tests run with.
+
+Those of Spark are in tests/spark/test_spark_versions.py.
+"""
+
+import pytest
+from environments import EXTRAS, PROJECT, environment, oldest, run_tests
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+def test_broker_and_client_do_the_same_with_the_oldest_versions_that_are_allowed() -> None:
+    extras = [*EXTRAS["compression"], *EXTRAS["encryption"], *EXTRAS["security"]]
+    for_tests = ("pytest", "pytest-timeout", "hypothesis", "httpx", "pulsar-client[avro]")
+    requirements = [*oldest([*PROJECT["dependencies"], *extras]), *for_tests]
+    folders = [f"tests/{each}" for each in ("admin", "client", "security", "server", "wire")]
+    unit = "not slow and not java and not spark and not go"
+    run_tests(environment("oldest-broker", requirements), *folders, "-m", unit)
