@@ -76,6 +76,7 @@ class ManagedLedger:
         self.name = name
         self.config = config
         # To be called, added to by who wants to be; nearly always there is nobody.
+        self._trimming = asyncio.Lock()
         self.on_trimmed: tuple[Callable[[int], None], ...] = ()  # with each ledger id that went
         self.kept_from: tuple[Callable[[], Position], ...] = ()  # to say where trimming must stop
         self.on_visit: tuple[Callable[[], None], ...] = ()  # some time after something happened
@@ -311,15 +312,14 @@ class ManagedLedger:
             self._roll_when_due(self._current_since_ms + self.config.max_rollover_time_ms)
 
     async def trim(self, retention: Retention | None = None) -> None:
-        """Delete the ledgers that every durable cursor has consumed and retention releases (the
-        configured one, unless another is given).
-
-        They leave the index first, so that nothing comes to depend on them meanwhile, then the
-        list, then the disk, with those that an earlier trim could not delete.
+        """Delete the ledgers that every durable cursor has consumed and retention (the configured
+        one, if no other is given) releases: from the index first, so that nothing comes to depend
+        on them, then the list, then the disk, with those that an earlier trim could not delete.
         """
-        self._check_open()
-        if released := self._releasable(retention or self.config.retention):
-            await self._let_go(released)
+        async with self._trimming:  # one that is refused has taken back what it let go, by then
+            self._check_open()
+            if released := self._releasable(retention or self.config.retention):
+                await self._let_go(released)
         ids = self._record.deletable
         await asyncio.gather(*map(self._backend.delete_ledger, ids))
         self._record.forget_deleted(ids)
