@@ -75,8 +75,8 @@ class ManagedLedger:
     ) -> None:
         self.name = name
         self.config = config
-        # To be called, added to by who wants to be; nearly always there is nobody.
         self._trimming = asyncio.Lock()
+        # To be called, added to by who wants to be; nearly always there is nobody.
         self.on_trimmed: tuple[Callable[[int], None], ...] = ()  # with each ledger id that went
         self.kept_from: tuple[Callable[[], Position], ...] = ()  # to say where trimming must stop
         self.on_visit: tuple[Callable[[], None], ...] = ()  # some time after something happened
