@@ -20,6 +20,7 @@ from managed_ledger.shared_task import shared_task
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.compaction.compaction import NO_TURN, PROPERTY, Compaction
 from pybroker.broker.deduplication import Deduplication, Taken
+from pybroker.broker.deduplication.snapshot import forget as forget_sequence_ids
 from pybroker.broker.deletions import Deletions
 from pybroker.broker.dispatch.delayed import Delays, delay_policy
 from pybroker.broker.dispatch.delayed_account import DelayedAccount
@@ -184,12 +185,14 @@ class Topic(Life[Subscription]):
             self.ledger, self.metadata, self.outcomes, self.clock, self.config, self.notify
         )
         self.buffer.on_ended = self._transaction_ended
-        if self.to_be_deduplicated:
-            try:
+        try:
+            if self.to_be_deduplicated:
                 await self.enable_deduplication()
-            except BaseException:
-                await self.buffer.stop()
-                raise
+            else:
+                await forget_sequence_ids(self.metadata, self.ledger.name)
+        except BaseException:
+            await self.buffer.stop()
+            raise
         for cursor in list(self.ledger.cursors.values()):
             self.subscriptions[cursor.name] = await Subscription.open(self, cursor)
 
@@ -281,7 +284,7 @@ class Topic(Life[Subscription]):
             self.config.broker_deduplication_max_number_of_producers,
             self.config.broker_deduplication_entries_interval,
         )
-        await deduplication.recover()
+        await deduplication.recover(lambda: {each.txn_id for each in self.buffer.ongoing()})
         self.deduplication = deduplication
 
     def _deduplicated(self, taken: Taken, published: Published) -> Published:

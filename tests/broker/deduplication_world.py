@@ -53,6 +53,7 @@ class World:
     def __init__(self, backend: MemoryBackend, ledger: ManagedLedger) -> None:
         self.ledger = ledger
         self.metadata = backend.metadata
+        self.open_txns: set[TxnId] = set()  # as the topic's transaction buffer knows them
         self.deduplication = self.new()
 
     def new(self, max_producers: int = 100, interval: int = 1000) -> Deduplication:
@@ -61,11 +62,25 @@ class World:
     async def crash_and_recover(self) -> None:
         self.ledger.kept_from = ()
         self.deduplication = self.new()
-        await self.deduplication.recover()
+        await self.recover()
+
+    async def recover(self) -> None:
+        await self.deduplication.recover(lambda: self.open_txns)
+
+    async def publish_unchecked(
+        self, ids: SequenceIds, producer: str = "p", txn_id: TxnId | None = None
+    ) -> None:
+        """As a topic without deduplication does."""
+        if txn_id is not None:
+            self.open_txns.add(txn_id)
+        tag = b"" if txn_id is None else tag_of(txn_id)
+        await self.ledger.append_one(entry_of(ids, producer, txn_id), tag=tag)
 
     def ask(self, ids: SequenceIds, producer: str = "p", txn_id: TxnId | None = None) -> Piece:
         """What it is; what is new is taken."""
         (piece,) = self.deduplication.pieces(producer, Run([ids], txn_id, producer))
+        if txn_id is not None:
+            self.open_txns.add(txn_id)
         return piece
 
     def take(self, ids: SequenceIds, producer: str = "p", txn_id: TxnId | None = None) -> Taken:
@@ -102,6 +117,7 @@ class World:
     async def end(self, txn_id: TxnId, abort: bool) -> None:
         action = TxnAction.ABORT if abort else TxnAction.COMMIT
         await self.ledger.append_one(marker(txn_id, action, 0), 0, tag_of(txn_id, action))
+        self.open_txns.discard(txn_id)
         self.deduplication.ended(txn_id, abort)
 
     async def entries(self) -> list[Any]:

@@ -176,7 +176,7 @@ def test_a_snapshot_of_the_first_format_is_read() -> None:
 
 def test_the_log_keeps_what_no_snapshot_tells_yet() -> None:
     async def scenario(world: World) -> None:
-        await world.deduplication.recover()
+        await world.recover()
         await world.publish(one(0))
         await world.ledger.roll_over()
         await world.ledger.trim()
@@ -344,7 +344,7 @@ def test_what_comes_while_a_snapshot_is_written_is_in_the_next_though_nobody_pub
             async def put(self, key: str, value: bytes) -> None:
                 await disk_answers.wait()
 
-        await deduplication.recover()
+        await world.recover()
         await world.publish(one(0))
         store: Any = SlowStore()
         deduplication._metadata = store
@@ -358,5 +358,84 @@ def test_what_comes_while_a_snapshot_is_written_is_in_the_next_though_nobody_pub
         disk_answers.set()
         await writing
         assert deduplication._visit is not None
+
+    with_world(scenario)
+
+
+# -- what came while deduplication was off
+
+
+def test_ids_that_were_stored_unchecked_are_known() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish_unchecked(SequenceIds(0, 4))
+        await world.crash_and_recover()
+        assert world.deduplication.last_sequence_id("p") == 4
+        assert not await world.publish(one(4))
+        assert await world.publish(one(5))
+
+    with_world(scenario)
+
+
+def test_a_producer_that_began_again_unchecked_is_where_its_last_message_says() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(SequenceIds(0, 9))
+        await world.publish_unchecked(one(0))
+        await world.publish_unchecked(one(1))
+        await world.crash_and_recover()
+        assert world.deduplication.last_sequence_id("p") == 1
+        assert not await world.publish(one(1))
+        assert await world.publish(SequenceIds(2, 5))
+
+    with_world(scenario)
+
+
+def test_a_producer_that_began_again_does_not_wait_for_its_earlier_transaction() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(SequenceIds(0, 9), txn_id=T1)
+        await world.publish_unchecked(one(0))
+        await world.crash_and_recover()
+        assert await world.publish(SequenceIds(1, 4))
+        await world.end(T1, abort=True)
+        assert not await world.publish(SequenceIds(1, 4))
+
+    with_world(scenario)
+
+
+def test_chunks_of_a_producer_that_began_again_are_no_duplicates() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(SequenceIds(0, 9))
+        await world.publish_unchecked(chunk(0, 3))
+        await world.crash_and_recover()
+        assert not await world.publish(chunk(0, 3))
+        assert await world.publish(chunk(1, 3))
+        assert await world.publish(chunk(2, 3))
+
+    with_world(scenario)
+
+
+def test_what_was_given_back_before_a_producer_began_again_is_forgotten() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(SequenceIds(0, 9), txn_id=T1)
+        await world.end(T1, abort=True)
+        await world.publish_unchecked(SequenceIds(0, 5))
+        await world.crash_and_recover()
+        assert not await world.publish(one(3))
+        assert await world.publish(one(6))
+
+    with_world(scenario)
+
+
+def test_nothing_waits_for_a_transaction_whose_end_cannot_be_found() -> None:
+    """Its marker went with its ledger, or is damaged."""
+
+    async def scenario(world: World) -> None:
+        await world.publish(SequenceIds(0, 4), txn_id=T1)
+        await world.publish(chunk(0, 3), txn_id=T1)
+        await world.deduplication.snapshot()
+        world.open_txns.clear()
+        await world.crash_and_recover()
+        assert isinstance(world.ask(one(2)), Refused)  # it may have been aborted, or stored
+        assert await world.publish(chunk(0, 3))
+        assert await world.publish(one(8))
 
     with_world(scenario)

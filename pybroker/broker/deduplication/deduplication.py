@@ -9,11 +9,15 @@ which the log keeps until then. A snapshot writes everything, so it comes when a
 come as there is to write, and not before `interval` messages. What belongs to a transaction, and
 what ended it, is told by the entries' tags, as everywhere; so is who sent it, under which ids, and
 which ids before them were refused.
+
+A topic that is loaded without deduplication forgets the snapshot (`forget`) before it takes a
+message: a producer may begin its numbers anew meanwhile, and would be taken for its own duplicate.
 """
 
 import asyncio
+import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Final
 
 from managed_ledger.errors import ManagedLedgerError
@@ -42,6 +46,8 @@ from pybroker.runtime import Tasks
 from pybroker.transaction.transactional_entries import UntaggedSpan, told_entries
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
+
+log = logging.getLogger(__name__)
 
 USUAL_INTERVAL_S: Final = 120.0
 _SCAN_ENTRIES: Final = 250  # parsed in one go: two milliseconds
@@ -144,7 +150,8 @@ class Deduplication:
 
     # -- recovery
 
-    async def recover(self) -> None:
+    async def recover(self, open_now: Callable[[], Container[TxnId]]) -> None:
+        """`open_now` tells the transactions that have not ended on this topic."""
         stored = self._metadata.get(self._key)
         if stored is not None:
             self._recovered_from, producers = decode(stored.value, self._key)
@@ -158,9 +165,21 @@ class Deduplication:
             self._replay(run, untagged)
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
             await asyncio.sleep(0)
+        still_open = open_now()
+        for txn_id in [txn_id for txn_id in self._writers if txn_id not in still_open]:
+            self._outcome_lost(txn_id)
         self._ledger.kept_from += (lambda: self._recovered_from,)
         if self._since_snapshot:  # or the log would be kept until somebody publishes
             self._visit_later()
+
+    def _outcome_lost(self, txn_id: TxnId) -> None:
+        """It ended here, and what said so is no longer in the log, or is damaged. Its end will not
+        be told again, so nothing may wait for it.
+        """
+        log.warning("%s: it is not known how transaction %s ended", self._ledger.name, txn_id)
+        for state in self._writers.pop(txn_id).values():
+            state.outcome_lost(txn_id)
+        self._since_snapshot += 1
 
     def _replay(self, run: EntryRun, untagged: UntaggedSpan) -> None:
         start = 0
@@ -193,7 +212,7 @@ class Deduplication:
 
     def _replay_message(self, entry: bytes, txn_id: TxnId | None) -> None:
         """It was written while deduplication was off, or by a version whose tags do not say who
-        sent it: its own metadata counts.
+        sent it: its own metadata counts, and the last of a producer's messages says where it is.
         """
         try:
             metadata = parse_metadata(entry)
@@ -202,6 +221,7 @@ class Deduplication:
         self._since_snapshot += 1
         state = self._state(metadata.producer_name)
         first = metadata.sequence_id
+        state.began_again(first)
         chunk = chunk_of(first, metadata.chunk_id, metadata.num_chunks_from_msg)
         if chunk is not None:
             state.replay_chunk(chunk, txn_id)

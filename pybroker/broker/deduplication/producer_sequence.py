@@ -192,6 +192,14 @@ class ProducerSequence:
                 self._give_back(*(self.chunk.sequence_id,) * 2)
                 self.chunk = self.durable_chunk = NO_CHUNK
 
+    def outcome_lost(self, txn_id: TxnId) -> None:
+        """It is over, and nobody knows how: what it held may have been aborted or stored."""
+        for first, last in self.open.pop(txn_id, ()):
+            self.in_transactions.take_out(first, last)
+            self.floor = max(self.floor, last)
+        if self.chunk_txn == txn_id:  # the message begins again
+            self.chunk, self.durable_chunk, self.chunk_txn = NO_CHUNK, NO_CHUNK, None
+
     def replay_returned(self, ranges: list[Range], floor: int) -> None:
         for first, last in ranges:
             self.returned.add(first, last)
@@ -206,6 +214,20 @@ class ProducerSequence:
     def replay_chunk(self, chunk: Chunk, txn_id: TxnId | None) -> None:
         self.take_chunk(chunk, txn_id)
         self.durable_chunk = chunk
+
+    def began_again(self, first: int) -> None:
+        """It stored `first` while nobody compared ids. If that is not above all before, the
+        producer numbers its messages anew: its next ones are new, though the ids were here before.
+        """
+        if first > self.top:
+            return
+        for holder in list(self.open):
+            self._let_go(first, self.top, holder)
+        self.returned.take_out(first, self.top)
+        self.floor = min(self.floor, first - 1)
+        self.top = self.durable = first - 1
+        if self.chunk.sequence_id > first:
+            self.chunk, self.durable_chunk, self.chunk_txn = NO_CHUNK, NO_CHUNK, None
 
     def _hold(self, first: int, last: int, txn_id: TxnId | None) -> None:
         self.top = max(self.top, last)

@@ -30,6 +30,13 @@ def ledgers_with_snapshots(metadata: MetadataStore) -> list[str]:
     return [key.removeprefix(_SNAPSHOTS) for key in metadata.keys(_SNAPSHOTS)]
 
 
+async def forget(metadata: MetadataStore, ledger_name: str) -> None:
+    """Durable when it returns; nothing where there is no snapshot."""
+    for key in snapshot_keys(metadata, ledger_name):
+        if metadata.get(key) is not None:
+            await metadata.delete(key)
+
+
 def encode_head(position: Position) -> bytes:
     """The next entry to scan. `encode_producer` for each producer follows."""
     out = Writer()
