@@ -93,10 +93,15 @@ class OfficialClient:
     def schemas_of_records(self) -> Any:
         return self.api.schema.SchemaBuilder
 
-    def sticky(self, first: int, last: int) -> Any:
-        """Key_Shared's policy: these hashes, both ends included."""
+    def hash_range(self, first: int, last: int) -> Any:
+        """An array of it; both ends are included."""
         ranges = self._gateway.new_array(self.api.Range, 1)
         ranges[0] = self.api.Range.of(first, last)
+        return ranges
+
+    def sticky(self, first: int, last: int) -> Any:
+        """The policy for these hashes, both ends included."""
+        ranges = self.hash_range(first, last)
         return self.api.KeySharedPolicy.stickyHashRange().ranges(ranges)
 
     def key_value_schema(self, encoding: str) -> Any:

@@ -144,6 +144,19 @@ def test_sticky_ranges_choose_the_consumer(official: OfficialClient, name: str) 
     assert all(take_in_turns(official, consumers))
 
 
+@pytest.mark.feature("sticky hash ranges")
+def test_readers_get_the_messages_of_their_hash_ranges(official: OfficialClient, name: str) -> None:
+    sent = publish(official, name, enableBatching=False)
+    read: list[list[bytes]] = []
+    for ends in [(0, 32767), (32768, 65535)]:
+        reader = official.reader(name, keyHashRange=official.hash_range(*ends))
+        read.append([])
+        while message := reader.readNext(*official.ms(1000 * NOTHING_S)):
+            read[-1] += contents([message])
+    assert all(read)
+    assert sorted(read[0] + read[1], key=int) == sent
+
+
 @pytest.mark.feature("several topics")
 def test_several_topics_are_one_subscription(official: OfficialClient, name: str) -> None:
     topics = [f"{name}-1", f"{name}-2"]

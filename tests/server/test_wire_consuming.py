@@ -15,6 +15,7 @@ from pybroker.broker.topic import Topic
 from pybroker.errors import SubscriptionNotFound
 from pybroker.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.message_metadata import parse_metadata
 
 _T = pb.BaseCommand
 Connect = Callable[..., RawClient]
@@ -75,6 +76,24 @@ def test_a_reader_that_is_not_let_in_leaves_no_subscription(
         return list((await running.topics.served(topic)).subscriptions)
 
     assert wire_broker.call(subscriptions) == ["stays"]
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+def test_a_reader_gets_the_keys_of_its_hash_ranges(raw: RawClient, topic: str, domain: str) -> None:
+    """Key 5 has slot 13,796, key 0 has slot 49,279."""
+    topic = topic.replace("persistent", domain)
+    raw.create_producer(topic)
+    for consumer_id, ends in ((1, (0, 32_767)), (2, (32_768, 65_535))):
+        fields = {"subscription": f"reader {consumer_id}", "keySharedMeta": ranges(ends)}
+        assert isinstance(reader(raw, topic, None, consumer_id, **fields), pb.CommandSuccess)
+        raw.flow(10, consumer_id)
+    for number, key in enumerate("5005"):
+        raw.start_publish(b"x", number, partition_key=key)
+    received: dict[int, list[str]] = {1: [], 2: []}
+    for _ in range(4):
+        (message,) = raw.messages(1)
+        received[message.consumer_id].append(parse_metadata(raw.entry).partition_key)
+    assert received == {1: ["5", "5"], 2: ["0", "0"]}
 
 
 def test_a_reader_in_the_middle_of_a_batch_gets_the_whole_batch(raw: RawClient, topic: str) -> None:

@@ -90,7 +90,12 @@ class CompactedReader:
 
     def advance(self, delivery: Delivery) -> None:
         """As EntryReader.advance."""
-        self._reader.advance(delivery)
+        self.pass_over(delivery)
+        self._reader.spend(delivery)
+
+    def pass_over(self, delivery: Delivery) -> None:
+        """As EntryReader.pass_over."""
+        self._reader.pass_over(delivery)
         self._pass_up_to(self._reader.position)
 
     def skip_invisible(self) -> None:

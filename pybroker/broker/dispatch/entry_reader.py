@@ -247,6 +247,10 @@ class EntryReader:
     def advance(self, delivery: Delivery) -> None:
         """These entries of the last `peek` are delivered, or in somebody's hands."""
         self.pass_over(delivery)
+        self.spend(delivery)
+
+    def spend(self, delivery: Delivery) -> None:
+        """These entries were sent: so much less may be read under the dispatch rate."""
         if self.most_messages is not None:
             self.most_messages -= sum(delivery.message_counts)
             self.most_bytes -= sum(map(len, delivery.entries))

@@ -79,6 +79,8 @@ class RedeliveryQueue:
     def advance(self, delivery: Delivery) -> None:
         self._remove(delivery.ledger_id, delivery.entry_ids)
 
+    pass_over = advance  # no dispatch rate holds back what comes again
+
     def _remove(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
         left = self._ledgers.get(ledger_id)
         if left is not None:

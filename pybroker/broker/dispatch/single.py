@@ -1,6 +1,7 @@
 """Exclusive and Failover: one active consumer (election) gets everything, in order.
 
-When another one becomes active, reading starts again behind the mark-delete position.
+When another one becomes active, reading starts again behind the mark-delete position. An Exclusive
+consumer that names key ranges gets the messages inside of them only (key_ranges.py).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +13,7 @@ from pybroker.broker.dispatch.compacted_reader import CompactedReader
 from pybroker.broker.dispatch.delivery import ROUND_BYTES, ROUND_STEPS, Delivery, by_ledger
 from pybroker.broker.dispatch.election import Election
 from pybroker.broker.dispatch.entry_reader import EntryReader
+from pybroker.broker.dispatch.key_ranges import LOOK_AHEAD, KeyRanges, ranges_of
 from pybroker.broker.dispatch.redelivery import RedeliveryQueue
 
 
@@ -29,7 +31,9 @@ class SingleActiveDispatcher:
         self._plain = reader
         self._new_compacted = compacted
         self._reader: EntryReader | CompactedReader = reader  # for the active one
+        self._failover = failover
         self._election = Election(failover, partition)
+        self._ranges: KeyRanges | None = None  # of the active one
         self._aborted = RedeliveryQueue(reader)
 
     @property
@@ -39,7 +43,10 @@ class SingleActiveDispatcher:
     # -- consumers
 
     def add(self, consumer: Consumer) -> None:
+        """Raises ConsumerAssignError for unusable key ranges. Failover ignores all ranges."""
+        ranges = None if self._failover else ranges_of(consumer)
         if self._election.add(consumer):
+            self._ranges = ranges
             self._begin()
 
     def remove(self, consumer: Consumer) -> None:
@@ -63,7 +70,10 @@ class SingleActiveDispatcher:
         while consumer is not None and consumer.permits > 0 and consumer.sink.writable:
             if bytes_left <= 0 or steps_left <= 0:
                 return True
-            delivery = self._next(consumer.permits, bytes_left)
+            if self._ranges is None:
+                delivery = self._next(consumer.permits, bytes_left)
+            else:
+                delivery = self._next_inside(self._ranges, consumer.permits, bytes_left)
             if delivery is None:
                 return False
             if delivery.entries:  # else some were passed
@@ -78,6 +88,17 @@ class SingleActiveDispatcher:
         if delivery is not None and delivery.entries:
             source.advance(delivery)
         return delivery
+
+    def _next_inside(self, ranges: KeyRanges, max_messages: int, max_bytes: int) -> Delivery | None:
+        """As `_next`; nothing in the delivery, too, if all entries were outside of the ranges."""
+        source = self._aborted if self._aborted else self._reader
+        delivery = source.peek(max(max_messages, LOOK_AHEAD), max_bytes)
+        if delivery is None or not delivery.entries:
+            return delivery
+        taken, done = ranges.split(delivery, max_messages)
+        source.pass_over(done)
+        self._plain.spend(taken)
+        return taken
 
     # -- giving back
 

@@ -11,6 +11,7 @@ from pybroker.broker.consumer import Consumer, KeySharedPolicy, SubscriptionType
 from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.broker.dispatch.election import Election
 from pybroker.broker.dispatch.hash_ring import check_same_mode
+from pybroker.broker.dispatch.key_ranges import KeyRanges, ranges_of
 from pybroker.broker.dispatch.key_shared import slot_of_entry
 from pybroker.broker.dispatch.split_ranges import split_by
 
@@ -28,20 +29,30 @@ class SingleActive:
     """Exclusive and Failover."""
 
     def __init__(self, failover: bool, partition: int) -> None:
+        self._failover = failover
         self._election = Election(failover, partition)
+        self._ranges: KeyRanges | None = None  # of an Exclusive consumer
 
     @property
     def active(self) -> Consumer | None:
         return self._election.active
 
     def add(self, consumer: Consumer) -> None:
+        """Raises ConsumerAssignError for unusable key ranges. Failover ignores all ranges."""
+        self._ranges = None if self._failover else ranges_of(consumer)
         self._election.add(consumer)
 
     def remove(self, consumer: Consumer) -> None:
         self._election.remove(consumer)
 
     def offer(self, delivery: Delivery) -> int:
-        """How many messages nobody took."""
+        """How many messages nobody took.
+
+        Differs: Apache Pulsar ignores key ranges where nothing is kept. Here a message outside of
+        them is not the consumer's, so it is not dropped either.
+        """
+        if self._ranges is not None:
+            delivery = delivery.pick(self._ranges.inside(delivery.entries))
         given = 0 if self.active is None else _give(self.active, delivery)
         return sum(delivery.message_counts[given:])
 

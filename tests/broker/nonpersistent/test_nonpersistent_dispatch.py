@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from dispatch_fakes import KEY_SHARED, SHARED, RecordingSink, SteppedClock
+from dispatch_fakes import EXCLUSIVE, KEY_SHARED, SHARED, RecordingSink, SteppedClock
 
 from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscriptionType
+from pybroker.broker.dispatch.hash_ring import slot_of
 from pybroker.broker.nonpersistent.subscription import NonPersistentSubscription
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
 from pybroker.broker.policies.effective import Effective
@@ -121,6 +122,21 @@ def test_a_connection_that_takes_no_more_misses_messages_and_holds_up_nobody() -
         assert not slow.received and len(fast.received) == 4
         assert world.subscription("slow").dropped == 4
         assert world.subscription("fast").dropped == 0
+
+    run(scenario)
+
+
+def test_an_exclusive_consumer_misses_nothing_outside_of_its_key_ranges() -> None:
+    async def scenario(world: World) -> None:
+        slot = slot_of(b"k")
+        policy = KeySharedPolicy(KeySharedMode.STICKY, ((slot, slot),))
+        sink = await world.consumer("a", EXCLUSIVE, permits=2, key_shared=policy)
+        world.publish(3, key="another")
+        world.publish(2, key="k")
+        assert len(sink.received) == 2
+        assert world.subscription().dropped == 0
+        world.publish(1, key="k")
+        assert world.subscription().dropped == 1
 
     run(scenario)
 
