@@ -58,7 +58,8 @@ class Checkpoint:
             if offset is not None and not unmoved:
                 progress.update(offset.progress())
         digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-        return Work(query_id, batch_id, progress, digest)
+        have_cursors = all(_ours(line) is not None for line in lines)
+        return Work(query_id, batch_id, progress, digest, goes_on_at_cursor=have_cursors)
 
     def open_transaction(self) -> TxnId | None:
         """None, too, if whoever wrote it died over it: then nothing was done in that one yet."""

@@ -256,7 +256,7 @@ class ExactlyOnce:
         self._settle(session, checkpoint)
         chain = self._chain_of(work)
         if self._decide(session, chain, work) is Decision.SKIP:
-            require_input(session, work.progress, chain.newest(session))
+            require_input(session, work, chain.newest(session))
             evaluate(batch)
             self._clear(session, work)
             self._tell(Step.SKIPPED, work)

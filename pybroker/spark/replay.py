@@ -11,8 +11,10 @@ from typing import Final
 
 from pybroker.errors import PulsarError
 from pybroker.spark.marker import Marker, Places
+from pybroker.spark.new_checkpoint import new_checkpoint
 from pybroker.spark.offsets import CursorName, Position, Progress, Span
 from pybroker.spark.session import Session
+from pybroker.spark.work import Work
 
 _SUFFIX: Final = "-replay"
 
@@ -41,26 +43,26 @@ def _before_first(session: Session, name: CursorName, span: Span) -> Position:
     return span.after if first is None else first._replace(entry_id=first.entry_id - 1)
 
 
-def require_input(session: Session, progress: Progress, committed: Marker) -> None:
+def require_input(session: Session, work: Work, committed: Marker) -> None:
     """For a batch that is evaluated again. Raises InputLost."""
     lost: dict[CursorName, Position] = {}
-    for name, span in progress.items():
+    for name, span in work.progress.items():
         first_kept = session.cursor(_replay(name))
         if first_kept > committed.kept.get(name, span.after):
             lost[name] = first_kept
     if lost:
-        raise InputLost(_account(committed, lost))
+        raise InputLost(_account(work, committed, lost))
 
 
 def _replay(name: CursorName) -> CursorName:
     return CursorName(name.topic, name.subscription + _SUFFIX)
 
 
-def _account(committed: Marker, lost: Mapping[CursorName, Position]) -> str:
+def _account(work: Work, committed: Marker, lost: Mapping[CursorName, Position]) -> str:
     places = "; ".join(f"{name} is kept behind {place} only" for name, place in lost.items())
     return (
         f"Batch {committed.batch_id} of query {committed.query_id} was committed and Spark asks "
         f"for its rows once more, but they have been deleted: {places}. Without them the query's "
-        "state would be wrong: start from a new checkpoint, which goes on at the cursor; and leave "
-        f"the subscriptions named …{_SUFFIX} alone, which keep such rows"
+        f"state would be wrong. Leave the subscriptions named …{_SUFFIX} alone, which keep such "
+        f"rows. To go on, {new_checkpoint(work, {}, committed)}"
     )

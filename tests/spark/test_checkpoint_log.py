@@ -63,3 +63,15 @@ def test_two_sources_on_one_topic_with_two_subscriptions_are_fine():
 def test_an_offset_log_of_another_version_is_refused():
     with pytest.raises(MetadataError, match="which this pybroker cannot read: it knows v1"):
         FakeFiles(_0="v9\n{}\n").work("query", 0)
+
+
+def test_only_where_every_source_has_a_cursor_of_its_own_a_new_checkpoint_goes_on_there():
+    follower = json.dumps(SourceOffset("s", {}, follows=True).to_json())
+    for lines, goes_on in (
+        ([line(-1, 4)], True),
+        ([line(-1, 4), line(-1, 4, topic="persistent://public/default/other")], True),
+        ([line(-1, 4), FILES_SOURCE], False),
+        ([line(-1, 4), follower], False),
+        ([line(-1, 4), "-"], False),
+    ):
+        assert FakeFiles(_0=offsets(*lines)).work("query", 0).goes_on_at_cursor is goes_on

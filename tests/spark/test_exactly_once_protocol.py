@@ -120,6 +120,29 @@ def test_a_batch_within_which_the_cursor_stands_fails():
         Driver(broker_at(6)).process()
 
 
+def test_a_subscription_that_was_reset_is_set_to_the_batchs_beginning_and_the_query_goes_on():
+    driver = Driver()
+    driver.process(WORK)
+    driver.broker.cursors[CURSOR] = 0
+    with pytest.raises(CursorsDisagree, match="Set it to the batch's beginning"):
+        Driver(driver.broker, driver.checkpoint).process(NEXT)
+    driver.broker.cursors[CURSOR] = 9
+    Driver(driver.broker, driver.checkpoint).process(NEXT)
+    assert [marker.batch_id for marker in driver.markers] == [3, 4]
+
+
+def test_a_subscription_that_was_reset_is_set_to_the_end_of_what_was_committed():
+    driver = Driver()
+    driver.process(WORK)
+    driver.broker.cursors[CURSOR] = 0
+    with pytest.raises(CursorsDisagree, match="Set it to the end of the batch"):
+        Driver(driver.broker, driver.checkpoint).process(WORK)
+    driver.broker.cursors[CURSOR] = 9
+    Driver(driver.broker, driver.checkpoint).process(WORK)
+    Driver(driver.broker, driver.checkpoint).process(NEXT)
+    assert [marker.batch_id for marker in driver.markers] == [3, 4]
+
+
 def test_a_cursor_that_passed_markers_only_has_not_begun_the_batch():
     broker = broker_at(6)
     broker.topic(TOPIC).entries[5:7] = [FakeEntry(b"", is_message=False)] * 2

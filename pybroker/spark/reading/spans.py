@@ -134,10 +134,7 @@ def _lost(reading: Reading, work: Work, span: Span) -> None:
         "batch was read, by an expiry or by somebody, or are damaged"
     )
     if reading.fail_on_data_loss:
-        raise InputLost(
-            f"{account}. Start from a new checkpoint, which goes on at the cursor; or, with "
-            "failOnDataLoss=false, go on without them"
-        )
+        raise InputLost(f"{account}. To go on without them, set failOnDataLoss=false")
     log.warning("%s: the query goes on without them, as failOnDataLoss=false says", account)
 
 
@@ -188,9 +185,7 @@ def _around(
 ) -> Iterator[tuple[Slab, StoredEntry]]:
     """What lies before and behind a damaged entry, if the query goes on without it."""
     if reading.fail_on_data_loss:
-        raise InputLost(
-            f"{damage}: go on without it with failOnDataLoss=false, or skip it on the subscription"
-        ) from damage
+        raise InputLost(f"{damage}. To go on without it, set failOnDataLoss=false") from damage
     log.warning("%s: the query goes on without it, as failOnDataLoss=false says", damage)
     index = taken.index(damage.entry)
     entries.unpacked(1)
@@ -205,8 +200,7 @@ def _require_readable(heads: Heads) -> None:
         entry = heads.entries[int(encrypted[0])]
         raise CryptoError(
             f"The entry {entry.ledger_id}:{entry.entry_id} is encrypted, and the source has no "
-            "key: read this topic with pybroker.client and a crypto_key_reader, or skip the "
-            "message on the subscription and start from a new checkpoint"
+            "key: read this topic with pybroker.client and a crypto_key_reader"
         )
 
 
