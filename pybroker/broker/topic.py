@@ -404,8 +404,8 @@ class Topic(Life[Subscription]):
         return self._terminated
 
     async def terminate(self) -> Position:
-        """Take no more messages; returns the position of the last one. Who asks meanwhile shares
-        the outcome.
+        """Take no more messages; returns the position of the last one, though an open transaction
+        may hold readers back from it. Callers that ask meanwhile share the outcome.
         """
         if self._terminating is None:
             self._terminating = shared_task(self._terminate())
@@ -428,7 +428,7 @@ class Topic(Life[Subscription]):
             self._terminating = None
         for subscription in self.subscriptions.values():
             subscription.topic_ended()
-        return self.buffer.last_visible_position()
+        return self.buffer.last_visible_position(self.ledger.last_confirmed.after)
 
     @property
     def idle(self) -> bool:

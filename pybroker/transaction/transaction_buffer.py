@@ -318,9 +318,9 @@ class TransactionBuffer:
         limit = self._open.limit()
         return self._ledger.last_confirmed if limit is None else limit
 
-    def last_visible_position(self) -> Position:
-        """The newest entry that may be delivered; entry id -1 if there is none."""
-        position = self.max_read_position.after
+    def last_visible_position(self, up_to: Position | None = None) -> Position:
+        """The newest entry that may be delivered now, or is before `up_to`; entry id -1: none."""
+        position = up_to or self.max_read_position.after
         while (position := self._ledger.previous_position(position)).entry_id >= 0:
             visible = self.hidden.last_visible_up_to(*position)
             if visible >= 0:

@@ -9,7 +9,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from managed_ledger.position import Position
-from managed_ledger.trim import Retention
 from pybroker.admin.finding import each_part, single
 from pybroker.admin.operation import Body, DescribedRoute
 from pybroker.admin.routing import TOPIC, message_id, read_json, route, topic_of
@@ -19,12 +18,12 @@ from pybroker.admin.shapes.common import A_MESSAGE_ID, process_status
 from pybroker.admin.stats.topic import size_of
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
+from pybroker.broker.truncation import truncate
 from pybroker.broker.waiting_entries import waiting
 from pybroker.errors import SubscriptionNotFound
 from pybroker.json_schema import COUNT, any_of
 from pybroker.runtime import iso_time
 
-_NOTHING_KEPT: Final = Retention()
 _SUBSCRIPTION: Final = TOPIC + "/subscription/{subscription:form}"
 _MOST_ANALYZED: Final = 10_000  # entries
 _READ: Final = 1000
@@ -121,10 +120,7 @@ class StorageRoutes:
         messages of open transactions are still to come.
         """
         async for topic in each_part(self._topics, topic_of(request)):
-            for subscription in topic.each_subscription():
-                await subscription.skip_all()
-            await topic.ledger.roll_over()
-            await topic.ledger.trim(_NOTHING_KEPT)
+            await truncate(topic)
 
     async def offload_status(self, request: Request) -> dict[str, Any]:
         await single(self._topics, topic_of(request), "ask for")

@@ -110,6 +110,7 @@ class Compaction:
         self._visit: Visit | None = None
         self._watched = False
         self._keep_all_from: Position | None = None  # while it is at work
+        self._given_up_before = EARLIEST  # never to be compacted: the topic was truncated
         self.status = Status.NOT_RUN
         self.last_error = ""
         self.results = Results()
@@ -169,8 +170,9 @@ class Compaction:
         if self._keep_all_from is not None:
             return self._keep_all_from
         if self._record is not None:
-            return self._record.horizon.after
-        return EARLIEST.after if self._threshold_bytes > 0 else LATEST
+            return max(self._record.horizon.after, self._given_up_before)
+        threshold = self._threshold_bytes
+        return max(EARLIEST.after, self._given_up_before) if threshold > 0 else LATEST
 
     # -- when
 
@@ -206,10 +208,21 @@ class Compaction:
         behind = ledger.count_between(self._record.horizon, ledger.last_confirmed)
         return ledger.total_size_bytes * behind // max(1, entries)
 
-    def start(self) -> None:
-        """Compact everything up to what may be read now. Raises Conflict."""
+    def check_not_running(self) -> None:
+        """Raises Conflict."""
         if self.status is Status.RUNNING:
             raise Conflict(f"{self} is running already: wait for its end")
+
+    def give_up_before(self, position: Position) -> None:
+        """What is before `position` will not be compacted: trimming need not wait for it. Raises
+        Conflict.
+        """
+        self.check_not_running()
+        self._given_up_before = position
+
+    def start(self) -> None:
+        """Compact everything up to what may be read now. Raises Conflict."""
+        self.check_not_running()
         self.status = Status.RUNNING
         self._topic.tasks.start(self._run(), "compaction")
 
@@ -248,7 +261,7 @@ class Compaction:
         topic, before = self._topic, self._record
         horizon, lost = self._decided(), self._lost
         first = topic.ledger.first_position if before is None or lost else before.horizon.after
-        self._keep_all_from = first
+        self._keep_all_from = first = max(first, self._given_up_before)
         if not lost and not topic.ledger.has_entries(first, horizon):
             return None
         generation = 1 if before is None else before.generation + 1

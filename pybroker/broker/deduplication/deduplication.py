@@ -41,6 +41,7 @@ from pybroker.broker.deduplication.snapshot import (
     encode_producer,
     snapshot_keys,
 )
+from pybroker.errors import ServiceNotReady
 from pybroker.names import TxnId
 from pybroker.runtime import Tasks
 from pybroker.transaction.transactional_entries import UntaggedSpan, told_entries
@@ -72,7 +73,7 @@ class Deduplication:
         self._interval = interval
         self._since_snapshot = 0  # messages, ends of transactions
         self._due = interval  # of these
-        self._snapshotting = False
+        self._writing = asyncio.Lock()  # a snapshot
         self.interval_s = interval_s
         self._visit: Visit | None = None
         self._closed = False
@@ -257,7 +258,7 @@ class Deduplication:
         await self._tasks.close()
 
     def _is_due(self) -> bool:
-        if self._since_snapshot < self._due or self._snapshotting or self._closed:
+        if self._since_snapshot < self._due or self._writing.locked() or self._closed:
             return False
         self._due = max(self._interval, sum(state.size for state in self._producers.values()))
         return self._since_snapshot >= self._due
@@ -266,9 +267,28 @@ class Deduplication:
         """Bound the next recovery's scan. Only what is durable is in it. Never from a completion:
         it must agree with `last_confirmed`.
         """
-        if self._snapshotting or not self._since_snapshot:
+        if self._writing.locked() or not self._since_snapshot:
             return
-        self._snapshotting, self._since_snapshot = True, 0
+        async with self._writing:
+            await self._write()
+
+    async def catch_up(self) -> None:
+        """Write a snapshot of all that is durable at the call: recovery needs none of it any more.
+
+        Raises ServiceNotReady, ManagedLedgerError.
+        """
+        catching_up = self._tasks.start(self._catch_up(), "snapshot")
+        await asyncio.wait([catching_up])
+        if catching_up.cancelled():
+            raise ServiceNotReady(f"{self._ledger.name} is being unloaded: try again")
+        catching_up.result()
+
+    async def _catch_up(self) -> None:
+        async with self._writing:
+            await self._write()
+
+    async def _write(self) -> None:
+        self._since_snapshot = 0
         try:
             position = self._ledger.last_confirmed.after
             await self._metadata.put(self._key, await self._encode(position))
@@ -278,7 +298,6 @@ class Deduplication:
             self._since_snapshot += 1  # it is still to be written, though not at once
             raise
         finally:
-            self._snapshotting = False
             if self._since_snapshot and self._visit is None and not self._closed:
                 self._visit_later()  # also if the last visit was during this one
 

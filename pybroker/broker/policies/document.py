@@ -16,10 +16,15 @@ are in use too. What is off is kept and shown, without an effect.
 | policy | of a namespace | of a topic | broker.conf | acts |
 |---|---|---|---|---|
 """
+_NOTES: Final = """
+**Deduplication off and on again.** Switching it off forgets what producers have sent. Switched on,
+it reads the messages that the log still has, also those that came while it was off: copies of these
+are recognised, copies of messages that are no longer stored are not.
+"""
 
 
 def in_words() -> str:
-    return _HEAD + "".join(map(_row, POLICIES))
+    return _HEAD + "".join(map(_row, POLICIES)) + _NOTES
 
 
 def _row(policy: "Policy[object]") -> str:

@@ -1,0 +1,32 @@
+"""Truncating a topic: nothing is left of it but what open transactions still hold.
+
+Source: Apache Pulsar's ManagedLedgerImpl.asyncTruncate, which moves the cursors of deduplication
+and of compaction to the end, too.
+"""
+
+from typing import Final
+
+from managed_ledger.position import Position
+from managed_ledger.trim import Retention
+from pybroker.broker.topic import Topic
+
+_NOTHING_KEPT: Final = Retention()
+
+
+async def truncate(topic: Topic) -> None:
+    """Acknowledge everything for every subscription, and delete it whatever retention says.
+
+    What compaction has kept stays; what it has not reached goes with the rest. Raises Conflict
+    while a compaction runs, ServiceNotReady, ManagedLedgerError.
+    """
+    ledger, compacted = topic.ledger, topic.compacted
+    if compacted is not None:
+        compacted.check_not_running()
+    for subscription in topic.each_subscription():
+        await subscription.skip_all()
+    await ledger.roll_over()
+    if topic.deduplication is not None:
+        await topic.deduplication.catch_up()
+    if (compacted := topic.compacted) is not None:
+        compacted.give_up_before(Position(ledger.ledgers()[-1].ledger_id, 0))
+    await ledger.trim(_NOTHING_KEPT)
