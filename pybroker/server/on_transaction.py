@@ -67,6 +67,8 @@ def failed(session: "Session", command: Any, error: PulsarError) -> None:
     response.request_id = command.request_id
     if hasattr(command, "txnid_most_bits"):
         response.txnid_most_bits, response.txnid_least_bits = _txn_id(command)
+    elif isinstance(command, pb.CommandNewTxn):  # the Java client finds who asked by it
+        response.txnid_most_bits = command.tc_id
     response.error, response.message = error.code, str(error)
     session.send_command(envelope)
 

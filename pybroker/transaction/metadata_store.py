@@ -146,7 +146,7 @@ class TransactionMetadataStore:
         if not 0 < timeout_ms <= self._limits.max_timeout_ms:
             raise NotAllowed(
                 f"Transaction timeout {timeout_ms} ms: ask for 1 to {self._limits.max_timeout_ms}"
-                " ms (max_transaction_timeout_ms)"
+                " ms (the broker's maxTransactionTimeoutMs)"
             )
         if self.is_full:
             raise TooManyRequests(

@@ -1,7 +1,7 @@
 """Deadlines of open transactions, in buckets of a tenth of a second.
 
 Adding and removing cost the same however many are tracked, and a transaction that ended leaves
-nothing behind: a heap would keep each of them until its deadline, 15 minutes of history.
+nothing behind: a heap would keep each of them until its deadline, hours of history.
 Time comes in as monotonic seconds, so a jump of the wall clock aborts nobody.
 """
 
@@ -10,6 +10,7 @@ import math
 from typing import Final
 
 _BUCKETS_PER_S: Final = 10
+_EMPTIED: Final = 1000  # so many may stay in the heap, beyond as many as are in use
 
 
 class TimeoutTracker:
@@ -18,7 +19,7 @@ class TimeoutTracker:
     def __init__(self) -> None:
         self._buckets: dict[int, dict[int, None]] = {}
         self._bucket_of: dict[int, int] = {}
-        self._order: list[int] = []  # a heap; every key of _buckets once, emptied ones too
+        self._order: list[int] = []  # a heap; every key of _buckets, and emptied ones
 
     def __len__(self) -> int:
         return len(self._bucket_of)
@@ -35,14 +36,20 @@ class TimeoutTracker:
     def remove(self, local_id: int) -> None:
         """Idempotent."""
         bucket = self._bucket_of.pop(local_id, None)
-        if bucket is not None:
-            del self._buckets[bucket][local_id]
+        if bucket is None:
+            return
+        members = self._buckets[bucket]
+        del members[local_id]
+        if not members:
+            del self._buckets[bucket]
+            if len(self._order) > 2 * len(self._buckets) + _EMPTIED:
+                self._order = sorted(self._buckets)
 
     def expired(self, now_s: float) -> list[int]:
         """Take out what is due, earliest first."""
         due: list[int] = []
         while self._order and self._order[0] / _BUCKETS_PER_S <= now_s:
-            due.extend(self._buckets.pop(heapq.heappop(self._order)))
+            due.extend(self._buckets.pop(heapq.heappop(self._order), ()))
         for local_id in due:
             del self._bucket_of[local_id]
         return due

@@ -146,7 +146,9 @@ def test_producers_without_end_are_stopped(peer: Peer, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("tc_id", [16, 2**32, 2**64 - 1])
 def test_an_unknown_coordinator_is_named(client: RawClient, tc_id: int) -> None:
-    assert client.try_new_txn(tc_id=tc_id).error == pb.TransactionCoordinatorNotFound
+    refused = client.try_new_txn(tc_id=tc_id)
+    assert refused.error == pb.TransactionCoordinatorNotFound
+    assert refused.txnid_most_bits == tc_id
     ended = client.end(TxnId(tc_id, 0), commit=True)
     assert ended.error == pb.TransactionCoordinatorNotFound
 
@@ -162,6 +164,22 @@ def test_an_unreasonable_timeout_is_refused_or_bounded(client: RawClient, ttl_ms
     if not answer.HasField("error"):
         txn_id = TxnId(answer.txnid_most_bits, answer.txnid_least_bits)
         assert not client.end(txn_id, commit=False).HasField("error")
+
+
+@pytest.mark.parametrize("tc_id", [0, 5])
+def test_a_refused_transaction_names_the_coordinator_that_was_asked(
+    client: RawClient, tc_id: int
+) -> None:
+    """The Java client finds by it who waits for the answer, and else hears only its timeout."""
+    answer = client.try_new_txn(timeout_ms=2**62, tc_id=tc_id)
+    assert answer.error == pb.NotAllowedError
+    assert "maxTransactionTimeoutMs" in answer.message
+    assert answer.HasField("txnid_most_bits") and answer.txnid_most_bits == tc_id
+
+
+def test_a_transaction_of_three_hours_is_granted(client: RawClient) -> None:
+    """Flink's exactly-once sink asks for it by default."""
+    client.new_txn(timeout_ms=3 * 3600 * 1000)
 
 
 def test_ending_without_saying_how_is_refused(client: RawClient) -> None:

@@ -144,5 +144,30 @@ def test_a_removed_deadline_leaves_nothing_behind() -> None:
         tracker.add(local_id, 900.0)
         tracker.remove(local_id)
         tracker.remove(local_id)
-    assert len(tracker) == 0 and len(tracker._order) == 1
+    assert len(tracker) == 0 and len(tracker._order) <= 1000
     assert tracker.expired(1000) == []
+
+
+def test_transactions_that_end_long_before_their_deadline_leave_nothing_behind() -> None:
+    """A sink that asks for hours, and commits each second."""
+    tracker = TimeoutTracker()
+    tracker.add(-1, 50_000.0)
+    for local_id in range(20_000):
+        tracker.add(local_id, 10_000.0 + local_id)
+        tracker.remove(local_id)
+    assert len(tracker._buckets) == 1
+    assert len(tracker._order) <= 2000
+    assert tracker.expired(49_999) == []
+    assert tracker.expired(50_000) == [-1]
+
+
+def test_a_deadline_that_is_taken_up_again_comes_once() -> None:
+    tracker = TimeoutTracker()
+    for _ in range(3):
+        tracker.add(1, 10.0)
+        tracker.remove(1)
+    tracker.add(1, 10.0)
+    assert tracker.next_deadline_s == 10.0
+    assert tracker.expired(10) == [1]
+    assert tracker.expired(20) == []
+    assert tracker.next_deadline_s == math.inf
