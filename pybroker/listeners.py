@@ -1,12 +1,13 @@
 """Addresses under which clients of different networks reach the broker, by the listener's name.
 
 `advertisedListeners=internal:pulsar://broker:6650,external:pulsar://example.org:16650`: a client
-that asks for a listener by its name is told that one's addresses, a client that does not the
-internal one's. Source: PIP-61.
+that asks for a listener by its name is told that one's addresses. A client that does not is told
+the internal one's; for a protocol that this one does not have, those of the first listener that has
+it. Source: PIP-61.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -39,21 +40,31 @@ class Listener:
     http_url: str = ""
     http_url_tls: str = ""
 
+    def or_else(self, other: "Listener") -> "Listener":
+        """What this one has none of is the other's."""
+        mine, others = astuple(self), astuple(other)
+        return Listener(*(url or instead for url, instead in zip(mine, others, strict=True)))
+
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """`internal` is None where none are configured: clients then stay where they are."""
+    """`internal` is empty where none are configured: clients then stay where they are."""
 
     by_name: Mapping[str, Listener] = field(default_factory=dict)
-    internal: Listener | None = None
+    internal: Listener = Listener()
 
-    def named(self, name: str) -> Listener | None:
-        """That of the name; without one the internal. Raises UnknownListener."""
+    def told(self, name: str, own: Listener) -> Listener:
+        """What a client is told that asks for the listener `name`, or (empty) for none.
+
+        `own`: the broker's URLs as configured and as the client reached it. They stand in where no
+        listener has the protocol; for a named one only those of HTTP. Raises UnknownListener.
+        """
         if not name:
-            return self.internal
+            return self.internal.or_else(own)
         if name not in self.by_name:
             raise UnknownListener(f"the broker do not have {name[:200]} listener")
-        return self.by_name[name]
+        web = Listener(http_url=own.http_url, http_url_tls=own.http_url_tls)
+        return self.by_name[name].or_else(web)
 
 
 def parse_listeners(text: str, internal_name: str = "") -> Listeners:
@@ -79,8 +90,10 @@ def parse_listeners(text: str, internal_name: str = "") -> Listeners:
         raise BadListeners(
             f"internalListenerName={internal_name[:200]} must be one of advertisedListeners"
         )
-    first = next(iter(found.values()), None)
-    return Listeners(found, found[internal_name] if internal_name else first)
+    internal = found.get(internal_name, Listener())
+    for listener in found.values():
+        internal = internal.or_else(listener)
+    return Listeners(found, internal)
 
 
 def _has_address(url: str) -> bool:

@@ -9,6 +9,7 @@ from pybroker.errors import (
     PulsarError,
     TopicNotFound,
 )
+from pybroker.listeners import Listener
 from pybroker.names import TopicName
 from pybroker.server.on_produce import stored_schema
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -24,14 +25,15 @@ _TYPE = pb.BaseCommand
 
 async def lookup(session: "Session", command: pb.CommandLookupTopic) -> None:
     name = TopicName.parse(command.topic)
-    listener = session.services.listeners.named(command.advertised_listener_name)
+    own = Listener(*session.broker_urls)
+    told = session.services.listeners.told(command.advertised_listener_name, own)
     session.services.topics.tenants.check_namespace(name.namespace_name)
-    plain, tls = session.broker_urls
     answer = pb.CommandLookupTopicResponse(
         request_id=command.request_id,
         response=pb.CommandLookupTopicResponse.Connect,
-        brokerServiceUrl=plain if listener is None else listener.broker_url,
-        brokerServiceUrlTls=tls if listener is None else listener.broker_url_tls,
+        # A field that is there and empty is an address for some clients, and no good one.
+        brokerServiceUrl=told.broker_url or None,
+        brokerServiceUrlTls=told.broker_url_tls or None,
         authoritative=True,
         proxy_through_service_url=False,
     )

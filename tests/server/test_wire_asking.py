@@ -95,6 +95,13 @@ def test_a_lookup_names_this_broker_and_says_so_explicitly(
         assert answer.HasField(field), field
 
 
+def test_a_lookup_names_no_address_that_the_broker_does_not_have(
+    raw: RawClient, topic: str
+) -> None:
+    """An empty one is taken for an address by the client in Rust, which then finds nobody."""
+    assert not lookup(raw, topic).HasField("brokerServiceUrlTls")
+
+
 def test_an_unknown_listener_is_named_as_clients_expect(raw: RawClient, topic: str) -> None:
     answer = lookup(raw, topic, advertised_listener_name="internal")
     assert answer.response == pb.CommandLookupTopicResponse.Failed

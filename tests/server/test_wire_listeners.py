@@ -8,7 +8,7 @@ import pytest
 from raw_client import RawClient
 
 import pybroker.testing
-from pybroker.listeners import BadListeners, parse_listeners
+from pybroker.listeners import BadListeners, Listener, parse_listeners
 from pybroker.wire import pulsar_api_pb2 as pb
 
 LISTENERS = (
@@ -34,6 +34,7 @@ def test_a_listener_is_told_by_name_and_the_first_without_one(broker: Any) -> No
     urls = [(answer.brokerServiceUrl, answer.brokerServiceUrlTls) for answer in answers]
     inside = ("pulsar://in:6650", "pulsar+ssl://in:6651")
     assert urls == [inside, ("pulsar://out:16650", ""), inside]
+    assert [answer.HasField("brokerServiceUrlTls") for answer in answers] == [True, False, True]
 
 
 def test_an_unknown_listener_is_not_there_in_the_words_that_clients_know(broker: Any) -> None:
@@ -54,11 +55,32 @@ def test_http_lookups_take_a_parameter_or_a_header(broker: Any) -> None:
     assert unknown.status_code == 400
 
 
+OWN = Listener("pulsar://own:1", "pulsar+ssl://own:2", "http://own:3", "https://own:4")
+OWN_WEB = (OWN.http_url, OWN.http_url_tls)
+
+
 def test_the_internal_listener_is_chosen_by_name() -> None:
-    assert parse_listeners(LISTENERS, "outside").named("") == parse_listeners(LISTENERS).named(
-        "outside"
-    )
-    assert parse_listeners("").named("") is None
+    told = parse_listeners(LISTENERS, "outside").told("", OWN)
+    assert told.broker_url == "pulsar://out:16650"
+    assert parse_listeners("").told("", OWN) == OWN
+
+
+def test_a_client_that_asks_for_no_listener_finds_each_protocol_at_the_first_that_has_it() -> None:
+    """One protocol for each listener, as the configuration of the Node client's tests has it."""
+    text = "plain:pulsar://a:1,tls:pulsar+ssl://a:2,other:pulsar+ssl://b:2,web:https://a:4"
+    listeners = parse_listeners(text)
+    urls = ("pulsar://a:1", "pulsar+ssl://a:2", "http://own:3", "https://a:4")
+    assert listeners.told("", OWN) == Listener(*urls)
+    assert parse_listeners(text, "other").told("", OWN).broker_url_tls == "pulsar+ssl://b:2"
+    assert parse_listeners(text, "other").told("", OWN).broker_url == "pulsar://a:1"
+    only_plain = parse_listeners("plain:pulsar://a:1").told("", OWN)
+    assert only_plain.broker_url_tls == "pulsar+ssl://own:2"
+
+
+def test_who_asks_for_a_listener_by_name_gets_no_other_ones_address() -> None:
+    listeners = parse_listeners("plain:pulsar://a:1,tls:pulsar+ssl://a:2,tls:https://a:4")
+    assert listeners.told("plain", OWN) == Listener("pulsar://a:1", "", *OWN_WEB)
+    assert listeners.told("tls", OWN) == Listener("", "pulsar+ssl://a:2", OWN_WEB[0], "https://a:4")
 
 
 @pytest.mark.parametrize(

@@ -36,34 +36,25 @@ class LookupRoutes:
     async def topic(self, request: Request) -> dict[str, Any]:
         services = self._services
         services.topics.tenants.check_namespace(topic_of(request).namespace_name)
-        listener = services.listeners.named(_wanted_listener(request))
-        if listener is not None:
-            return _of_listener(listener, services, request)
-        broker_url = _as_reached(services.service_url, request)
-        broker_url_tls = _as_reached(services.service_url_tls, request)
+        own = Listener(
+            _as_reached(services.service_url, request),
+            _as_reached(services.service_url_tls, request),
+            _as_reached(services.admin_url, request),
+            _as_reached(services.admin_url_tls, request),
+        )
+        told = services.listeners.told(_wanted_listener(request), own)
         return {
-            "brokerUrl": broker_url,
-            "httpUrl": _as_reached(services.admin_url, request),
-            "nativeUrl": broker_url,
-            "brokerUrlTls": broker_url_tls,
-            "httpUrlTls": _as_reached(services.admin_url_tls, request),
-            "brokerUrlSsl": broker_url_tls,
+            "brokerUrl": told.broker_url,
+            "brokerUrlTls": told.broker_url_tls,
+            "httpUrl": told.http_url,
+            "httpUrlTls": told.http_url_tls,
+            "nativeUrl": told.broker_url,
+            "brokerUrlSsl": told.broker_url_tls,
         }
 
 
 def _wanted_listener(request: Request) -> str:
     return asked(request, "listenerName") or request.headers.get("X-Pulsar-ListenerName", "")
-
-
-def _of_listener(listener: Listener, services: AdminServices, request: Request) -> dict[str, Any]:
-    return {
-        "brokerUrl": listener.broker_url,
-        "brokerUrlTls": listener.broker_url_tls,
-        "httpUrl": listener.http_url or _as_reached(services.admin_url, request),
-        "httpUrlTls": listener.http_url_tls,
-        "nativeUrl": listener.broker_url,
-        "brokerUrlSsl": listener.broker_url_tls,
-    }
 
 
 def _as_reached(url: str, request: Request) -> str:
