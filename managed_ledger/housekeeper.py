@@ -8,6 +8,7 @@ to wait for starts a task of its owner's.
 import asyncio
 import logging
 from collections.abc import Callable
+from contextvars import Context
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -81,7 +82,8 @@ class Housekeeper:
             if self._timer_s <= due_s:
                 return
             self._timer.cancel()
-        self._timer, self._timer_s = loop.call_at(due_s, self._turn), due_s
+        # In a context of its own: what happens by time is not done for whoever set the timer.
+        self._timer, self._timer_s = loop.call_at(due_s, self._turn, context=Context()), due_s
 
     def _turn(self) -> None:
         self._timer, loop = None, self._loop

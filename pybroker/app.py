@@ -30,6 +30,7 @@ from pybroker.broker.topics import Topics
 from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.config import BrokerConfig
 from pybroker.listeners import BadListeners, parse_listeners
+from pybroker.logs.control import LogControl
 from pybroker.names import COORDINATOR_ASSIGN
 from pybroker.ports import Ports, StartFailed, tls_contexts, web_tls_contexts
 from pybroker.runtime import Clock, SystemClock
@@ -37,6 +38,8 @@ from pybroker.security.authentication import authentication_of
 from pybroker.security.authorization import Authorizer
 from pybroker.security.keys import KeyFailure
 from pybroker.security.tls_connection import TlsListener
+from pybroker.security.tls_contexts import TlsContexts
+from pybroker.server.audited import audited_handlers
 from pybroker.server.frame_budget import FrameBudget
 from pybroker.server.guarded import Revocations, guarded_handlers
 from pybroker.server.handlers import HANDLERS, Handler
@@ -71,8 +74,12 @@ class Broker:
         clock: Clock,
         rng: random.Random,
         shut_down: Callable[[], None] | None = None,
+        logs: LogControl | None = None,
     ) -> None:
-        """`shut_down` asks whoever runs the broker to stop it: for the admin API."""
+        """For the admin API: `shut_down` asks whoever runs the broker to stop it, and `logs` are
+        the process's levels where this broker may change them.
+        """
+        self._logs = logs
         self._config = config
         self._backend = backend
         self._clock = clock
@@ -82,6 +89,7 @@ class Broker:
         self._shut_down = shut_down
         self._running = AsyncExitStack()
         self._http: HttpServer | None = None
+        self._tls: list[TlsContexts] = []
         self._local: LocalConnections | None = None
         metadata = backend.metadata
         self.ledgers = ledgers = _ledger_factory(backend, clock, config)
@@ -100,7 +108,7 @@ class Broker:
         if self.authentication is not None:
             handlers = guarded_handlers(HANDLERS, self.authorizer)
         self._services = Services(
-            handlers=handlers,
+            handlers=audited_handlers(handlers),
             authentication=self.authentication,
             topics=self.topics,
             coordinators=self.coordinators,
@@ -130,6 +138,7 @@ class Broker:
         `http` is a bound socket for the admin REST; `tls` and `https` are those for both with TLS.
         Raises CorruptStorage, DirectoryInUse, OSError.
         """
+        self._tls = [listener.contexts for listener in (tls, https) if listener is not None]
         async with AsyncExitStack() as parts:
             await self._backend.open()
             parts.push_async_callback(self._backend.close)
@@ -158,6 +167,11 @@ class Broker:
         """Stop accepting, write out what is known, let go of the storage. Idempotent."""
         await self.server.stop_listening()
         await self._running.aclose()
+
+    def reload_certificates(self) -> None:
+        """New ones serve whoever connects from now on; such as cannot be used are logged."""
+        for contexts in self._tls:
+            contexts.reload()
 
     async def abandon(self) -> None:
         """Let go of sockets and storage without writing out what only memory knows: what a killed
@@ -196,6 +210,7 @@ class Broker:
             ledgers=self.ledgers,
             clusters=Clusters(self._backend.metadata, self._config.cluster_name),
             shut_down=self._shut_down,
+            logs=self._logs,
             service_url=self.service_url,
             admin_url=url,
             service_url_tls=self.service_url_tls,
@@ -290,6 +305,7 @@ async def standalone(
     http: bool,
     clock: Clock | None = None,
     shut_down: Callable[[], None] | None = None,
+    logs: LogControl | None = None,
 ) -> Broker:
     """A broker that serves on the configured address. Raises StartFailed.
 
@@ -301,7 +317,7 @@ async def standalone(
         ports.bind()
         tls = ports.with_tls("broker_service_port_tls", tls_contexts(config, clock))
         https = ports.with_tls("web_service_port_tls", web_tls_contexts(config, clock))
-        broker = Broker(config, backend, clock, random.Random(), shut_down)
+        broker = Broker(config, backend, clock, random.Random(), shut_down, logs)
         plain, web = ports.bound.get("broker_service_port"), ports.bound.get("web_service_port")
         await broker.start(plain, web, tls, https)
     except BaseException as error:

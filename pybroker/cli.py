@@ -14,12 +14,18 @@ import os
 import signal
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pybroker.commands.messages import COMMANDS as MESSAGE_COMMANDS
 from pybroker.config import BrokerConfig
+from pybroker.logs.control import LogControl
+from pybroker.logs.levels import Levels
+from pybroker.logs.lines import FORMATS, TEXT
+from pybroker.logs.output import log_as, log_to
 from pybroker.paced_loop import paced_loop
+from pybroker.reloading import reload_on_hangup
 from pybroker.security.certificate_tool import add_certificates
 from pybroker.security.token_tool import add_tokens
 from pybroker.version import version
@@ -31,12 +37,11 @@ EXIT_CANNOT_START: Final = 1
 EXIT_DISK_FAILED: Final = 70
 EXIT_SECOND_SIGNAL: Final = 130
 GARBAGE_THRESHOLDS: Final = (2_000, 10, 2_500)  # objects, then collections of the generation before
-_LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 log = logging.getLogger("pybroker")
 
 
-class UsageError(Exception):
+class UsageError(ValueError):
     """The command line asks for what cannot be; the message is for the user."""
 
 
@@ -90,6 +95,14 @@ def _add_standalone(parser: argparse.ArgumentParser) -> None:
         help="relaxed: a receipt does not wait for the disk; a power cut may lose messages",
     )
     add(
+        "--log-level",
+        type=_log_level,
+        metavar="LEVEL[,AREA=LEVEL…]",
+        help="debug, info (default), warning, error or off, of everything and of areas; "
+        "access=info logs every HTTP request (docs/logging.md)",
+    )
+    add("--log-format", choices=FORMATS, help="of each line; default text")
+    add(
         "--insecure",
         action="store_true",
         help="allow an address that other machines reach, without authentication",
@@ -103,17 +116,28 @@ def _port(text: str) -> int:
     return port
 
 
+def _log_level(text: str) -> str:
+    try:
+        return str(Levels.parse(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _version(_: argparse.Namespace) -> int:
     print(f"pybroker {version()}")
     return 0
 
 
 def _standalone(options: argparse.Namespace) -> int:
-    logging.basicConfig(format=_LOG_FORMAT, level=logging.WARNING)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read anew
+    output = log_to(sys.stderr)
     try:
         config = _configuration(options)
-    except (UsageError, ValueError) as error:
+    except ValueError as error:
+        output.begin(options.log_format or TEXT)
         return _refuse(error)
+    logs = LogControl(Levels.parse(config.log_level))
+    log_as(output, Levels.parse(config.log_level), config.log_format)
     if not config.local_only and config.authentication_enabled and _listens_without_tls(config):
         log.warning(
             "credentials and messages travel unencrypted: set brokerServicePortTls and "
@@ -122,7 +146,7 @@ def _standalone(options: argparse.Namespace) -> int:
     if not config.journal_sync_data:
         log.warning("durability is relaxed: a power cut may lose messages that were acknowledged")
     with asyncio.Runner(loop_factory=paced_loop) as runner:
-        return runner.run(_serve(config, options.data_dir, http=not options.no_http))
+        return runner.run(_serve(config, options, logs))
 
 
 def _configuration(options: argparse.Namespace) -> BrokerConfig:
@@ -140,6 +164,8 @@ def _configuration(options: argparse.Namespace) -> BrokerConfig:
         "bind_address": options.bind,
         "broker_service_port": options.port,
         "web_service_port": options.http_port,
+        "log_level": options.log_level,
+        "log_format": options.log_format,
         "journal_sync_data": options.durability and options.durability == "fsync",
     }
     config = replace(config, **{name: v for name, v in chosen.items() if v is not None})
@@ -156,11 +182,12 @@ def _listens_without_tls(config: BrokerConfig) -> bool:
     return config.broker_service_port is not None or config.web_service_port is not None
 
 
-async def _serve(config: BrokerConfig, data_dir: Path, http: bool) -> int:
+async def _serve(config: BrokerConfig, options: argparse.Namespace, logs: LogControl) -> int:
     from pybroker.app import embedded_backend, standalone
     from pybroker.descriptors import connections, raise_limit
     from pybroker.ports import StartFailed
 
+    configured = config
     limit = raise_limit()
     allowed = connections(config.max_connections, limit)
     if allowed < config.max_connections:
@@ -172,16 +199,20 @@ async def _serve(config: BrokerConfig, data_dir: Path, http: bool) -> int:
         )
     stop = asyncio.Event()
     _stop_on_signals(stop)
-    backend = embedded_backend(config, data_dir, _disk_failed)
+    backend = embedded_backend(config, options.data_dir, _disk_failed)
     try:
-        broker = await standalone(config, backend, http, shut_down=stop.set)
+        http = not options.no_http
+        broker = await standalone(config, backend, http, shut_down=stop.set, logs=logs)
     except StartFailed as error:
         return _refuse(error)
     _collect_garbage_seldom()
+    reload_on_hangup(partial(_configuration, options), configured, broker, logs)
+    log.info("version %s serves %s", version(), options.data_dir.absolute())
     print(_ready_line(broker), flush=True)
     _keep_memory_at_hand()
     await stop.wait()
     await broker.stop()
+    log.info("stopped; everything is written")
     return 0
 
 
@@ -206,14 +237,15 @@ def _ready_line(broker: "Broker") -> str:
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
-    def received() -> None:
+    def received(number: int) -> None:
         if stop.is_set():
             os._exit(EXIT_SECOND_SIGNAL)
+        log.info("stopping: %s", signal.Signals(number).name)
         stop.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, received)
+        loop.add_signal_handler(number, received, number)
 
 
 def _refuse(error: Exception) -> int:

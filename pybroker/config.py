@@ -18,6 +18,8 @@ class BrokerConfig:
     advertised_listeners: str = ""  # name:pulsar://host:port, by commas; empty: none by name
     internal_listener_name: str = ""  # empty: the first of them
     journal_sync_data: bool = True  # False: receipts do not wait for the disk
+    log_level: str = "info"  # of everything, and of areas: warning,storage=debug,access=info
+    log_format: str = "text"  # or json
     # limits
     max_message_size: int = 5 * 1024 * 1024  # bytes
     max_connections: int = 1000

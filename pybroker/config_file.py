@@ -16,6 +16,8 @@ from typing import Final
 
 from pybroker.apache_keys import APACHE_KEYS, PREFIXES
 from pybroker.config import BrokerConfig
+from pybroker.logs.levels import Levels
+from pybroker.logs.lines import FORMATS
 
 log = logging.getLogger("pybroker")
 
@@ -46,6 +48,7 @@ _STRATEGIES: Final = (
 _CHOICES: Final = {
     "schema_compatibility_strategy": _STRATEGIES,
     "system_topic_schema_compatibility_strategy": _STRATEGIES,
+    "log_format": FORMATS,
     "allow_auto_topic_creation_type": ("non-partitioned", "partitioned"),
     "broker_delete_inactive_topics_mode": (
         "delete_when_no_subscriptions",
@@ -218,6 +221,11 @@ def _chosen(name: str, text: str, key: str) -> str:
         raise ValueError(f"{key}={text[:80]} must be one of: {', '.join(choices)}")
     if names and not {item.strip() for item in text.split(",")}.issubset((*names, "")):
         raise ValueError(f"{key}={text[:80]} must be of: {', '.join(names)}; by commas")
+    if name == "log_level":
+        try:
+            Levels.parse(text)
+        except ValueError as error:
+            raise ValueError(f"{key}={text[:80]}: {error}") from None
     return text
 
 

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
+from pybroker.admin.http.audited import Audited
 from pybroker.admin.http.authenticated import Authenticated
 from pybroker.admin.http.guard import Guard
 from pybroker.admin.http.permitted import permitted
@@ -81,7 +82,7 @@ def create_app(services: AdminServices) -> ASGIApp:
     guarded: ASGIApp = app
     if services.authentication is not None:
         guarded = Authenticated(app, services.authentication, services.config)
-    return UnsaidBodies(Guard(guarded, _host_names(services)))
+    return Audited(UnsaidBodies(Guard(guarded, _host_names(services))))
 
 
 def _host_names(services: AdminServices) -> list[str] | None:

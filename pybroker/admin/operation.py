@@ -21,6 +21,7 @@ JSON: Final = "application/json"
 USUAL_BYTES: Final = 64 * 1024
 MUCH_BYTES: Final = 512 * 1024  # properties, schemas, long lists
 _OPERATION: Final = "pybroker.operation"  # in the scope of a request
+ASKED: Final = "pybroker.asked"
 
 # Anybody may be told these: of the request (headers, query, too large), of who asks, of a disk that
 # fails, of a broker that begins or ends.
@@ -78,6 +79,7 @@ class Operation:
     body: Body | None
     refuses: frozenset[int]
     summary: str
+    changes: bool  # something, as far as it is not refused: then it is audited
 
     @classmethod
     def declared(
@@ -87,6 +89,7 @@ class Operation:
         body: Schema | Body | None,
         refuses: Iterable[int],
         handler: Documented,
+        changes: bool,
     ) -> "Operation":
         if isinstance(answers, dict):
             answers = Answer(answers)
@@ -96,10 +99,13 @@ class Operation:
             Body(body) if isinstance(body, dict) else body,
             frozenset(refuses),
             " ".join((handler.__doc__ or "").split("\n\n")[0].split()),
+            changes,
         )
 
     def begin(self, request: Request) -> None:
         request.scope[_OPERATION] = self
+        if (asked := request.scope.get(ASKED)) is not None:
+            asked.operation = self
 
     def refusals(self, parts: Iterable[str]) -> list[int]:
         """All statuses that are refusals, of a route with these parts in its path."""
@@ -112,6 +118,13 @@ class Operation:
             | (_OF_NAMES if parts & {"tenant", "namespace", "topic"} else frozenset())
             | (_OF_TOPICS if "topic" in parts else frozenset())
         )
+
+
+class Asked:
+    """In the scope of a request, for whoever looks at it from outside: what it turned out to be."""
+
+    def __init__(self) -> None:
+        self.operation: Operation | None = None  # None: no route, or refused before its handler
 
 
 def operation_of(request: Request) -> Operation:

@@ -106,12 +106,15 @@ def route(
     query: Mapping[str, Schema] = MappingProxyType({}),
     body: Schema | Body | None = None,
     refuses: Iterable[int] = (),
+    changes: bool | None = None,
 ) -> DescribedRoute:
     """Answers what `handler` returns: a Response as it is, None as 204, anything else as JSON.
 
     `answers` may be the schema of what is returned; `refuses` are the statuses of its own.
+    Unless `changes` says otherwise, all methods but GET change something, and are audited.
     """
-    operation = Operation.declared(answers, query, body, refuses, handler)
+    changes = method != "GET" if changes is None else changes
+    operation = Operation.declared(answers, query, body, refuses, handler, changes)
 
     async def endpoint(request: Request) -> Response:
         operation.begin(request)

@@ -14,6 +14,7 @@ from pybroker.broker.schemas.compatibility import StoredSchema
 from pybroker.broker.topics import Topics
 from pybroker.config import BrokerConfig
 from pybroker.listeners import Listeners
+from pybroker.logs.control import LogControl
 from pybroker.runtime import Clock
 from pybroker.security.authentication import Authentication
 from pybroker.security.authorization import Authorizer
@@ -54,6 +55,7 @@ class AdminServices:
     permissions_applied: Callable[[], Awaitable[None]] = _at_once
     # Ends the broker's process in order; None where it runs within somebody else's.
     shut_down: Callable[[], None] | None = None
+    logs: LogControl | None = None  # None: somebody else's process logs as it likes
 
     @property
     def resource_groups(self) -> Records:

@@ -24,6 +24,7 @@ from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.belongings import Belongings
 from pybroker.broker.permissions import Permissions
 from pybroker.errors import ServiceNotReady
+from pybroker.logs import audit
 from pybroker.names import TopicName
 from pybroker.runtime import Tasks
 
@@ -144,6 +145,7 @@ class Deletions:
         self, doomed: Doomed, vacate: Callable[[], Awaitable[None]]
     ) -> None:
         await self._metadata.put(doomed.key, doomed.encode(), makes_room=True)
+        audit.done("delete topic" if doomed.subscription is None else "delete subscription", doomed)
         try:
             await vacate()
         except ManagedLedgerError as error:

@@ -12,7 +12,6 @@ Source: Apache Pulsar, PersistentTopic.checkGC.
 """
 
 import asyncio
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -24,10 +23,9 @@ from pybroker.broker.policies.shapes import CAUGHT_UP
 from pybroker.broker.policies.table import INACTIVE_TOPICS
 from pybroker.broker.served import ServedTopic
 from pybroker.config import BrokerConfig
+from pybroker.logs import audit
 from pybroker.names import SYSTEM_NAMESPACE
 from pybroker.runtime import Tasks
-
-log = logging.getLogger(__name__)
 
 _TOGETHER_S: Final = 1.0
 
@@ -112,7 +110,6 @@ class InactiveTopics:
         elif topic.busy:
             self._visit_in(topic, self._frequency_s)
         elif topic.retention_ms >= 0:
-            log.info("%s is deleted: nobody used it for %d seconds", topic.name, idle_s)
             self._tasks.start(self._delete_still_inactive(topic), f"deletion of {topic.name}")
 
     async def _delete_still_inactive(self, topic: ServedTopic) -> None:
@@ -122,7 +119,9 @@ class InactiveTopics:
         idle_s = asyncio.get_running_loop().time() - topic.deserted_at_s
         goes = topic.policies[INACTIVE_TOPICS]["deleteWhileInactive"]
         if goes and idle_s >= self._needed_s(topic):
-            await self._delete(topic)
+            why = f"nobody used it for {idle_s:.0f} s"
+            with audit.acting_as(audit.Actor(audit.BROKER.who, why=why)):
+                await self._delete(topic)
 
     def _is_kept(self, topic: ServedTopic) -> bool:
         if _caught_up_mode(topic):

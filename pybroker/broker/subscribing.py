@@ -17,6 +17,7 @@ from pybroker.broker.policies.limits import Limited, check_subscriptions
 from pybroker.broker.subscribed_topic import SubscribedTopic
 from pybroker.broker.subscription import Subscription
 from pybroker.errors import NotAllowed, SubscriptionNotFound
+from pybroker.logs import audit
 from pybroker.names import check_subscription_name
 
 
@@ -72,6 +73,7 @@ class Subscribing:
             await self._free(name)
             cursor = await topic.ledger.open_cursor(name, start, properties)
             topic.check_open()  # it may have been closed meanwhile
+            audit.done("create subscription", f"subscription {name} of {topic.name}")
             return await self._opened(cursor)
 
     async def reader(self, name: str, start: Position | None) -> Subscription:

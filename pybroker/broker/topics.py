@@ -39,6 +39,7 @@ from pybroker.broker.topic_lists.lists import TopicLists
 from pybroker.broker.topic_lists.watches import TopicWatches
 from pybroker.config import BrokerConfig
 from pybroker.errors import NoSuchPartition, NotAllowed, TooManyTopics, TopicNotFound
+from pybroker.logs import audit
 from pybroker.names import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TopicName
 from pybroker.runtime import Clock, Pace
 from pybroker.transaction.txn_status import TransactionOutcomes
@@ -181,12 +182,15 @@ class Topics:
 
     def _start_loading(self, name: TopicName) -> None:
         """What fails is forgotten, so that the next use tries again."""
+        is_new = not self._factory.exists(name.ledger_name)
         loading = self._loading[name] = asyncio.ensure_future(self._load(name))
 
         def ended(loading: asyncio.Future[ServedTopic]) -> None:
             del self._loading[name]
             if not loading.cancelled() and loading.exception() is None:
                 self._loaded[name] = loading.result()
+                if is_new:
+                    audit.done("create topic", name)
                 self.following.loaded(loading.result())
                 if not name.persistent:
                     self.lists.nonpersistent_came(name)
@@ -292,6 +296,7 @@ class Topics:
             await self.settled(name)
             self._check_free(name)
             await self._set_partitions(name, partitions, properties or {})
+        audit.done(f"create topic of {partitions} partitions", name)
 
     def _check_free(self, name: TopicName) -> None:
         self.tenants.check_takes_topics(name.namespace_name)
@@ -335,8 +340,7 @@ class Topics:
             if not self._factory.has_cursor(name.ledger_name, each.name):
                 topic = await self.get(name, create=True)
                 assert topic is not None
-                properties = dict(each.cursor.properties)
-                await topic.subscription(each.name, EARLIEST, properties, create=True)
+                await topic.subscription(each.name, EARLIEST, dict(each.cursor.properties), True)
 
     async def change_properties(self, name: TopicName, change: Change) -> None:
         """Of a partitioned topic. Raises Conflict if it is none."""

@@ -55,6 +55,10 @@ class TlsContexts:
             self._load_if_changed()
         return self._context
 
+    def reload(self) -> None:
+        """Look at the files now: changed ones serve whoever connects from now on."""
+        self._load_if_changed()
+
     def _load_if_changed(self) -> None:
         stamps = _stamps(self._settings)
         if stamps == self._stamps:

@@ -112,7 +112,10 @@ def test_a_signal_drains_and_exits_0_and_the_data_is_back(
     assert broker.end(how) == 0
     assert broker.process.stdout is not None
     assert broker.process.stderr is not None
-    assert (broker.process.stdout.read(), broker.process.stderr.read()) == ("", "")
+    assert broker.process.stdout.read() == ""
+    said = broker.process.stderr.read()
+    assert said.endswith("INFO pybroker: stopped; everything is written\n")
+    assert f"stopping: {how.name}" in said
     again = start(started, tmp_path / "data")
     assert topics(again.ready()[1]) == ["persistent://public/default/kept"]
 
@@ -190,8 +193,8 @@ def test_a_failed_fsync_ends_the_process_before_anything_is_acknowledged(tmp_pat
             create_topic(ready[2], "lost")
         _, said = process.communicate(timeout=30)
     assert process.returncode == 70
-    assert said.startswith("pybroker: stopped, because the disk did not keep")
-    assert said.count("\n") == 1
+    assert "\npybroker: stopped, because the disk did not keep" in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("option", ["--port", "--http-port"])

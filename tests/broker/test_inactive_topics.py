@@ -1,6 +1,7 @@
 """Which topics go because nobody uses them, and when; under a clock that nobody waits for."""
 
 import asyncio
+import logging
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +16,7 @@ from pybroker.broker.policies.policy import Policy
 from pybroker.broker.policies.retention import KeptMessages
 from pybroker.broker.policies.table import INACTIVE_TOPICS, RETENTION
 from pybroker.errors import ServiceNotReady
+from pybroker.logs import audit
 from pybroker.names import TopicName, TxnId
 from pybroker.runtime import Tasks
 from pybroker.transaction.txn_status import TxnAction
@@ -35,6 +37,35 @@ def test_a_topic_that_nobody_uses_goes_after_a_minute() -> None:
         assert world.exists(), "the next use creates it anew"
 
     run(scenario)
+
+
+def test_a_topic_that_vanishes_is_audited_with_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(world: World) -> None:
+        audit.act_as(audit.Actor("alice", "10.0.0.1:1"))
+        await world.topics.create(ORDERS)
+        await asyncio.sleep(61)
+
+    with caplog.at_level(logging.INFO, "pybroker.audit"):
+        run(scenario)
+    said = [(record.getMessage(), record.__dict__["fields"]) for record in caplog.records]
+    assert said == [
+        (
+            "create topic",
+            {"who": "alice", "from": "10.0.0.1:1", "on": str(ORDERS), "result": "ok"},
+        ),
+        (
+            "delete topic",
+            {
+                "who": "the broker",
+                "from": "-",
+                "on": str(ORDERS),
+                "result": "ok",
+                "why": "nobody used it for 60 s",
+            },
+        ),
+    ]
 
 
 def test_what_was_granted_on_a_topic_ends_when_it_goes() -> None:

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pybroker.config import BrokerConfig
 from pybroker.errors import PulsarError
+from pybroker.logs import audit
 from pybroker.security.authentication import Authentication
 from pybroker.security.identity import Certificate, Credentials, Identity
 
@@ -34,7 +35,10 @@ class Authenticated:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] not in self._open_paths:
             try:
-                scope = {**scope, IDENTITY: await self._identity(scope)}
+                identity = await self._identity(scope)
+                scope = {**scope, IDENTITY: identity}
+                address = audit.current_actor().address
+                audit.act_as(audit.Actor("/".join(identity.roles), address))
             except PulsarError as error:
                 headers = self._challenge if error.http_status == 401 else {}
                 refusal = JSONResponse({"reason": str(error)}, error.http_status, headers)

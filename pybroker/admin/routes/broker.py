@@ -14,10 +14,12 @@ from pybroker.admin.shapes.common import PROPERTIES, TEXTS
 from pybroker.config import BrokerConfig
 from pybroker.config_file import camel_case
 from pybroker.json_schema import TEXT, TRUTH, choice, fields, map_of, or_null, record
+from pybroker.logs.control import LogControl
 from pybroker.version import version
 
 _SECRETS = {field.name for field in dataclasses.fields(BrokerConfig) if not field.repr}
 _HIDDEN = "*****"
+_LOG_LEVEL = "logLevel"
 _MIGRATION = "/admin/v2/metadata/migration"
 _MIGRATION_STATE = record(
     "MigrationState",
@@ -64,7 +66,7 @@ class BrokerRoutes:
                 self.change,
                 refuses=(412,),
             ),
-            route("DELETE", f"{configuration}/{{key:segment}}", self.change, refuses=(412,)),
+            route("DELETE", f"{configuration}/{{key:segment}}", self.unchange, refuses=(412,)),
             route(
                 "GET",
                 f"{brokers}/internal-configuration",
@@ -113,18 +115,34 @@ class BrokerRoutes:
         }
 
     async def dynamic_names(self, _: Request) -> list[str]:
-        """Nothing can be configured while the broker runs: policies are for that."""
-        return []
+        """What can be configured while the broker runs; for all else there are policies."""
+        return [] if self._services.logs is None else [_LOG_LEVEL]
 
     async def dynamic_values(self, _: Request) -> dict[str, str]:
-        return {}
+        logs = self._services.logs
+        return {} if logs is None or logs.chosen is None else {_LOG_LEVEL: logs.chosen}
 
-    async def change(self, request: Request) -> NoReturn:
-        raise HTTPException(
-            412,
-            f"{request.path_params['key']} cannot be changed while the broker runs: set it in the "
-            "configuration file and start again, or set a policy of a namespace or a topic",
-        )
+    async def change(self, request: Request) -> None:
+        """Of what the log says; until the broker ends."""
+        logs = self._changeable(request)
+        try:
+            logs.choose(request.path_params["value"])
+        except ValueError as error:
+            raise HTTPException(412, str(error)) from None
+
+    async def unchange(self, request: Request) -> None:
+        """What the configuration says holds again."""
+        self._changeable(request).reset()
+
+    def _changeable(self, request: Request) -> LogControl:
+        key, logs = request.path_params["key"], self._services.logs
+        if key != _LOG_LEVEL or logs is None:
+            raise HTTPException(
+                412,
+                f"{key} cannot be changed while the broker runs: set it in the configuration file "
+                "and start again, or set a policy of a namespace or a topic",
+            )
+        return logs
 
     async def internal_configuration(self, _: Request) -> dict[str, str]:
         """Where other systems would find the metadata: here it is within the broker."""

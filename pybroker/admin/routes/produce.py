@@ -71,6 +71,7 @@ class ProduceRoutes:
                 query=flags("authoritative"),
                 body=_TAKEN,
                 refuses=(409, 429),
+                changes=False,  # messages are not audited
             )
             for path, handler in (
                 (_TOPIC, self.produce),

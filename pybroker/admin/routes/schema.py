@@ -109,9 +109,16 @@ class SchemaRoutes:
                 _COMPATIBLE,
                 body=_PAYLOAD,
                 refuses=(422,),
+                changes=False,
             ),
             route(
-                "POST", f"{_TOPIC}/version", self.version, _NUMBER, body=_PAYLOAD, refuses=(422,)
+                "POST",
+                f"{_TOPIC}/version",
+                self.version,
+                _NUMBER,
+                body=_PAYLOAD,
+                refuses=(422,),
+                changes=False,
             ),
         ]
 

@@ -38,7 +38,14 @@ class StorageRoutes:
 
     def routes(self) -> list[DescribedRoute]:
         return [
-            route("PUT", f"{TOPIC}/backlogSize", self.backlog_size, COUNT, body=A_MESSAGE_ID),
+            route(
+                "PUT",
+                f"{TOPIC}/backlogSize",
+                self.backlog_size,
+                COUNT,
+                body=A_MESSAGE_ID,
+                changes=False,
+            ),
             route("GET", f"{TOPIC}/backlog", self.backlog, ledgers.BACKLOG),
             route(
                 "POST",

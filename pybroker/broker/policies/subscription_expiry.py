@@ -5,15 +5,13 @@ Time counts from the first look at which nobody did, so one that was just loaded
 """
 
 import asyncio
-import logging
 
 from managed_ledger.housekeeper import Housekeeper
 from pybroker.broker.policies.rounds import Rounds
 from pybroker.broker.policies.table import SUBSCRIPTION_EXPIRY
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
-
-log = logging.getLogger(__name__)
+from pybroker.logs import audit
 
 
 class SubscriptionExpiry:
@@ -40,5 +38,6 @@ async def _expire(topic: Topic) -> None:
             continue
         idle_s = now_s - subscription.times.idle_since(now_s)
         if idle_s >= topic.policies[SUBSCRIPTION_EXPIRY] * 60:
-            log.info("%s is deleted: nobody used it for %d seconds", subscription, idle_s)
-            await topic.delete_subscription(subscription.name)
+            why = f"nobody used it for {idle_s:.0f} s"
+            with audit.acting_as(audit.Actor(audit.BROKER.who, why=why)):
+                await topic.delete_subscription(subscription.name)

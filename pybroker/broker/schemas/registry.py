@@ -37,6 +37,7 @@ from pybroker.broker.schemas.known_versions import (
     version_key,
 )
 from pybroker.errors import IncompatibleSchema, ServiceNotReady, TopicNotFound
+from pybroker.logs import audit
 from pybroker.names import TopicName
 from pybroker.runtime import Clock, Pace
 
@@ -161,6 +162,7 @@ class Schemas:
         number = number_of(keys[-1]) + 1 if keys else 0
         record = _encode(schema, self._clock.now_ms(), deletion)
         await self._metadata.put(version_key(topic, number), record, -1)
+        audit.done(f"{'delete schema by' if deletion else 'add schema'} version {number}", topic)
         return number
 
     def _check_stays(self, topic: TopicName) -> None:

@@ -1,0 +1,100 @@
+"""Every request once it is answered: what changed something or was refused is audited, and with
+`access=info` each one has a line.
+
+This stands in front of everything else, so what is refused unseen is told of, too. Who asks is
+known behind it: `Authenticated` says so by `act_as`, in the same task.
+"""
+
+import json
+import logging
+import time
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pybroker.admin.operation import ASKED, Asked
+from pybroker.logs import audit
+from pybroker.logs.lines import with_fields
+
+access = logging.getLogger("pybroker.access")
+
+_READING_METHODS: Final = ("GET", "HEAD", "OPTIONS")
+_REFUSALS: Final = (401, 403)
+_MOST_BYTES: Final = 64 * 1024  # of a refusal that is looked at for its reason
+
+
+class Audited:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began_s = time.monotonic()
+        client = scope.get("client")
+        audit.act_as(audit.Actor("", f"{client[0]}:{client[1]}" if client else ""))
+        asked = Asked()
+        answer = _Answer(send)
+        try:
+            await self._app({**scope, ASKED: asked}, receive, answer.send)
+        finally:
+            _audit(scope, asked, answer)
+            if access.isEnabledFor(logging.INFO):
+                _access(scope, answer, time.monotonic() - began_s)
+
+
+class _Answer:
+    """What goes out, as far as the log wants to know."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0  # as long as nothing was answered
+        self.size_bytes = 0
+        self.why = ""
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        else:
+            body = message.get("body", b"")
+            if self.status >= 400 and not self.size_bytes:
+                self.why = _reason(body)
+            self.size_bytes += len(body)
+        await self._send(message)
+
+
+def _reason(body: bytes) -> str:
+    """Of a refusal: `{"reason": …}`."""
+    if not body.startswith(b'{"reason":') or len(body) > _MOST_BYTES:
+        return ""
+    try:
+        return str(json.loads(body)["reason"])
+    except ValueError:  # the first piece of several
+        return ""
+
+
+def _audit(scope: Scope, asked: Asked, answer: _Answer) -> None:
+    method, status = scope["method"], answer.status
+    actor = audit.current_actor()
+    if status in _REFUSALS:
+        audit.refused(actor, method, _path(scope), status, answer.why)
+    elif method not in _READING_METHODS and (asked.operation is None or asked.operation.changes):
+        audit.done(method, _path(scope), status or "no answer", answer.why)
+
+
+def _access(scope: Scope, answer: _Answer, took_s: float) -> None:
+    actor = audit.current_actor()
+    fields: dict[str, str | int | float] = {
+        "who": actor.who or "-",
+        "from": actor.address or "-",
+        "path": _path(scope),
+        "status": answer.status,
+        "bytes": answer.size_bytes,
+        "ms": round(took_s * 1000, 1),
+    }
+    access.info("%s", scope["method"], extra=with_fields(fields))
+
+
+def _path(scope: Scope) -> str:
+    """As it was sent, with what was asked."""
+    path: str = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
+    query = scope.get("query_string", b"").decode("latin-1")
+    return f"{path}?{query}" if query else path

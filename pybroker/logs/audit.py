@@ -1,0 +1,92 @@
+"""Who did what, from where, on what, and with which result: the lines of the area `audit`.
+
+Who it is travels in a context variable from the edge (a command of a connection, a request) to
+where something is created or deleted, through the tasks that are started on the way. What happens
+by time is the broker's own doing.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final
+
+from pybroker.logs.lines import with_fields
+from pybroker.logs.output import Bucket
+
+log = logging.getLogger("pybroker.audit")
+
+CHANGES: Final = Bucket(2000, 200.0)  # an administrator's script is told of in full
+REFUSALS: Final = Bucket(50, 5.0)
+OK: Final = "ok"
+_LONGEST: Final = 300  # characters of a field that a peer chose
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """`who` is a role, empty where nobody is asked; `address` as host:port; `why` is said along."""
+
+    who: str
+    address: str = ""
+    why: str = ""
+
+    @property
+    def host(self) -> str:
+        return self.address.rpartition(":")[0]
+
+
+BROKER: Final = Actor("the broker")
+_ACTOR: ContextVar[Actor] = ContextVar("actor", default=BROKER)
+
+
+def act_as(actor: Actor) -> None:
+    """From here on, in this task and those that it starts."""
+    _ACTOR.set(actor)
+
+
+@contextmanager
+def acting_as(actor: Actor) -> Iterator[None]:
+    token = _ACTOR.set(actor)
+    try:
+        yield
+    finally:
+        _ACTOR.reset(token)
+
+
+def current_actor() -> Actor:
+    return _ACTOR.get()
+
+
+def done(what: str, on: object, result: str | int = OK, why: str = "") -> None:
+    """Something has been changed; or has not, and `why` is another reason than who asked."""
+    if log.isEnabledFor(logging.INFO):
+        _say(logging.INFO, CHANGES, _ACTOR.get(), what, str(on), result, why)
+
+
+def refused(actor: Actor, what: str, on: str, result: str | int, why: str) -> None:
+    """Somebody was not let in, or may not do this."""
+    if log.isEnabledFor(logging.WARNING):
+        _say(logging.WARNING, REFUSALS, actor, f"refused {what}", on, result, why)
+
+
+def _say(
+    level: int,
+    bucket: Bucket,
+    actor: Actor,
+    what: str,
+    on: str,
+    result: str | int,
+    why: str = "",
+) -> None:
+    fields: dict[str, str | int] = {
+        "who": actor.who[:_LONGEST] or "-",
+        "from": actor.address or "-",
+        "on": on[:_LONGEST] or "-",
+        "result": result,
+    }
+    if why or actor.why:
+        fields["why"] = (why or actor.why)[:_LONGEST]
+    sort = "refusals" if bucket is REFUSALS else "changes"
+    kind = f"{sort} from {actor.host or 'the broker itself'}"
+    log.log(level, "%s", what, extra={**with_fields(fields), "bucket": bucket, "kind": kind})

@@ -1,0 +1,82 @@
+"""A record of the log as a line of text, or as a JSON object on a line.
+
+A record may carry `fields` (`extra=fields(...)`): JSON has them as members, text as `name=value`
+behind the message. What came from a peer may hold anything, so control characters are escaped:
+nobody forges a line, and no terminal obeys a name.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+TEXT: Final = "text"
+JSON: Final = "json"
+FORMATS: Final = (TEXT, JSON)
+
+Fields = Mapping[str, str | int | float]
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_NEEDS_QUOTES: Final = re.compile(r'[\s"=]|^$')
+
+
+def with_fields(values: Fields) -> dict[str, Any]:
+    """For `extra=` of a logging call."""
+    return {"fields": values}
+
+
+def formatter(name: str) -> logging.Formatter:
+    """`name` is one of FORMATS."""
+    return JsonLines() if name == JSON else TextLines()
+
+
+class TextLines(logging.Formatter):
+    """`2026-11-23T06:21:29.123Z WARNING pybroker.audit: … who=app`, and a traceback below it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = " ".join((_visible(record.getMessage()), *map(_pair, _fields(record).items())))
+        line = f"{_time(record)} {record.levelname} {record.name}: {said}"
+        return "\n".join(filter(None, (line, _traceback(self, record))))
+
+
+class JsonLines(logging.Formatter):
+    """One object a line, with `time`, `level`, `logger`, `message`, the fields, `traceback`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if traceback := _traceback(self, record):
+            said["traceback"] = traceback
+        return json.dumps(said, default=str)
+
+
+def _fields(record: logging.LogRecord) -> Fields:
+    found: Fields = getattr(record, "fields", {})
+    return found
+
+
+def _time(record: logging.LogRecord) -> str:
+    at = datetime.fromtimestamp(record.created, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    return formatter.formatException(record.exc_info) if record.exc_info else ""
+
+
+def _pair(item: tuple[str, str | int | float]) -> str:
+    name, value = item
+    text = str(value)
+    if _NEEDS_QUOTES.search(text):
+        text = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return f"{name}={_visible(text)}"
+
+
+def _visible(text: str) -> str:
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -1,0 +1,68 @@
+"""The table of handlers, each with who is asking: the one place where commands are audited.
+
+Whatever a deferred command creates or deletes is its connection's doing. What authentication or
+authorization refuse is a line of the area `audit`; other refusals are one of `connections`. Neither
+is on the way of messages, acknowledgements and permits.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pybroker.errors import AuthenticationError, AuthorizationError, PulsarError
+from pybroker.logs import audit
+from pybroker.wire import pulsar_api_pb2 as pb
+
+if TYPE_CHECKING:
+    from pybroker.server.handlers import Handler
+    from pybroker.server.session import Session
+
+log = logging.getLogger("pybroker.session")
+
+_TEXT_BYTES: Final = 200
+_MANY_REFUSALS: Final = frozenset({pb.BaseCommand.ACK})  # conflicts are a consumer's daily life
+
+
+def audited_handlers(handlers: "Mapping[int, Handler]") -> "dict[int, Handler]":
+    return {kind: _audited(kind, handler) for kind, handler in handlers.items()}
+
+
+def _audited(kind: int, handler: "Handler") -> "Handler":
+    answering = replace(handler, answer_error=partial(_refused, kind, handler))
+    if handler.deferred is None:
+        return answering
+    return replace(answering, deferred=partial(_as_its_client, handler))
+
+
+async def _as_its_client(handler: "Handler", session: "Session", body: Any) -> None:
+    assert handler.deferred is not None
+    audit.act_as(actor_of(session))
+    await handler.deferred(session, body)
+
+
+def _refused(
+    kind: int, handler: "Handler", session: "Session", body: Any, error: PulsarError
+) -> None:
+    if isinstance(error, AuthenticationError | AuthorizationError):
+        result = type(error).__name__
+        audit.refused(actor_of(session), _name(kind), _about(body), result, str(error))
+    elif kind not in _MANY_REFUSALS and log.isEnabledFor(logging.INFO):
+        log.info("refused %s of %s: %s: %s", _name(kind), session.peer, type(error).__name__, error)
+    handler.answer_error(session, body, error)
+
+
+def actor_of(session: "Session") -> audit.Actor:
+    login = session.login
+    return audit.Actor("" if login is None else "/".join(login.identity.roles), session.peer)
+
+
+def _name(kind: int) -> str:
+    return pb.BaseCommand.Type.Name(kind)
+
+
+def _about(body: Any) -> str:
+    """The topic, or the namespace, that a command names, with its subscription."""
+    names = (getattr(body, field, "") for field in ("topic", "namespace", "subscription"))
+    return " ".join(name[:_TEXT_BYTES] for name in names if isinstance(name, str) and name)

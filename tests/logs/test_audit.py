@@ -1,0 +1,223 @@
+"""Who did what, from where, on what, with which result: as an operator reads it afterwards."""
+
+import logging
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from credentials import bearer
+from permission_world import SETTINGS, World
+from raw_client import RawClient, Refused
+
+import pybroker.testing
+from pybroker.logs import audit
+from pybroker.testing import RunningBroker
+from pybroker.wire import pulsar_api_pb2 as pb
+
+_T = pb.BaseCommand
+
+
+class Said(logging.Handler):
+    """Lines of one area, in the order in which they come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields: dict[str, Any] = getattr(record, "fields", {})
+        said = {"what": record.getMessage(), "level": record.levelname, **fields}
+        self._lines.put(said)
+
+    def take(self) -> dict[str, Any]:
+        return self._lines.get(timeout=10)
+
+    def next(self, what: str, on: str) -> dict[str, Any]:
+        """The next line that says so, and is about that; those before it are gone."""
+        while True:
+            line = self.take()
+            if what in line["what"] and on in line.get("on", line.get("path")):
+                return line
+
+    def until(self, mark: str) -> list[str]:
+        """What all lines are about, up to the one that is about `mark`."""
+        about: list[str] = []
+        while not about or mark not in about[-1]:
+            about.append(self.take()["on"])
+        return about
+
+
+def listening(name: str) -> Iterator[Said]:
+    logger, handler = logging.getLogger(name), Said()
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+
+
+@pytest.fixture
+def said() -> Iterator[Said]:
+    yield from listening("pybroker.audit")
+
+
+@pytest.fixture
+def accesses() -> Iterator[Said]:
+    yield from listening("pybroker.access")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RunningBroker]:
+    with pybroker.testing.broker(http=True, **SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def world(broker: RunningBroker) -> World:
+    return World(broker)
+
+
+# -- HTTP
+
+
+def test_who_deletes_a_tenant_is_named(world: World, said: Said) -> None:
+    world.admin("DELETE", f"tenants/{world.tenant}?force=true", by="admin")
+    line = said.next("DELETE", f"tenants/{world.tenant}?force=true")
+    assert (line["who"], line["result"], line["level"]) == ("admin", 204, "INFO")
+    assert line["from"].startswith("127.0.0.1:")
+
+
+def test_a_change_that_fails_is_told_with_its_reason(world: World, said: Said) -> None:
+    world.admin("PUT", world.on_topic())
+    said.next("PUT", world.on_topic())
+    world.ask("PUT", world.on_topic())
+    line = said.next("PUT", world.on_topic())
+    assert line["result"] == 409
+    assert "already exist" in line["why"]
+
+
+def test_a_refused_token_is_told(world: World, said: Said) -> None:
+    url = f"{world.broker.admin_url}/admin/v2/tenants"
+    httpx.get(url, headers={"Authorization": "Bearer nonsense"})
+    line = said.next("refused GET", "/admin/v2/tenants")
+    assert (line["who"], line["result"], line["level"]) == ("-", 401, "WARNING")
+    assert line["why"]
+
+
+def test_a_forbidden_route_is_told_with_the_role(world: World, said: Said) -> None:
+    world.ask("GET", "tenants", by="app")
+    line = said.next("refused GET", "/admin/v2/tenants")
+    assert (line["who"], line["result"]) == ("app", 403)
+
+
+def test_a_page_of_another_site_is_told(world: World, said: Said) -> None:
+    url = f"{world.broker.admin_url}/admin/v2/tenants/evil"
+    httpx.put(url, headers={"Origin": "https://evil.example", **bearer("admin")})
+    line = said.next("refused PUT", "/admin/v2/tenants/evil")
+    assert "Origin" in line["why"]
+
+
+def test_looking_is_not_audited(world: World, said: Said) -> None:
+    world.admin("PUT", world.on_topic())
+    said.next("PUT", world.on_topic())
+    world.admin("GET", world.on_topic("/stats"))
+    end = {"ledgerId": 1, "entryId": 0}
+    world.ask("PUT", world.on_topic("/backlogSize"), end)
+    world.admin("POST", world.on_topic("/terminate"))
+    assert said.until("/terminate") == [f"/admin/v2/{world.on_topic('/terminate')}"]
+
+
+def test_every_access_is_logged_where_that_is_asked_for(world: World, accesses: Said) -> None:
+    world.ask("GET", "brokers/health?x=1")
+    line = accesses.next("GET", "/admin/v2/brokers/health?x=1")
+    assert (line["who"], line["status"], line["bytes"]) == ("boss", 200, 2)
+    assert line["ms"] >= 0
+
+
+# -- commands
+
+
+def test_a_topic_and_a_subscription_that_a_client_makes_are_told(world: World, said: Said) -> None:
+    world.grant("app", "produce", "consume")
+    assert world.may_consume("app", "s")
+    made = said.next("create topic", world.topic)
+    assert (made["who"], made["result"]) == ("app", "ok")
+    assert made["from"].startswith("127.0.0.1:")
+    assert said.next("create subscription", world.topic)["who"] == "app"
+
+
+def test_who_deletes_a_subscription_is_named(world: World, said: Said) -> None:
+    world.grant("app", "consume")
+    with world.client("app") as client:
+        client.subscribe(world.topic, "s").unsubscribe()
+    line = said.next("delete subscription", f"subscription s of {world.topic}")
+    assert line["who"] == "app"
+
+
+def test_what_goes_with_a_namespace_is_named(world: World, said: Said) -> None:
+    world.admin("PUT", world.on_topic())
+    world.admin("PUT", world.on_topic("/partitions", "p"), 3)
+    world.admin("DELETE", f"namespaces/{world.namespace}?force=true")
+    gone = [said.next("delete topic", world.namespace) for _ in range(2)]
+    assert {line["on"] for line in gone} == {
+        world.topic,
+        f"persistent://{world.namespace}/p with 3 partitions",
+    }
+    assert {line["who"] for line in gone} == {"boss"}
+
+
+def test_a_refused_login_is_told(world: World, said: Said) -> None:
+    with pytest.raises(Refused):
+        RawClient(world.broker.service_url, auth_method_name="token", auth_data=b"bad")
+    line = said.next("refused CONNECT", "-")
+    assert (line["who"], line["result"]) == ("-", "AuthenticationError")
+    assert line["from"].startswith("127.0.0.1:")
+
+
+def test_a_refused_command_is_told_with_role_and_topic(world: World, said: Said) -> None:
+    assert not world.may_consume("nobody", "s")
+    line = said.next("refused SUBSCRIBE", world.topic)
+    assert (line["who"], line["result"]) == ("nobody", "AuthorizationError")
+    assert line["on"] == f"{world.topic} s"
+
+
+def test_a_long_name_is_cut(world: World, said: Said) -> None:
+    body = pb.CommandGetTopicsOfNamespace(namespace="n" * 100_000)
+    with world.raw("nobody") as client:
+        client.request(_T.GET_TOPICS_OF_NAMESPACE, "getTopicsOfNamespace", body)
+    line = said.next("refused GET_TOPICS_OF_NAMESPACE", "nnn")
+    assert sum(len(str(value)) for value in line.values()) < 1500
+
+
+def test_what_a_client_does_in_the_name_of_another_names_both(world: World, said: Said) -> None:
+    fields = {"original_principal": "eve"}
+    with world.raw("proxy", **fields) as client:
+        body = pb.CommandProducer(topic=world.topic, producer_id=1)
+        client.request(_T.PRODUCER, "producer", body)
+    assert said.next("refused PRODUCER", world.topic)["who"] == "proxy/eve"
+
+
+# -- limits
+
+
+def test_refusals_of_one_address_do_not_use_up_the_lines_of_another() -> None:
+    kinds = set()
+    logger = logging.getLogger("pybroker.audit")
+
+    class Kinds(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            kinds.add(record.__dict__["kind"])
+
+    handler = Kinds()
+    logger.addHandler(handler)
+    try:
+        for port in (1, 2):
+            for host in ("10.0.0.1", "10.0.0.2"):
+                actor = audit.Actor("", f"{host}:{port}")
+                audit.refused(actor, "CONNECT", "", "AuthenticationError", "no")
+    finally:
+        logger.removeHandler(handler)
+    assert kinds == {"refusals from 10.0.0.1", "refusals from 10.0.0.2"}
