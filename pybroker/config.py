@@ -30,6 +30,7 @@ class BrokerConfig:
     max_pending_delivery_bytes: int = 64 * 1024 * 1024  # written and not taken by the peer
     handshake_timeout_ms: int = 10_000
     keep_alive_interval_seconds: int = 30
+    metrics_cache_ms: int = 1000  # how long /metrics answers the same; 0: each scrape anew
     max_unacked_messages_per_consumer: int = 50_000
     max_unacked_messages_per_subscription: int = 200_000
     # 0: no limit

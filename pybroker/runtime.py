@@ -8,9 +8,11 @@ import asyncio
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
 
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.errors import PulsarError
@@ -43,8 +45,49 @@ def iso_time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
+class _Turns:
+    """The long works of one event loop: in each of the loop's turns one of them goes on."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._handing_out = False
+
+    def next(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        mine: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(mine)
+        if not self._handing_out:
+            self._handing_out = True
+            loop.call_soon(self._hand_out, loop)
+        return mine
+
+    def _hand_out(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._waiting:
+            first = self._waiting.popleft()
+            if not first.done():  # else it was cancelled meanwhile
+                first.set_result(None)
+                loop.call_soon(self._hand_out, loop)
+                return
+        self._handing_out = False
+
+
+# The values must not refer to the loop, which else would never be forgotten.
+_turns_of: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns]] = WeakKeyDictionary()
+
+
+async def own_turn() -> None:
+    """Returns in a turn of the loop that no other caller of this gets."""
+    loop = asyncio.get_running_loop()
+    turns = _turns_of.get(loop)
+    if turns is None:
+        turns = _turns_of[loop] = _Turns()
+    await turns.next(loop)
+
+
 class Pace:
-    """For long work: `step` after each piece of it, and others have the loop now and then."""
+    """For long work: `step` after each piece of it, and others have the loop now and then.
+
+    However many long works there are, only one of them runs in a turn of the loop.
+    """
 
     def __init__(self, steps_a_turn: int) -> None:
         self._steps_a_turn = steps_a_turn
@@ -53,8 +96,12 @@ class Pace:
     async def step(self, steps: int = 1) -> None:
         self._left -= steps
         if self._left <= 0:
-            self._left = self._steps_a_turn
-            await asyncio.sleep(0)
+            await self.turn()
+
+    async def turn(self) -> None:
+        """Waits for a turn now, whatever is left of this one."""
+        self._left = self._steps_a_turn
+        await own_turn()
 
 
 class Seldom:

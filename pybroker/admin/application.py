@@ -2,7 +2,7 @@
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
@@ -75,6 +75,7 @@ def create_app(services: AdminServices) -> ASGIApp:
         routes=routes,
         exception_handlers={
             PulsarError: _pulsar_error,
+            ClientDisconnect: _nobody_to_answer,
             HTTPException: _http_error,
             Exception: _internal_error,
         },
@@ -100,6 +101,11 @@ async def _pulsar_error(_: Request, error: Exception) -> Response:
 async def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return JSONResponse({"reason": error.detail}, error.status_code, error.headers)
+
+
+async def _nobody_to_answer(_: Request, error: Exception) -> Response:
+    """What is sent goes nowhere."""
+    return Response(status_code=500)
 
 
 async def _internal_error(_: Request, error: Exception) -> Response:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Final
 
 from pybroker.broker.served import ServedTopic, persistent
 from pybroker.broker.tenants import Conflict
@@ -9,6 +10,9 @@ from pybroker.broker.topic import Topic
 from pybroker.broker.topics import Topics
 from pybroker.errors import NotAllowed, TopicNotFound
 from pybroker.names import TopicName
+from pybroker.runtime import Pace
+
+_PARTS_A_TURN: Final = 100
 
 
 async def existing(topics: Topics, name: TopicName, hint: str = "") -> Topic:
@@ -55,8 +59,10 @@ async def each_part(topics: Topics, name: TopicName) -> AsyncIterator[Topic]:
 async def each_served(topics: Topics, name: TopicName) -> AsyncIterator[ServedTopic]:
     """As `each_part`, be they persistent or not."""
     count = topics.tenants.partitions(name)
+    pace = Pace(_PARTS_A_TURN)
     for part in [name.partition_at(index) for index in range(count)] or [name]:
         yield await served(topics, part)
+        await pace.step()  # those that are loaded are there without waiting
 
 
 async def delete_namespace(topics: Topics, namespace: str, force: bool = True) -> None:

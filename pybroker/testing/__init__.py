@@ -26,10 +26,11 @@ def broker(
 ) -> Iterator[RunningBroker]:
     """A broker on free ports, in memory unless it has a `data_dir`; the admin REST with `http`.
 
-    `settings` are fields of BrokerConfig: `broker(broker_deduplication_enabled=True)`.
+    `settings` are fields of BrokerConfig: `broker(broker_deduplication_enabled=True)`. Without any,
+    /metrics shows what is true now, not what was a moment ago.
     """
-    free_ports = {"broker_service_port": 0, "web_service_port": 0}
-    config = replace(config or BrokerConfig(), **{**free_ports, **settings})
+    for_tests = {"broker_service_port": 0, "web_service_port": 0, "metrics_cache_ms": 0}
+    config = replace(config or BrokerConfig(), **{**for_tests, **settings})
     running = RunningBroker(config, data_dir, http)
     running.start()
     try:

@@ -30,11 +30,9 @@ def test_a_scrape_of_many_topics_is_made_a_little_at_a_time() -> None:
             connections=lambda: 0,
             publish=running._publish,
         )
-        request: Any = None
 
         async def text() -> bytes:
-            response: Any = await MetricsRoutes(services).metrics(request)
-            return "".join([piece async for piece in response.body_iterator]).encode()
+            return b"".join(await MetricsRoutes(services)._render())
 
         scraping = asyncio.ensure_future(text())
         turns = 0

@@ -14,6 +14,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pybroker.admin.http.authenticated import with_certificate
+from pybroker.admin.http.hanging_up import with_hang_up
 
 HEAD_S: Final = 10.0
 TAKE_S: Final = 10.0
@@ -54,6 +55,7 @@ class ImpatientProtocol(H11Protocol):
         certificate = transport.get_extra_info("peercert")
         if certificate:
             self.app = with_certificate(self.app, certificate)
+        self.app = with_hang_up(self.app, transport.abort)
         self._wait_for_head()
 
     def _make_room(self) -> None:

@@ -70,10 +70,11 @@ class BrokerStatsRoutes:
 
     async def _topics_as_json(self) -> AsyncIterator[str]:
         """A topic at a time: there may be very many."""
+        pace, before = Pace(PARTS_A_TURN), "{"
+        await pace.turn()
         by_namespace: dict[str, list[Topic]] = {}
         for topic in self._services.topics.loaded():
             by_namespace.setdefault(topic.name.namespace_name, []).append(topic)
-        pace, before = Pace(PARTS_A_TURN), "{"
         for namespace, topics in sorted(by_namespace.items()):
             yield f'{before}{json.dumps(namespace)}:{{"{_WHOLE}":{{"persistent":'
             inner = "{"

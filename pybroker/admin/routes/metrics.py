@@ -1,16 +1,17 @@
 """/metrics under Apache Pulsar's own names, so that its dashboards work, and a few of our own."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from pybroker.admin.operation import Answer, DescribedRoute
 from pybroker.admin.routing import route
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shared_answer import Renderings, SharedAnswer
 from pybroker.admin.stats.metric_names import (
     COMPACTION_METRICS,
     SUBSCRIPTION_METRICS,
@@ -50,50 +51,58 @@ class MetricsRoutes:
     def __init__(self, services: AdminServices) -> None:
         self._services = services
         self._rates = Rates(services.clock)
+        self._renderings = Renderings(self._render, services.config.metrics_cache_ms / 1000)
 
     def routes(self) -> list[DescribedRoute]:
         samples = Answer(TEXT, media=CONTENT_TYPE)
         return [route("GET", path, self.metrics, samples) for path in ("/metrics", "/metrics/")]
 
     async def metrics(self, _: Request) -> Response:
+        return SharedAnswer(self._renderings, CONTENT_TYPE)
+
+    async def _render(self) -> list[bytes]:
+        pace = Pace(PARTS_A_TURN)
+        await pace.turn()
+        exposition = Exposition({"cluster": self._services.config.cluster_name})
+        await self._add_all(exposition, pace)
+        pieces = []
+        for piece in exposition.pieces():
+            pieces.append(piece.encode())
+            await pace.step(PARTS_A_TURN)
+        return pieces
+
+    async def _add_all(self, exposition: Exposition, pace: Pace) -> None:
         services = self._services
-        exposition = Exposition({"cluster": services.config.cluster_name})
         exposition.add("pulsar_version_info", "gauge", 1, exposition.labels(version=version()))
         exposition.add("pulsar_active_connections", "gauge", services.connections())
         lag_s = services.loop_lag_s()
         exposition.add("pybroker_loop_lag_seconds_max", "gauge", lag_s)
         now_ms = services.clock.now_ms()
-        pace = Pace(PARTS_A_TURN)
         sums: dict[str, float] = dict.fromkeys(_BROKER_SUMS, 0)
-        topics_of = Counter(name.namespace_name for name in services.topics.loaded_names())
-        for namespace, count in topics_of.items():
-            exposition.add(
-                "pulsar_topics_count", "gauge", count, exposition.labels(namespace=namespace)
-            )
+        topics_of: Counter[str] = Counter()
         for topic in services.topics.loaded():
             stats = await topic_stats(topic, self._rates, now_ms, pace, _WANTED)
+            topics_of[topic.name.namespace_name] += 1
             add_topic(exposition, topic, stats)
             for name, value_of in _BROKER_SUMS.items():
                 sums[name] += value_of(stats)
             await pace.step(1 + len(stats["subscriptions"]))
         for kept_nothing in services.topics.loaded_nonpersistent():
             stats = await nonpersistent_stats(kept_nothing, self._rates, pace, _WANTED)
+            topics_of[kept_nothing.name.namespace_name] += 1
             add_served(exposition, kept_nothing, stats)
             for name, value_of in _BROKER_SUMS.items():
                 sums[name] += value_of(stats)
             await pace.step(1 + len(stats["subscriptions"]))
+        for namespace, count in topics_of.items():
+            exposition.add(
+                "pulsar_topics_count", "gauge", count, exposition.labels(namespace=namespace)
+            )
         for name, total in sums.items():
             exposition.add(name, "gauge", total)
         for coordinator in services.coordinators.served():
             add_coordinator(exposition, coordinator, now_ms)
             await pace.step(PARTS_A_TURN)
-        return StreamingResponse(_paced(exposition, pace), media_type=CONTENT_TYPE)
-
-
-async def _paced(exposition: Exposition, pace: Pace) -> AsyncIterator[str]:
-    for piece in exposition.pieces():
-        yield piece
-        await pace.step(PARTS_A_TURN)
 
 
 def add_topic(exposition: Exposition, topic: Topic, stats: Stats) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from starlette.requests import Request
 
 from pybroker.admin.finding import each_served, partitioned, served
+from pybroker.admin.http.hanging_up import unless_gone
 from pybroker.admin.operation import DescribedRoute, flags
 from pybroker.admin.routing import TOPIC, flag, partitioned_metadata, route, topic_of
 from pybroker.admin.services import AdminServices
@@ -80,6 +81,9 @@ class StatsRoutes:
 
     async def partitioned(self, request: Request) -> dict[str, Any]:
         """The partitions' sums; their own stats too unless ?perPartition=false."""
+        return await unless_gone(request.receive, self._partitioned(request))
+
+    async def _partitioned(self, request: Request) -> dict[str, Any]:
         name = topic_of(request)
         pace = Pace(PARTS_A_TURN)
         by_partition: dict[str, Stats] = {}
@@ -92,6 +96,9 @@ class StatsRoutes:
         return answer
 
     async def partitioned_internal(self, request: Request) -> dict[str, Any]:
+        return await unless_gone(request.receive, self._partitioned_internal(request))
+
+    async def _partitioned_internal(self, request: Request) -> dict[str, Any]:
         name = topic_of(request)
         pace = Pace(PARTS_A_TURN)
         by_partition: dict[str, Stats] = {}

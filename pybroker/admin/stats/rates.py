@@ -37,8 +37,11 @@ class Rates:
             return 0.0
         passed_s = now_s - last.at_s
         if passed_s >= _SHORTEST_S:
-            self._remember(counter, _Reading(now_s, count, (count - last.count) / passed_s))
-        return self._readings[counter].rate
+            # The same object: ten thousands of new ones are much work for the garbage collector.
+            last.rate = (count - last.count) / passed_s
+            last.at_s, last.count = now_s, count
+            self._remember(counter, last)
+        return last.rate
 
     def _remember(self, counter: tuple[str, ...], reading: _Reading) -> None:
         self._readings.pop(counter, None)

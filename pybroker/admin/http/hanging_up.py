@@ -1,0 +1,44 @@
+"""Either side of a connection may end it while a request is being answered."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+T = TypeVar("T")
+HANG_UP: Final = "pybroker.hang_up"  # in the scope; not there without a connection
+
+
+def with_hang_up(app: ASGIApp, hang_up: Callable[[], None]) -> ASGIApp:
+    """`hang_up` closes the connection at once, and forgets what its peer has not taken."""
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, HANG_UP: hang_up}, receive, send)
+
+    return called
+
+
+async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
+    """What `work` returns. Cancels it, and raises ClientDisconnect, if the client hangs up first.
+
+    For work that changes nothing, and after the request's body was read.
+    """
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_gone(receive))
+    both: tuple[asyncio.Future[Any], ...] = (working, leaving)
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for each in both:
+            each.cancel()
+        await asyncio.gather(*both, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
