@@ -1,8 +1,8 @@
 """What several test packages share stands in tests/support and is imported by its module's name.
 
 An error in an event loop's callback reaches nobody who awaits: here it fails the test. How long an
-example of Hypothesis takes says how busy the machine is, and fails none. The examples are the same
-in each run; `--hypothesis-profile fresh` draws many new ones.
+example of Hypothesis or an answer over HTTP takes says how busy the machine is, and fails none.
+Hypothesis draws the same examples in each run; `--hypothesis-profile fresh` draws many new ones.
 """
 
 import sys
@@ -17,6 +17,9 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
+from patience import be_patient_with_answers
+
+be_patient_with_answers()
 
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.register_profile("fresh", deadline=None, max_examples=2000)

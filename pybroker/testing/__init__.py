@@ -32,8 +32,9 @@ def broker(
     for_tests = {"broker_service_port": 0, "web_service_port": 0, "metrics_cache_ms": 0}
     config = replace(config or BrokerConfig(), **{**for_tests, **settings})
     running = RunningBroker(config, data_dir, http)
-    running.start()
     try:
+        running.start()
         yield running
     finally:
         running.stop()
+        running.release_ports()

@@ -13,12 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
+from pybroker.testing.reserved_port import ReservedPort
+
 _READY: Final = re.compile(r"pybroker ready (pulsar://[^ ]*:(\d+))(?: (http://[^ ]*:(\d+)))?")
 _STOP_TIMEOUT_S: Final = 30.0
 
 
 class BrokerProcess:
-    """`pybroker standalone` over `data_dir`. Free ports are chosen once and kept over restarts.
+    """`pybroker standalone` over `data_dir`, on free ports that are its own until `__exit__`.
 
     What it logs goes to `log`, or to this process's stderr.
     """
@@ -32,8 +34,8 @@ class BrokerProcess:
         self._data_dir = data_dir
         self._arguments = list(arguments)
         self._log = log
-        self._port = "0"
-        self._http_port = "0"
+        self._reserved = [ReservedPort(), ReservedPort()]
+        self._port, self._http_port = (str(port.number) for port in self._reserved)
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -47,6 +49,8 @@ class BrokerProcess:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
+        for port in self._reserved:
+            port.release()
 
     @property
     def pid(self) -> int:
@@ -76,7 +80,7 @@ class BrokerProcess:
         if ready is None:
             raise RuntimeError(f"The broker ended with code {process.wait()} before it served")
         self.service_url, self._port = ready[1], ready[2]
-        self.admin_url, self._http_port = ready[3] or "", ready[4] or "0"
+        self.admin_url, self._http_port = ready[3] or "", ready[4] or self._http_port
 
     def kill(self) -> None:
         """SIGKILL, as a power cut would look to its clients. Idempotent."""

@@ -17,12 +17,19 @@ from pybroker.app import Broker, embedded_backend, memory_backend, standalone
 from pybroker.config import BrokerConfig
 from pybroker.names import TopicName, pending_ack_log
 from pybroker.testing.loop_thread import LoopThread
+from pybroker.testing.reserved_port import ReservedPort
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 _END_TIMEOUT_S: Final = 60.0
+_PORTS: Final = (
+    "broker_service_port",
+    "broker_service_port_tls",
+    "web_service_port",
+    "web_service_port_tls",
+)
 
 
 class RunningBroker:
@@ -35,6 +42,7 @@ class RunningBroker:
         self._config = config
         self._data_dir = data_dir
         self._http = http
+        self._reserved: list[ReservedPort] = []
         self._memory = memory_backend()
         self._thread: LoopThread | None = None
         self._broker: Broker | None = None
@@ -43,6 +51,8 @@ class RunningBroker:
 
     def start(self) -> None:
         """Serve; from the second time on at the same addresses."""
+        if not self._reserved:
+            self._reserve_ports()
         self._thread = LoopThread("pybroker")
         try:
             self._broker = self._thread.run(self._start())
@@ -61,9 +71,22 @@ class RunningBroker:
         ports = {name: urlsplit(url).port for name, url in urls.items() if url}
         self._config = replace(self._config, **ports)  # type: ignore[arg-type]
 
+    def _reserve_ports(self) -> None:
+        """Those that are to be any free ones."""
+        names = _PORTS if self._http else _PORTS[:2]
+        free = {name: ReservedPort() for name in names if getattr(self._config, name) == 0}
+        self._reserved = list(free.values())
+        numbers = {name: port.number for name, port in free.items()}
+        self._config = replace(self._config, **numbers)  # type: ignore[arg-type]
+
     def stop(self) -> None:
-        """The orderly end. Idempotent."""
+        """The orderly end; its ports remain its own. Idempotent."""
         self._end(Broker.stop)
+
+    def release_ports(self) -> None:
+        """Behind the last end: it cannot start again."""
+        for port in self._reserved:
+            port.release()
 
     def kill(self) -> None:
         """The other one. Idempotent."""
@@ -172,7 +195,7 @@ class RunningBroker:
 
         self.call(work)
 
-    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
         """For what the broker does by itself. Raises TimeoutError."""
         deadline_s = time.monotonic() + timeout_s
         while not condition():

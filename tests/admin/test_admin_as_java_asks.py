@@ -45,7 +45,7 @@ def test_spaces_in_names_come_as_plus_signs(
     assert admin.get(f"/admin/v2/persistent/{namespace}").json() == [topic]
     with Client(admin_broker.service_url) as client:
         client.create_producer(topic).send(b"m")
-        assert client.subscribe(topic, "my sub+").receive(timeout_millis=5000).data() == b"m"
+        assert client.subscribe(topic, "my sub+").receive(timeout_millis=30_000).data() == b"m"
     assert admin.get(f"/lookup/v2/topic/persistent/{namespace}/my+topic%2B").status_code == 200
     assert admin.delete(f"{path}/subscription/my+sub%2B").status_code == 204
 

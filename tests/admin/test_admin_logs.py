@@ -18,7 +18,7 @@ def test_a_cursor_shows_what_was_acknowledged_out_of_order(
     consumer = client.subscribe(f"persistent://{topic}", "audit", ConsumerType.Shared)
     publish(client, topic, 6)
     for number in range(6):
-        message = consumer.receive(timeout_millis=5000)
+        message = consumer.receive(timeout_millis=30_000)
         if number in (1, 2, 4):
             consumer.acknowledge(message)
     consumer.close()
@@ -63,7 +63,7 @@ def test_a_position_is_told_to_be_acknowledged_pending_or_neither(
 ) -> None:
     consumer = client.subscribe(f"persistent://{topic}", "audit", ConsumerType.Shared)
     publish(client, topic, 3)
-    received = [consumer.receive(timeout_millis=5000) for _ in range(3)]
+    received = [consumer.receive(timeout_millis=30_000) for _ in range(3)]
     assert admin.get(f"{T}/pendingAckInternalStats/{topic}/audit").status_code == 404
     ledger = received[0].message_id().ledger_id()
     path = f"{T}/positionStatsInPendingAck/{topic}/audit/{ledger}"
@@ -95,7 +95,7 @@ def test_a_part_of_a_batch_is_pending(admin: httpx.Client, client: Client, topic
     for number in range(3):
         producer.send_async(b"%d" % number, None)
     producer.flush()
-    first = consumer.receive(timeout_millis=5000)
+    first = consumer.receive(timeout_millis=30_000)
     txn = client.new_transaction()
     consumer.acknowledge(first, txn=txn)
     consumer.close()

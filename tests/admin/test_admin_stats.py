@@ -269,7 +269,7 @@ def test_an_unloaded_topic_comes_back(admin: httpx.Client, client: Client, topic
     consumer = client.subscribe(
         f"persistent://{topic}", "audit", initial_position=InitialPosition.Earliest
     )
-    assert [consumer.receive(timeout_millis=5000).data() for _ in range(2)] == [b"0", b"0"]
+    assert [consumer.receive(timeout_millis=30_000).data() for _ in range(2)] == [b"0", b"0"]
 
 
 def test_an_open_transaction_shows_whom_it_blocks(
@@ -322,7 +322,7 @@ def test_pending_acknowledgements_are_shown(
     assert admin.get(path).json() == unknown | {"state": "None", "ongoingTxnSize": 0}
     publish(client, topic, 1)
     txn = client.new_transaction(timeout_ms=60_000)
-    consumer.acknowledge(consumer.receive(timeout_millis=5000), txn=txn)
+    consumer.acknowledge(consumer.receive(timeout_millis=30_000), txn=txn)
     assert admin.get(path).json() == unknown | {"state": "Ready", "ongoingTxnSize": 1}
     txn.commit()
     assert admin.get(path).json()["ongoingTxnSize"] == 0

@@ -87,7 +87,7 @@ def test_a_topic_that_is_not_persistent_takes_messages(
     path = f"/topics/non-persistent/{namespace}/news"
     answer = admin.post(path, json={"messages": [{"payload": "now"}]})
     assert codes(answer.json()["messagePublishResults"]) == [0]
-    assert consumer.receive(5000).data() == b"now"
+    assert consumer.receive(30_000).data() == b"now"
 
 
 def test_a_delayed_message_is_kept_until_it_is_due(

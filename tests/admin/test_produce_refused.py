@@ -239,7 +239,7 @@ def test_a_topic_that_goes_while_its_messages_come_is_not_made_again(
     body = b'{"messages": [{"payload": "p"}]}'
     address = admin_broker.admin_url.removeprefix("http://")
     host, _, port = address.partition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as slow:
+    with socket.create_connection((host, int(port)), timeout=30) as slow:
         head = f"POST /topics/persistent/{topic} HTTP/1.1\r\nHost: {address}\r\n"
         slow.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:9])
         # Two requests, one after the other: the first one's head has been seen by then.

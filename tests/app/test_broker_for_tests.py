@@ -1,7 +1,10 @@
 """`pybroker.testing.broker()`: what tests of other people's programs rely on."""
 
+import socket
+import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -9,11 +12,12 @@ import pytest
 import pybroker.testing
 from pybroker.client import Client, InitialPosition
 from pybroker.testing import RunningBroker
+from pybroker.testing.broker_process import BrokerProcess
 
 TOPIC = "persistent://public/default/t"
 
 
-def publish(broker: RunningBroker, payload: bytes) -> None:
+def publish(broker: RunningBroker | BrokerProcess, payload: bytes) -> None:
     client = Client(broker.service_url)
     client.create_producer(TOPIC).send(payload)
     client.close()
@@ -22,7 +26,7 @@ def publish(broker: RunningBroker, payload: bytes) -> None:
 def read_one(broker: RunningBroker) -> bytes:
     client = Client(broker.service_url)
     consumer = client.subscribe(TOPIC, "s", initial_position=InitialPosition.Earliest)
-    payload: bytes = consumer.receive(timeout_millis=5000).data()
+    payload: bytes = consumer.receive(timeout_millis=30_000).data()
     client.close()
     return payload
 
@@ -45,6 +49,25 @@ def test_a_restart_keeps_addresses_and_messages(tmp_path: Path, how: str, on_dis
         assert read_one(broker) == b"kept"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps a port for its owner")
+def test_nobody_else_is_given_its_ports_while_it_is_down(tmp_path: Path) -> None:
+    with (
+        BrokerProcess(tmp_path / "data") as process,
+        pybroker.testing.broker(http=True) as broker,
+    ):
+        process.kill()
+        broker.stop()
+        for each in (broker, process):
+            for url in (each.service_url, each.admin_url):
+                address = ("127.0.0.1", urlsplit(url).port)
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection(address)
+                with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                    other.bind(address)
+            each.start()
+            publish(each, b"served")
+
+
 def test_a_data_directory_outlives_its_broker(tmp_path: Path) -> None:
     with pybroker.testing.broker(data_dir=tmp_path / "data") as broker:
         publish(broker, b"kept")
@@ -56,7 +79,7 @@ def acknowledge_in_a_transaction(broker: RunningBroker) -> None:
     """The commit is durable in the log of acknowledgements; the cursor is written much later."""
     client = Client(broker.service_url, enable_transaction=True)
     consumer = client.subscribe(TOPIC, "s", initial_position=InitialPosition.Earliest)
-    message = consumer.receive(timeout_millis=5000)
+    message = consumer.receive(timeout_millis=30_000)
     with client.new_transaction() as txn:
         consumer.acknowledge(message, txn)
     client.close()

@@ -35,7 +35,7 @@ class Standalone:
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(how)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_the_admin_api_ends_the_process_in_order(tmp_path: Path, started: list[S
     broker = start(started, tmp_path / "data")
     _, admin_url = broker.ready()
     assert httpx.post(f"{admin_url}/admin/v2/brokers/shutdown").status_code == 204
-    assert broker.process.wait(30) == 0
+    assert broker.process.wait(60) == 0
 
 
 def test_what_was_answered_is_back_after_a_kill(tmp_path: Path, started: list[Standalone]) -> None:
@@ -191,7 +191,7 @@ def test_a_failed_fsync_ends_the_process_before_anything_is_acknowledged(tmp_pat
         trigger.touch()
         with pytest.raises(httpx.TransportError):
             create_topic(ready[2], "lost")
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 70
     assert "\npybroker: stopped, because the disk did not keep" in said
     assert "Traceback" not in said

@@ -146,7 +146,7 @@ def test_the_process_that_serves_gets_the_signals(container: Container) -> None:
     with_ports(container)
     with container.started(f"exec {COMMANDS['plain']}") as started:
         os.kill(started.process.pid, signal.SIGTERM)
-        assert started.process.wait(30) == 0
+        assert started.process.wait(60) == 0
 
 
 @pytest.mark.slow

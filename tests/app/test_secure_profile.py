@@ -102,7 +102,7 @@ def urls(secure: Secure) -> Iterator[list[str]]:
         assert running.stdout is not None
         yield running.stdout.readline().split()[2:]
         running.send_signal(signal.SIGTERM)
-        assert running.wait(30) == 0
+        assert running.wait(60) == 0
 
 
 def client(secure: Secure, role: str, urls: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ from pybroker.names import TopicName
 
 # Long enough for what must come, short for what must not: a receive that returns nothing is only
 # ever checked behind something that was received later, or after the end of a transaction.
-SOON_MS = 5_000
+SOON_MS = 30_000
 NOTHING_MS = 150
 
 

@@ -16,7 +16,7 @@ from pybroker.client import Client, Consumer, ConsumerType, InitialPosition
 from pybroker.config import BrokerConfig
 from pybroker.wire import pulsar_api_pb2 as pb
 
-SOME_S = timedelta(seconds=1.5)  # longer than anything else here takes
+SOME_S = timedelta(seconds=3)  # longer than anything else here takes
 HOUR = timedelta(hours=1)
 BY_TIME = pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
 CRASHES = pytest.mark.parametrize("crash", [False, True], ids=["restarted", "killed"])
@@ -54,7 +54,7 @@ def test_a_delayed_message_comes_behind_those_that_are_not(
     consumer = subscribe(client, topic, kind)
     with client.create_producer(topic) as producer:
         producer.send(b"later", deliver_after=SOME_S)
-        due_ms = now_ms() + 1000
+        due_ms = now_ms() + 2000
         producer.send(b"sooner", deliver_at=due_ms)
         producer.send(b"now")
     assert drain(consumer, 2) == [b"now", b"sooner"]

@@ -177,7 +177,7 @@ def test_a_failed_operation_fails_the_commit(client: Client, topic: str) -> None
     consumer = subscribe(client, topic)
     producer = client.create_producer(topic)
     producer.send(b"once")
-    message = consumer.receive(timeout_millis=5000)
+    message = consumer.receive(timeout_millis=30_000)
     first, second = client.new_transaction(), client.new_transaction()
     consumer.acknowledge(message, txn=first)
     producer.send(b"out", txn=second)
@@ -215,7 +215,7 @@ def test_coordinators_can_be_added_by_the_admin_api() -> None:
             headers={"Content-Type": "application/json"},
             method="POST",
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             assert answer.status == 204
         assert raw.new_txn(tc_id=2).most == 2
 

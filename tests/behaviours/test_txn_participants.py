@@ -100,7 +100,7 @@ def test_a_transaction_ends_without_what_an_older_version_let_into_it(
             raw.flow(1)
             raw.receive(pb.BaseCommand.MESSAGE)
         url = f"{broker.admin_url}/admin/v3/transactions/coordinatorStats?coordinatorId=0"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             given_up = json.load(answer)["givenUp"]
         assert [(g["topic"], g["subscription"]) for g in given_up] == [
             (NO_TOPIC, None),

@@ -43,7 +43,7 @@ class Waiting(threading.Thread):
             self.outcome = error
 
     def ended_with(self) -> object:
-        self.join(20)
+        self.join(60)
         assert not self.is_alive(), "still waiting"
         return self.outcome
 
@@ -84,8 +84,8 @@ def test_what_was_posted_runs_before_the_end_and_nothing_is_taken_after_it():
     thread = LoopThread("test")
     ran: list[int] = []
     entered, leave = threading.Event(), threading.Event()
-    thread.post(lambda: (entered.set(), leave.wait(20)))
-    entered.wait(20)
+    thread.post(lambda: (entered.set(), leave.wait(60)))
+    entered.wait(60)
     for number in range(100):
         thread.post(ran.append, number)
     leave.set()
@@ -120,7 +120,7 @@ def test_a_commit_that_a_close_cuts_short_is_unknown(service: Any, monkeypatch: 
 
     monkeypatch.setattr(Coordinators, "_ask", never_answered)
     committing = Waiting(txn.commit)
-    assert asked.wait(20)
+    assert asked.wait(60)
     client.close()
     assert isinstance(committing.ended_with(), TransactionOutcomeUnknown)
 
@@ -158,7 +158,7 @@ def test_a_callback_may_send_though_the_queue_is_full(service: Any):
         producer = client.create_producer("echo", max_pending_messages=1, block_if_queue_full=True)
         answered = threading.Event()
         producer.send_async(b"x", lambda *_: producer.send_async(b"y", lambda *_: answered.set()))
-        assert answered.wait(20)
+        assert answered.wait(60)
 
 
 def client_threads() -> set[threading.Thread]:
@@ -173,7 +173,7 @@ def test_a_client_that_nobody_holds_closes_by_itself(service: Any):
     producer.send(b"the producer still holds what it needs")
     del producer
     gc.collect()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     with Client(service.service_url) as client:
         client.create_producer("dropped", "only-one")

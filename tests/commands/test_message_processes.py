@@ -33,7 +33,7 @@ def test_who_is_told_to_stop_acknowledges_what_was_shown(
         shown = [consuming.stdout.readline() for _ in range(4)]
         assert [b"content:a" in shown[1], b"content:b" in shown[3]] == [True, True]
         consuming.send_signal(number)
-        _, err = consuming.communicate(timeout=20)
+        _, err = consuming.communicate(timeout=60)
     assert (consuming.returncode, err) == (code, b"2 messages successfully consumed\n")
     assert broker.backlog(topic, "s") <= 1  # the last one may just have been shown
 
@@ -50,7 +50,7 @@ def test_a_reader_of_our_output_that_leaves_ends_the_command_quietly(
         assert reading.stderr is not None
         reading.stdout.readline()
         reading.stdout.close()
-        assert reading.wait(20) == 141
+        assert reading.wait(60) == 141
         assert b"Error" not in reading.stderr.read()
 
 

@@ -80,7 +80,7 @@ def test_lines_leave_before_stdin_ends(broker: RunningBroker, client: Client, to
             producing.stdin.flush()
             assert consumer.receive(20_000).data() == line
         producing.stdin.close()
-        assert producing.wait(20) == 0
+        assert producing.wait(60) == 0
 
 
 def test_key_and_properties_are_of_each_message(run: Run, client: Client, topic: str) -> None:

@@ -20,6 +20,8 @@ from pybroker.testing import RunningBroker
 
 PROVIDERS: Final = ("token", "basic", "tls")
 PASSWORD: Final = "open sesame"
+# After that a producer gives up a message that nobody takes: longer than a busy machine stalls.
+SEND_MS: Final = 2000
 
 
 class LoginWorld:

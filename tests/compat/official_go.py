@@ -16,7 +16,7 @@ from typing import Final
 from one_at_a_time import one_at_a_time
 
 SOURCES: Final = Path(__file__).with_name("go")
-TEST_TIMEOUT_S: Final = 60
+TEST_TIMEOUT_S: Final = 240
 BUILD_TIMEOUT_S: Final = 900  # of all its dependencies, the first time
 _TEST: Final = re.compile(r"((?:^//.*\n)*)^func (Test\w+)\(t \*testing\.T\)", re.MULTILINE)
 _FEATURES: Final = re.compile(r"^// Feature: (.+)$", re.MULTILINE)

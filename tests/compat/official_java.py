@@ -11,7 +11,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from pybroker.spark.jars import official_client_jars, resolved_jars
 
-RECEIVE_S = 20
+RECEIVE_S = 60
 NOTHING_S = 1
 
 

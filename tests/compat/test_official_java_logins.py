@@ -11,6 +11,7 @@ from credentials import token
 from login_world import (
     PASSWORD,
     PROVIDERS,
+    SEND_MS,
     LoginWorld,
     login_world,
     producers_address,
@@ -161,8 +162,8 @@ def test_a_revoked_permission_stops_a_producer_and_a_consumer(
     """Both try again by themselves, and go on when they may."""
     with door.client(door.as_role(provider, "alice")) as alice:
         consumer = alice.consumer(world.topic, "s")
-        producer = alice.producer(world.topic, sendTimeout=alice.ms(500))
-        producer.send(b"before")
+        alice.producer(world.topic).send(b"before")
+        producer = alice.producer(world.topic, sendTimeout=alice.ms(SEND_MS))
         assert bytes(alice.receive(consumer).getData()) == b"before"
         world.revoke("alice")
         assert who_is_connected(world) == []

@@ -136,8 +136,8 @@ def test_delayed_messages_come_in_the_order_of_their_times(
 ) -> None:
     consumer = official.consumer(name, "s", kind)
     producer = official.producer(name)
-    at = time.time_ns() // 1_000_000 + 1500
-    producer.newMessage().value(b"after").deliverAfter(*official.ms(3000)).sendAsync()
+    at = time.time_ns() // 1_000_000 + 4000
+    producer.newMessage().value(b"after").deliverAfter(*official.ms(7000)).sendAsync()
     producer.newMessage().value(b"at").deliverAt(at).sendAsync()
     producer.send(b"now")
     assert official.take(consumer, 3) == [b"now", b"at", b"after"]

@@ -15,7 +15,7 @@ import pybroker.client
 import pybroker.testing
 from pybroker.names import TopicName
 
-SOON_MS = 5_000
+SOON_MS = 30_000
 NOTHING_MS = 300
 COUNT = 60
 KEYS = [f"key-{number}" for number in range(7)]

@@ -9,7 +9,7 @@ from raw_client import RawClient
 import pybroker.testing
 from pybroker.wire import pulsar_api_pb2 as pb
 
-HANDSHAKE_TIMEOUT_MS = 500
+HANDSHAKE_TIMEOUT_MS = 60_000
 
 
 @pytest.fixture(scope="session")

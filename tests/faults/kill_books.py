@@ -25,7 +25,7 @@ def read_all(client: Client, topic: str) -> list[int]:
     reader = client.create_reader(topic, MessageId.earliest)
     values = []
     while reader.has_message_available():
-        values.append(int(reader.read_next(timeout_millis=10_000).data()))
+        values.append(int(reader.read_next(timeout_millis=30_000).data()))
     reader.close()
     return values
 

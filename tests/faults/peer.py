@@ -6,7 +6,8 @@ from types import TracebackType
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import CommandFrame, FrameDecoder, encode_frame
 
-ANSWER_WITHIN_S = 1.0
+# Less than the broker gives a handshake, so that no refusal is taken for that limit's.
+ANSWER_WITHIN_S = 30.0
 CONNECT = encode_frame(
     pb.BaseCommand(type=pb.BaseCommand.CONNECT, connect=pb.CommandConnect(client_version="peer"))
 )
@@ -19,7 +20,7 @@ def frame(command: bytes, behind: bytes = b"") -> bytes:
 
 
 class Peer:
-    """One connection. `answer` waits at most a second, as long as a broker may take to react."""
+    """One connection. `answer` waits at most `ANSWER_WITHIN_S`."""
 
     def __init__(self, service_url: str, handshake: bool = True) -> None:
         host, _, port = service_url.removeprefix("pulsar://").rpartition(":")
@@ -62,7 +63,7 @@ class Peer:
                 return event.command
 
     def is_refused(self) -> bool:
-        """An error, a response that carries one, or the end of the connection, within a second."""
+        """An error, a response that carries one, or the end of the connection."""
         answer = self.answer()
         if answer is None or answer.HasField("error") or answer.HasField("send_error"):
             return True

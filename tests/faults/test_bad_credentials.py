@@ -63,7 +63,7 @@ def test_nothing_is_done_before_the_login(broker: RunningBroker) -> None:
     host, port = broker.service_url.removeprefix("pulsar://").rsplit(":", 1)
     look = pb.CommandLookupTopic(topic="t", request_id=1)
     frame = encode_frame(pb.BaseCommand(type=pb.BaseCommand.LOOKUP, lookupTopic=look))
-    with socket.create_connection((host, int(port)), timeout=10) as peer:
+    with socket.create_connection((host, int(port)), timeout=30) as peer:
         peer.sendall(frame)
         assert peer.recv(65536) == b""
 
@@ -81,7 +81,7 @@ def test_a_hello_byte_by_byte_is_no_handshake_yet(broker: RunningBroker) -> None
         tls.do_handshake()
     hello = outgoing.read()
     port = urlsplit(broker.service_url_tls).port or 0
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as peer:
         for index in range(50):
             peer.sendall(hello[index : index + 1])
         assert left(broker) == 0

@@ -113,7 +113,7 @@ def test_commands_that_came_with_a_refused_connect_are_not_handled(broker: Runni
         pb.BaseCommand(type=_T.LOOKUP, lookupTopic=look)
     )
     host, port = broker.service_url.removeprefix("pulsar://").rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(packet)
         received = b""
         while data := connection.recv(65536):

@@ -78,7 +78,7 @@ def urls(shell: Shell) -> Iterator[list[str]]:
     assert running.stdout is not None
     yield running.stdout.readline().split()[2:]
     running.send_signal(signal.SIGTERM)
-    running.wait(30)
+    running.wait(60)
     running.stdout.close()
 
 
@@ -87,7 +87,7 @@ def client(urls: list[str], shell: Shell, token: str) -> Client:
         urls[0],
         authentication=AuthenticationToken((shell.directory / token).read_text().strip()),
         tls_trust_certs_file_path=str(shell.directory / "ca.crt"),
-        operation_timeout_seconds=5,
+        operation_timeout_seconds=30,
     )
 
 

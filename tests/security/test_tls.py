@@ -97,7 +97,7 @@ def test_the_client_works_over_tls(broker: RunningBroker, authority: Authority) 
         producer = tls.create_producer(TOPIC)
         for content in (b"small", LARGE, b""):
             producer.send(content)
-            assert consumer.receive(timeout_millis=10_000).data() == content
+            assert consumer.receive(timeout_millis=30_000).data() == content
 
 
 def test_the_official_client_works_over_tls(broker: RunningBroker, authority: Authority) -> None:
@@ -108,7 +108,7 @@ def test_the_official_client_works_over_tls(broker: RunningBroker, authority: Au
     consumer = official.subscribe(TOPIC, "official")
     producer = official.create_producer(TOPIC)
     producer.send(LARGE)
-    assert consumer.receive(timeout_millis=10_000).data() == LARGE
+    assert consumer.receive(timeout_millis=30_000).data() == LARGE
     official.close()
 
 
@@ -120,7 +120,7 @@ def test_many_messages_both_ways_come_in_order(broker: RunningBroker, authority:
             producer.send_async(b"%d" % number * 50, None)
         producer.flush()
         for number in range(5000):
-            message = consumer.receive(timeout_millis=10_000)
+            message = consumer.receive(timeout_millis=30_000)
             assert message.data() == b"%d" % number * 50
             consumer.acknowledge(message)
 
@@ -336,7 +336,7 @@ def test_ciphers_have_two_names(name: str, openssl: str) -> None:
 def test_who_speaks_no_tls_is_closed(broker: RunningBroker) -> None:
     for url in (broker.service_url_tls, broker.admin_url_tls):
         for data in (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100, b"\xff" * 70_000):
-            with socket.create_connection(address(url), timeout=10) as peer:
+            with socket.create_connection(address(url), timeout=30) as peer:
                 peer.sendall(data)
                 drain(peer)
 
@@ -354,7 +354,7 @@ def test_slow_handshakes_end(authority: Authority, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(http_server, "HEAD_S", 0.1)
     with pybroker.testing.broker(http=True, **slow) as running:
         for url in (running.service_url_tls, running.admin_url_tls):
-            with socket.create_connection(address(url), timeout=10) as peer:
+            with socket.create_connection(address(url), timeout=30) as peer:
                 peer.sendall(b"\x16\x03\x01\x02\x00")  # that a hello will come
                 drain(peer)
         with client(running, authority) as tls:
@@ -365,7 +365,7 @@ def test_handshakes_of_one_address_make_room_for_each_other(
     broker: RunningBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls_connection, "MAX_HANDSHAKES_OF_ADDRESS", 3)
-    opened = [socket.create_connection(address(broker.service_url_tls), 10) for _ in range(10)]
+    opened = [socket.create_connection(address(broker.service_url_tls), 30) for _ in range(10)]
     for oldest in opened[:7]:
         drain(oldest)
 
@@ -404,7 +404,7 @@ def test_a_machine_has_no_more_handshakes_for_its_many_ipv6_addresses(
 def test_bytes_after_the_handshake_that_are_no_tls_end_the_connection(
     broker: RunningBroker, authority: Authority
 ) -> None:
-    plain = socket.create_connection(address(broker.service_url_tls), timeout=10)
+    plain = socket.create_connection(address(broker.service_url_tls), timeout=30)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context(authority).wrap_bio(incoming, outgoing, server_hostname="localhost")
     while True:
@@ -430,7 +430,7 @@ def test_a_client_that_says_goodbye_and_one_that_does_not_leave_nothing(
 
     with pybroker.testing.broker(**settings(authority)) as running:
         for goodbye in (True, False):
-            plain = socket.create_connection(address(running.service_url_tls), timeout=10)
+            plain = socket.create_connection(address(running.service_url_tls), timeout=30)
             tls = context(authority).wrap_socket(plain, server_hostname="localhost")
             tls.sendall(frame)
             assert tls.recv(65536)
@@ -445,7 +445,7 @@ def test_a_client_that_says_goodbye_and_one_that_does_not_leave_nothing(
 def test_an_expired_handshake_is_none_of_the_connections(authority: Authority) -> None:
     """Those that shake hands do not use up `maxConnections`."""
     with pybroker.testing.broker(**settings(authority, max_connections=2)) as running:
-        idle = [socket.create_connection(address(running.service_url_tls), 10) for _ in range(10)]
+        idle = [socket.create_connection(address(running.service_url_tls), 30) for _ in range(10)]
         with client(running, authority) as tls:
             tls.create_producer(TOPIC)
         for peer in idle:

@@ -26,7 +26,7 @@ def left_behind(broker, count, done, per_entry=1):
         producer = client.create_producer(TOPIC)
         for number in range(count):
             producer.send_batch(encode_batch([Outgoing(b"%d" % number)] * per_entry))
-        messages = [consumer.receive(5000) for _ in range(count * per_entry)]
+        messages = [consumer.receive(30_000) for _ in range(count * per_entry)]
         for number in done:
             for message in messages[number * per_entry : (number + 1) * per_entry]:
                 consumer.acknowledge(message)

@@ -39,7 +39,7 @@ def received(client: Client, topic: str, count: int) -> list[Message]:
     consumer = client.subscribe(
         f"persistent://{topic}", "all", initial_position=InitialPosition.Earliest
     )
-    found = [consumer.receive(5000) for _ in range(count)]
+    found = [consumer.receive(30_000) for _ in range(count)]
     consumer.close()
     return found
 

@@ -12,7 +12,7 @@ from pybroker.wire.frames import CommandFrame, FrameDecoder, encode_frame
 from pybroker.wire.message_metadata import build_entry
 
 _T = pb.BaseCommand
-ANSWER_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 30.0
 
 
 class Refused(Exception):

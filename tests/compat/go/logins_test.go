@@ -190,8 +190,8 @@ func (w *world) namespace() utils.NameSpaceName {
 func (w *world) stopsWhenRevoked() {
 	w.Helper()
 	consumer := w.subscribe(pulsar.ConsumerOptions{})
-	producer := w.producer(pulsar.ProducerOptions{SendTimeout: 500 * time.Millisecond})
-	w.sendValues(producer, "before")
+	w.sendValues(w.producer(pulsar.ProducerOptions{}), "before")
+	producer := w.producer(pulsar.ProducerOptions{SendTimeout: 2 * time.Second})
 	equal(w, string(w.receive(consumer).Payload()), "before")
 	namespaces, topics := w.admin().Namespaces(), w.admin().Topics()
 	w.must(namespaces.RevokeNamespacePermission(w.namespace(), "alice"))

@@ -123,15 +123,17 @@ func TestTheBrokersIndexAndTimeComeWithAMessage(t *testing.T) {
 // Feature: delayed delivery
 func TestDelayedMessagesComeInTheOrderOfTheirTimes(t *testing.T) {
 	w := newWorld(t)
+	var consumers []pulsar.Consumer
 	for _, kind := range []pulsar.SubscriptionType{pulsar.Shared, pulsar.KeyShared} {
-		consumer := w.subscribe(pulsar.ConsumerOptions{
-			Type: kind, Topic: w.topic + string(rune('a'+kind)),
-		})
-		producer := w.producer(pulsar.ProducerOptions{Topic: w.topic + string(rune('a'+kind))})
+		topic := w.topic + string(rune('a'+kind))
+		consumers = append(consumers, w.subscribe(pulsar.ConsumerOptions{Type: kind, Topic: topic}))
+		producer := w.producer(pulsar.ProducerOptions{Topic: topic})
 		after, at, now := text("after"), text("at"), text("now")
-		after.DeliverAfter = 3 * time.Second
-		at.DeliverAt = time.Now().Add(1500 * time.Millisecond)
+		after.DeliverAfter = 7 * time.Second
+		at.DeliverAt = time.Now().Add(4 * time.Second)
 		w.send(producer, after, at, now)
+	}
+	for _, consumer := range consumers {
 		same(w, valuesOf(w.take(consumer, 3)), []string{"now", "at", "after"})
 	}
 }

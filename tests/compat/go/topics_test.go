@@ -29,7 +29,7 @@ func TestEveryPartitionIsUsedAndAKeyStaysInItsPartition(t *testing.T) {
 	w.nothingMore(consumer)
 }
 
-// Feature: non-persistent topics
+// Feature: non-persistent topics, admin client
 func TestATopicThatKeepsNothingServesWhoIsThere(t *testing.T) {
 	w := newWorld(t)
 	for _, kind := range []pulsar.SubscriptionType{
@@ -39,6 +39,7 @@ func TestATopicThatKeepsNothingServesWhoIsThere(t *testing.T) {
 		producer := w.producer(pulsar.ProducerOptions{})
 		w.sendValues(producer, "nobody is there")
 		consumer := w.subscribe(pulsar.ConsumerOptions{Type: kind})
+		w.untilAsked(1)
 		w.sendValues(producer, numbers(5)...)
 		same(w, valuesOf(w.take(consumer, 5)), numbers(5))
 		w.nothingMore(consumer)
