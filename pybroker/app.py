@@ -22,6 +22,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import Backend, MetadataStore
 from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.trim import Retention
+from pybroker.broker.dynamic_configuration import DynamicConfiguration
 from pybroker.broker.entry_metadata import BadInterceptors
 from pybroker.broker.permissions import Permissions
 from pybroker.broker.policies.persistence import flush_interval_ms
@@ -96,6 +97,7 @@ class Broker:
         self.coordinators = Coordinators(ledgers, metadata, clock, config)
         tenants = Tenants(metadata, config)
         self.topics = Topics(ledgers, metadata, tenants, self.coordinators, clock, config)
+        self.dynamic = DynamicConfiguration(metadata, config, self.topics.policies.configure)
         # Raises BadListeners.
         self._listeners = parse_listeners(
             config.advertised_listeners, config.internal_listener_name
@@ -142,6 +144,7 @@ class Broker:
         async with AsyncExitStack() as parts:
             await self._backend.open()
             parts.push_async_callback(self._backend.close)
+            self.dynamic.load()
             self._services.boot = await _count_boot(self._backend.metadata)
             parts.push_async_callback(self.ledgers.close)
             await self.ledgers.sweep()
@@ -206,6 +209,7 @@ class Broker:
             coordinators=self.coordinators,
             clock=self._clock,
             config=self._config,
+            dynamic=self.dynamic,
             metadata=self._backend.metadata,
             ledgers=self.ledgers,
             clusters=Clusters(self._backend.metadata, self._config.cluster_name),

@@ -146,7 +146,7 @@ def _applied(
     unused: dict[str, None] = {}
     for where, line in settings:
         try:
-            name, value = _parse_setting(line)
+            name, value = parse_setting(line)
         except ValueError as error:
             raise ConfigError(f"{where}: {error}") from None
         if name in _FIELD_NAMES:
@@ -175,8 +175,8 @@ def _settings(text: str) -> Iterator[tuple[int, str]]:
             yield number, stripped
 
 
-def _parse_setting(line: str) -> tuple[str, Value]:
-    """The field and its value; or a key that means nothing here."""
+def parse_setting(line: str) -> tuple[str, Value]:
+    """The field and its value; or a key that means nothing here. Raises ValueError."""
     key, equals, text = (part.strip() for part in line.partition("="))
     if not equals:
         raise ValueError(f"{line[:80]!r} is not of the form key=value")

@@ -1,13 +1,14 @@
 """SIGHUP: what may change while the broker runs is read again. It never ends the broker.
 
-That is the certificates, and the log levels of the configuration file. What else has changed in the
-file is named, for it needs a restart; and a file that cannot be used changes nothing.
+That is the certificates, and of the configuration file the log levels and the keys that are dynamic
+(`broker/dynamic_configuration.py`). What else has changed in the file is named, for it needs a
+restart; and a file that cannot be used changes nothing.
 """
 
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pybroker")
 
-_AT_ONCE: Final = ("log_level",)
+_LOG_LEVEL: Final = "log_level"
 
 
 def reload_on_hangup(
@@ -38,16 +39,17 @@ def reload_on_hangup(
             log.error("SIGHUP: the configuration is kept as it was: %s", error)
             return
         logs.configure(Levels.parse(new.log_level))
-        if changed := _changed(configured, new):
+        broker.dynamic.configure(new)
+        if changed := _changed(configured, new, {_LOG_LEVEL, *broker.dynamic.fields}):
             log.warning("SIGHUP: these keys take effect at the next start: %s", changed)
         log.info("SIGHUP: certificates and configuration were read again")
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, received)
 
 
-def _changed(before: BrokerConfig, now: BrokerConfig) -> str:
+def _changed(before: BrokerConfig, now: BrokerConfig, at_once: Collection[str]) -> str:
     from pybroker.config_file import camel_case  # takes a while: who starts waits
 
-    names = [field.name for field in fields(BrokerConfig) if field.name not in _AT_ONCE]
+    names = [field.name for field in fields(BrokerConfig) if field.name not in at_once]
     changed = (name for name in names if getattr(before, name) != getattr(now, name))
     return ", ".join(map(camel_case, changed))

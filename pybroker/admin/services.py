@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.clusters import Clusters
+from pybroker.broker.dynamic_configuration import DynamicConfiguration
 from pybroker.broker.local_messages import LocalBatch, LocalSender
 from pybroker.broker.permissions import Permissions
 from pybroker.broker.records import Records
@@ -37,7 +38,8 @@ class AdminServices:
     permissions: Permissions
     coordinators: Coordinators
     clock: Clock
-    config: BrokerConfig
+    config: BrokerConfig  # as it was given at the start
+    dynamic: DynamicConfiguration
     metadata: MetadataStore
     ledgers: ManagedLedgerFactory
     clusters: Clusters

@@ -14,7 +14,8 @@ from managed_ledger.errors import BadVersion
 from managed_ledger.storage.backend import MetadataStore, Versioned
 from pybroker.broker.policies.table import SUBSCRIPTION_AUTH_MODE
 from pybroker.broker.tenants import PERMISSIONS, Conflict, NotFound, Tenants
-from pybroker.names import TopicName
+from pybroker.errors import NamingError
+from pybroker.names import TopicName, check_subscription_name
 from pybroker.security.authorization import Grants
 
 _TENANTS: Final = "/tenants/"
@@ -24,6 +25,7 @@ _TOPICS: Final = "destination_auth"
 _SUBSCRIPTIONS: Final = "subscription_auth_roles"
 _NOTHING: Final[dict[str, Any]] = {_NAMESPACE: {}, _TOPICS: {}, _SUBSCRIPTIONS: {}}
 
+MAX_ROLE_CHARS: Final = 1024
 _NO_GRANTS: Final = Grants()
 _KNOWN: Final = 1000
 MAX_BYTES: Final = 512 * 1024  # of a namespace's record: some thousand grants
@@ -135,11 +137,7 @@ class Permissions:
             record = _json(stored)
             change(record)
             value, version = json.dumps(record).encode(), stored.version if stored else -1
-            if len(value) > max(MAX_BYTES, len(stored.value) if stored else 0):
-                raise Conflict(
-                    f"The permissions of {namespace} would take {len(value)} bytes; at most "
-                    f"{MAX_BYTES} are kept: revoke some, or grant them on the namespace"
-                )
+            _check_size(namespace, value, max(MAX_BYTES, len(stored.value) if stored else 0))
             try:
                 await self._metadata.put(PERMISSIONS + namespace, value, version)
             except BadVersion as error:
@@ -147,6 +145,43 @@ class Permissions:
             if not self._tenants.has_namespace(namespace):
                 await self._metadata.delete(PERMISSIONS + namespace)  # nobody is to inherit it
                 self._tenants.check_namespace(namespace)
+
+
+def check_role(role: str) -> str:
+    """Raises NamingError."""
+    if not role.strip() or len(role) > MAX_ROLE_CHARS:
+        raise NamingError(f"A role has a name of at most {MAX_ROLE_CHARS} characters")
+    return role
+
+
+def record_of(namespace: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a namespace that is created with these AuthPolicies, whose shape the caller has
+    checked. Raises NamingError, InvalidTopicName, Conflict.
+    """
+    record: dict[str, Any] = {}
+    for role, actions in (said.get(_NAMESPACE) or {}).items():
+        _set(record, (_NAMESPACE, check_role(role)), list(dict.fromkeys(actions or ())))
+    for name, roles in (said.get(_TOPICS) or {}).items():
+        topic = TopicName.parse(name)
+        if topic.namespace_name != namespace:
+            raise NamingError(f"destination_auth: {topic} is not a topic of {namespace}")
+        for role, actions in (roles or {}).items():
+            path = _TOPICS, str(topic), check_role(role)
+            _set(record, path, list(dict.fromkeys(actions or ())))
+    for subscription, names in (said.get(_SUBSCRIPTIONS) or {}).items():
+        check_subscription_name(subscription)
+        roles = sorted(set(map(check_role, names or ())))
+        _set(record, (_SUBSCRIPTIONS, subscription), roles or None)
+    _check_size(namespace, json.dumps(record).encode(), MAX_BYTES)
+    return record
+
+
+def _check_size(namespace: str, value: bytes, most: int) -> None:
+    if len(value) > most:
+        raise Conflict(
+            f"The permissions of {namespace} would take {len(value)} bytes; at most {MAX_BYTES} "
+            "are kept: revoke some, or grant them on the namespace"
+        )
 
 
 def _parsed(granted: Versioned | None, policies: Versioned | None) -> Grants:

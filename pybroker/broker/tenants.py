@@ -118,13 +118,20 @@ class Tenants:
                 f"PUT /admin/v2/namespaces/{namespace}"
             )
 
-    async def create_namespace(self, namespace: str, policies: Mapping[str, Any]) -> None:
+    async def create_namespace(
+        self, namespace: str, policies: Mapping[str, Any], granted: Mapping[str, Any] | None = None
+    ) -> None:
+        """`granted` is its record of permissions. Raises NotFound, InvalidTopicName, Conflict."""
         _check_name(namespace, 2)
         async with self._writing:
             self.tenant(namespace.split("/")[0])
             if self.has_namespace(namespace):
                 raise Conflict(f"Namespace {namespace} already exists")
-            await self._put(NAMESPACES + namespace, policies)
+            # Queued in this order: what a crash leaves without the other grants nothing.
+            created = [self._put(NAMESPACES + namespace, policies)]
+            if granted:
+                created.append(self._put(PERMISSIONS + namespace, granted))
+            await asyncio.gather(*created)
 
     @contextmanager
     def going(self, namespace: str) -> Iterator[None]:

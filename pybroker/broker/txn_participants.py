@@ -34,12 +34,14 @@ class ChecksTopics(Protocol):
 
 
 def partition_to_add(topics: ChecksTopics, topic: str) -> str:
-    """Its canonical name. Raises InvalidTopicName, NotAllowed, TopicNotFound, NotFound."""
+    """Its name, as the client sent it: that is how transactions show it. Raises InvalidTopicName,
+    NotAllowed, TopicNotFound, NotFound.
+    """
     name = TopicName.parse(topic)
     if not name.persistent:
         raise NotAllowed(f"{name} cannot take part in a transaction: it is not persistent")
     topics.check_usable(name)
-    return str(name)
+    return topic
 
 
 def subscription_to_add(topics: ChecksTopics, topic: str, subscription: str) -> tuple[str, str]:

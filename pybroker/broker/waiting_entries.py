@@ -6,9 +6,8 @@ acknowledged behind it.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
-from managed_ledger.cursor import ManagedCursor
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from pybroker.broker.dispatch.entry_reader import HiddenRanges, Range, between
@@ -16,8 +15,27 @@ from pybroker.broker.dispatch.entry_reader import HiddenRanges, Range, between
 _FIRST_PIECE: Final = 1000  # entries
 
 
+class Acknowledged(Protocol):
+    """A cursor, or what one would be."""
+
+    @property
+    def mark_delete_position(self) -> Position: ...
+
+    def deleted_within(self, ledger_id: int, first: int, last: int) -> list[Range]: ...
+
+
+class NothingAcknowledged:
+    """What a subscription that is created at the beginning of the log would have acknowledged."""
+
+    def __init__(self, ledger: ManagedLedger) -> None:
+        self.mark_delete_position = Position(ledger.first_position.ledger_id, -1)
+
+    def deleted_within(self, ledger_id: int, first: int, last: int) -> list[Range]:
+        return []
+
+
 def nth_waiting(
-    ledger: ManagedLedger, cursor: ManagedCursor, hidden: HiddenRanges, number: int
+    ledger: ManagedLedger, cursor: Acknowledged, hidden: HiddenRanges, number: int
 ) -> Position | None:
     """The entry `number`, counted from 1, that is neither acknowledged nor hidden."""
     for ledger_id, (start, end) in waiting(ledger, cursor, hidden, cursor.mark_delete_position):
@@ -28,7 +46,7 @@ def nth_waiting(
 
 
 async def waiting_entry(
-    ledger: ManagedLedger, cursor: ManagedCursor, hidden: HiddenRanges, number: int
+    ledger: ManagedLedger, cursor: Acknowledged, hidden: HiddenRanges, number: int
 ) -> tuple[Position, bytes] | None:
     """That entry, with its position."""
     position = nth_waiting(ledger, cursor, hidden, number)
@@ -37,7 +55,7 @@ async def waiting_entry(
 
 
 def waiting(
-    ledger: ManagedLedger, cursor: ManagedCursor, hidden: HiddenRanges, after: Position
+    ledger: ManagedLedger, cursor: Acknowledged, hidden: HiddenRanges, after: Position
 ) -> Iterator[tuple[int, Range]]:
     """Closed ranges of all such entries behind `after`, with the ledgers they are in."""
     for info in ledger.ledgers():
@@ -57,7 +75,7 @@ def _pieces(first: int, last: int) -> Iterator[Range]:
 
 
 def _waiting(
-    cursor: ManagedCursor, hidden: HiddenRanges, ledger_id: int, span: Range
+    cursor: Acknowledged, hidden: HiddenRanges, ledger_id: int, span: Range
 ) -> Iterator[Range]:
     for start, end in between(*span, cursor.deleted_within(ledger_id, *span)):
         yield from between(start, end, hidden.ranges_within(ledger_id, start, end))

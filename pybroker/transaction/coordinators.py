@@ -12,7 +12,8 @@ from managed_ledger.deletion import all_done
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.config import BrokerConfig
-from pybroker.names import TxnId
+from pybroker.errors import InvalidTopicName
+from pybroker.names import TopicName, TxnId
 from pybroker.runtime import Clock, Tasks
 from pybroker.transaction.coordinator import TransactionCoordinator, coordinator_not_ready
 from pybroker.transaction.metadata_store import CoordinatorLimits, TransactionMetadata
@@ -90,12 +91,14 @@ class Coordinators:
     def has_partition(self, txn_id: TxnId, topic: str) -> bool:
         coordinator = self._known(txn_id)
         transaction = None if coordinator is None else coordinator.metadata(txn_id)
-        return transaction is not None and topic in transaction.partitions
+        names = () if transaction is None else transaction.partitions
+        return any(_same_topic(name, topic) for name in names)
 
     def has_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> bool:
         coordinator = self._known(txn_id)
         transaction = None if coordinator is None else coordinator.metadata(txn_id)
-        return transaction is not None and (topic, subscription) in transaction.subscriptions
+        names = () if transaction is None else transaction.subscriptions
+        return any(its == subscription and _same_topic(name, topic) for name, its in names)
 
     def _known(self, txn_id: TxnId) -> TransactionCoordinator | None:
         """None: this coordinator never began a transaction."""
@@ -167,3 +170,11 @@ class Coordinators:
             await all_done(coordinator.close() for coordinator in self.served())
         finally:
             self._served.clear()
+
+
+def _same_topic(name: str, topic: str) -> bool:
+    """`name` is as a client sent it, `topic` is whole."""
+    try:
+        return name == topic or str(TopicName.parse(name)) == topic
+    except InvalidTopicName:  # of a log from before names were checked
+        return False

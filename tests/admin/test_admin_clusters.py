@@ -199,12 +199,6 @@ def test_a_subscription_leaves_a_whole_namespace_unless_somebody_consumes(
         assert admin.get(f"{P}/{namespace}/{name}/subscriptions").json() == []
 
 
-def test_nothing_is_configured_while_the_broker_runs(admin: httpx.Client) -> None:
-    path = "/admin/v2/brokers/configuration/maxTenants"
-    for answer in (admin.post(f"{path}/3"), admin.delete(path)):
-        assert (answer.status_code, "configuration file" in answer.text) == (412, True)
-
-
 def test_a_broker_within_another_process_is_not_shut_down_from_outside(admin: httpx.Client) -> None:
     assert admin.post("/admin/v2/brokers/shutdown").status_code == 412
 

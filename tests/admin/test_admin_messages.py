@@ -165,3 +165,27 @@ def test_what_is_not_there_is_not_found(
     assert admin.get(f"{P}/{topic}/ledger/0/entry/{2**40}").status_code == 404
     admin.put(f"{P}/{namespace}/parts/partitions", json=1)
     assert peek(admin, f"{namespace}/parts", 1).status_code == 405
+
+
+def test_peeking_on_a_subscription_that_does_not_exist_shows_the_earliest_and_creates_nothing(
+    admin: httpx.Client, topic: str, raw: RawClient
+) -> None:
+    for number in range(3):
+        raw.publish(b"%d" % number, number)
+    admin.post(f"{P}/{topic}/subscription/audit/skip_all")
+    assert [peek(admin, topic, n, "never-made").content for n in (1, 3)] == [b"0", b"2"]
+    assert peek(admin, topic, 4, "never-made").status_code == 404
+    assert peek(admin, topic, 0, "never-made").status_code == 412
+    assert peek(admin, topic, 1, "n" * 2000).status_code == 405
+    assert admin.get(f"{P}/{topic}/subscriptions").json() == ["audit"]
+
+
+def test_peeking_on_a_subscription_that_does_not_exist_shows_nothing_aborted(
+    admin: httpx.Client, topic: str, raw: RawClient
+) -> None:
+    txn_id = raw.new_txn()
+    raw.add_partition(txn_id, f"persistent://{topic}")
+    raw.publish(b"aborted", 0, txn_id)
+    raw.end(txn_id, commit=False)
+    raw.publish(b"plain", 1)
+    assert peek(admin, topic, 1, "never-made").content == b"plain"

@@ -372,3 +372,22 @@ def test_coordinators_become_no_more_than_a_topic_may_have_partitions(admin: htt
     path = f"{T}/transactionCoordinator/replicas"
     assert admin.post(path, json=2**31).status_code == 406
     assert admin.post(path, json=0).status_code == 406
+
+
+def test_a_transaction_shows_topics_by_the_names_that_the_client_sent(
+    admin: httpx.Client, admin_broker: RunningBroker
+) -> None:
+    whole = "persistent://public/default/sent-short"
+    assert admin.put(f"{P}/public/default/sent-short").status_code == 204
+    with RawClient(admin_broker.service_url) as raw:
+        txn_id = raw.new_txn()
+        assert not raw.add_partition(txn_id, "sent-short").HasField("error")
+        assert not raw.add_subscription(txn_id, "sent-short", "s").HasField("error")
+        path = f"{T}/transactionMetadata/{txn_id.most}/{txn_id.least}"
+        found = admin.get(path).json()
+        assert list(found["producedPartitions"]) == ["sent-short"]
+        assert list(found["ackedPartitions"]) == ["sent-short"]
+        raw.create_producer(whole)
+        raw.publish(b"x", 0, txn_id)
+        assert not raw.end(txn_id, commit=True).HasField("error")
+        assert raw.receive_entry(whole)

@@ -22,6 +22,7 @@ def test_a_scrape_of_many_topics_is_made_a_little_at_a_time() -> None:
             coordinators=running.coordinators,
             clock=running._clock,
             config=running._config,
+            dynamic=running.dynamic,
             metadata=running._backend.metadata,
             ledgers=running.ledgers,
             clusters=Clusters(running._backend.metadata, "standalone"),

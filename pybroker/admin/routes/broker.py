@@ -14,7 +14,6 @@ from pybroker.admin.shapes.common import PROPERTIES, TEXTS
 from pybroker.config import BrokerConfig
 from pybroker.config_file import camel_case
 from pybroker.json_schema import TEXT, TRUTH, choice, fields, map_of, or_null, record
-from pybroker.logs.control import LogControl
 from pybroker.version import version
 
 _SECRETS = {field.name for field in dataclasses.fields(BrokerConfig) if not field.repr}
@@ -66,7 +65,7 @@ class BrokerRoutes:
                 self.change,
                 refuses=(412,),
             ),
-            route("DELETE", f"{configuration}/{{key:segment}}", self.unchange, refuses=(412,)),
+            route("DELETE", f"{configuration}/{{key:segment}}", self.take_back, refuses=(412,)),
             route(
                 "GET",
                 f"{brokers}/internal-configuration",
@@ -108,41 +107,45 @@ class BrokerRoutes:
         return {"brokerId": services.broker_id, "serviceUrl": services.admin_url}
 
     async def configuration(self, _: Request) -> dict[str, str]:
-        values = dataclasses.asdict(self._services.config)
+        """What holds now. A secret is not shown, only that there is one."""
+        values = dataclasses.asdict(self._services.dynamic.config)
         return {
             camel_case(name): _HIDDEN if name in _SECRETS and value else _spelt(value)
             for name, value in values.items()
         }
 
     async def dynamic_names(self, _: Request) -> list[str]:
-        """What can be configured while the broker runs; for all else there are policies."""
-        return [] if self._services.logs is None else [_LOG_LEVEL]
+        """Of what can be changed while the broker runs."""
+        logs = [] if self._services.logs is None else [_LOG_LEVEL]
+        return logs + self._services.dynamic.names()
 
     async def dynamic_values(self, _: Request) -> dict[str, str]:
-        logs = self._services.logs
-        return {} if logs is None or logs.chosen is None else {_LOG_LEVEL: logs.chosen}
+        """What was set while a broker ran, and not taken back."""
+        logs, values = self._services.logs, self._services.dynamic.values()
+        return values if logs is None or logs.chosen is None else {_LOG_LEVEL: logs.chosen} | values
 
     async def change(self, request: Request) -> None:
-        """Of what the log says; until the broker ends."""
-        logs = self._changeable(request)
-        try:
-            logs.choose(request.path_params["value"])
-        except ValueError as error:
-            raise HTTPException(412, str(error)) from None
+        """Every topic acts on it when this is answered, and it holds after a restart; but what the
+        log says goes back to the configuration when the broker ends.
+        """
+        key, value = request.path_params["key"], request.path_params["value"]
+        if key == _LOG_LEVEL and (logs := self._services.logs) is not None:
+            try:
+                logs.choose(value)
+            except ValueError as error:
+                raise HTTPException(412, str(error)) from None
+            return
+        await self._services.dynamic.set(key, value)
+        await self._services.topics.following.told()
 
-    async def unchange(self, request: Request) -> None:
-        """What the configuration says holds again."""
-        self._changeable(request).reset()
-
-    def _changeable(self, request: Request) -> LogControl:
-        key, logs = request.path_params["key"], self._services.logs
-        if key != _LOG_LEVEL or logs is None:
-            raise HTTPException(
-                412,
-                f"{key} cannot be changed while the broker runs: set it in the configuration file "
-                "and start again, or set a policy of a namespace or a topic",
-            )
-        return logs
+    async def take_back(self, request: Request) -> None:
+        """What the configuration file says holds again."""
+        key = request.path_params["key"]
+        if key == _LOG_LEVEL and (logs := self._services.logs) is not None:
+            logs.reset()
+            return
+        await self._services.dynamic.delete(key)
+        await self._services.topics.following.told()
 
     async def internal_configuration(self, _: Request) -> dict[str, str]:
         """Where other systems would find the metadata: here it is within the broker."""
@@ -190,6 +193,9 @@ class BrokerRoutes:
 
 
 def _spelt(value: object) -> str:
+    """As broker.conf has it: a port that there is not is empty."""
+    if value is None:
+        return ""
     if isinstance(value, tuple):
         return ",".join(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

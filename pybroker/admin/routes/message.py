@@ -26,8 +26,9 @@ from pybroker.admin.shapes.common import MESSAGE_ID
 from pybroker.broker.entry_metadata import INDEX, entry_with_index
 from pybroker.broker.publish_time import first_published_at
 from pybroker.broker.topic import Topic
-from pybroker.errors import SubscriptionNotFound
+from pybroker.broker.waiting_entries import NothingAcknowledged, waiting_entry
 from pybroker.json_schema import BYTES, WHOLE, choice, whole
+from pybroker.names import check_subscription_name
 from pybroker.runtime import iso_time
 from pybroker.wire.decompression import CannotDecompress, decompressed
 from pybroker.wire.message_metadata import BadEntry, parse_metadata, payload_of
@@ -100,15 +101,22 @@ class MessageRoutes:
         ]
 
     async def peek(self, request: Request) -> Response:
-        """Counted from 1: the first that is not acknowledged."""
+        """Counted from 1: the first that is not acknowledged. On a subscription that does not
+        exist, what it would get if it were created at the topic's earliest message.
+
+        Differs: Apache Pulsar creates that subscription, which then keeps every message.
+        """
         topic, number = await self._topic(request), request.path_params["number"]
         name = request.path_params["subscription"]
-        subscription = topic.subscriptions.get(name)
-        if subscription is None:
-            raise SubscriptionNotFound(f"{topic.name} has no subscription {name}")
+        check_subscription_name(name)
         if number < 1:
             raise HTTPException(412, "Positions are counted from 1")
-        found = await subscription.peek(number)
+        subscription = topic.subscriptions.get(name)
+        if subscription is not None:
+            found = await subscription.peek(number)
+        else:
+            nothing = NothingAcknowledged(topic.ledger)
+            found = await waiting_entry(topic.ledger, nothing, topic.hidden, number)
         if found is None:
             raise HTTPException(404, f"Message not found: {number} messages do not wait on {name}")
         return await _answer(*found)

@@ -21,11 +21,16 @@ from pybroker.admin.routing import (
 )
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
-from pybroker.admin.shapes.policies import NAMESPACE_POLICIES, NAMESPACE_POLICIES_TAKEN
+from pybroker.admin.shapes.policies import (
+    AUTH_POLICIES_TAKEN,
+    NAMESPACE_POLICIES,
+    NAMESPACE_POLICIES_TAKEN,
+)
+from pybroker.broker.permissions import record_of
 from pybroker.broker.policies.kept import PROPERTIES
 from pybroker.broker.policies.policies import Change, checked_namespace, shown_namespace
 from pybroker.broker.policies.policy import Record
-from pybroker.json_schema import TEXT, list_of
+from pybroker.json_schema import TEXT, list_of, misfit
 
 _PROPERTY: Final = NAMESPACE + "/property/{key:segment}"
 
@@ -39,6 +44,7 @@ class NamespaceRoutes:
         self._topics = services.topics
         self._tenants = services.topics.tenants
         self._permissions = services.permissions
+        self._applied = services.permissions_applied
         self._cluster = services.config.cluster_name
 
     def routes(self) -> list[DescribedRoute]:
@@ -74,8 +80,14 @@ class NamespaceRoutes:
         return standard | shown_namespace(values, self._cluster) | granted
 
     async def create(self, request: Request) -> None:
-        policies = checked_namespace(await read_object(request), self._cluster)
-        await self._tenants.create_namespace(namespace_of(request), policies)
+        """With its policies, and with what `auth_policies` grants."""
+        body, namespace = await read_object(request), namespace_of(request)
+        policies, said = checked_namespace(body, self._cluster), body.get("auth_policies") or {}
+        if (why := misfit(said, AUTH_POLICIES_TAKEN, "auth_policies")) is not None:
+            raise HTTPException(400, why)
+        granted = record_of(namespace, said)
+        await self._tenants.create_namespace(namespace, policies, granted)
+        await self._applied()
 
     async def delete(self, request: Request) -> None:
         """With ?force=true the topics go too, and whoever uses them is disconnected."""

@@ -13,13 +13,12 @@ from pybroker.admin.operation import MUCH_BYTES, Body, DescribedRoute
 from pybroker.admin.routing import NAMESPACE, TOPIC, namespace_of, read_json, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
-from pybroker.broker.permissions import OnTopic, merged
+from pybroker.broker.permissions import OnTopic, check_role, merged
 from pybroker.json_schema import TEXT, choice, list_of, map_of, taken
 from pybroker.names import TopicName
 from pybroker.security.authorization import ACTIONS, Need, Target
 
 _MOST: Final = 1000  # roles or topics of one request
-_MAX_ROLE: Final = 1024
 _NAMESPACES: Final = "/admin/v2/namespaces"
 
 
@@ -104,7 +103,7 @@ class PermissionRoutes:
 
     async def set_subscription_roles(self, request: Request) -> None:
         self._check_enabled()
-        roles = [_checked_role(role) for role in await read_json(request)]
+        roles = [check_role(role) for role in await read_json(request)]
         subscription = request.path_params["subscription"]
         await self._permissions.set_subscription_roles(namespace_of(request), subscription, roles)
         await self._applied()
@@ -176,13 +175,7 @@ class PermissionRoutes:
 
 
 def _role(request: Request) -> str:
-    return _checked_role(request.path_params["role"])
-
-
-def _checked_role(role: str) -> str:
-    if not role.strip() or len(role) > _MAX_ROLE:
-        raise HTTPException(412, f"A role has a name of at most {_MAX_ROLE} characters")
-    return role
+    return check_role(request.path_params["role"])
 
 
 def _without_repetitions(actions: list[str]) -> list[str]:
@@ -190,4 +183,4 @@ def _without_repetitions(actions: list[str]) -> list[str]:
 
 
 def _topic_and_role(value: dict[str, Any]) -> tuple[TopicName, str]:
-    return TopicName.parse(value["topic"]), _checked_role(value["role"])
+    return TopicName.parse(value["topic"]), check_role(value["role"])

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from pybroker.admin.operation import MUCH_BYTES, Body, DescribedRoute, flags
-from pybroker.admin.routing import read_object, route, topic_of
+from pybroker.admin.routing import flag, read_object, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import PROPERTIES, PROPERTIES_TAKEN
 from pybroker.broker.schemas.compatibility import (
@@ -123,8 +123,10 @@ class SchemaRoutes:
         ]
 
     async def get(self, request: Request) -> dict[str, Any]:
-        wanted = request.path_params.get("version")
-        return _shown(self._schemas.get(topic_of(request), wanted))
+        topic, wanted = topic_of(request), request.path_params.get("version")
+        if wanted is None:
+            return _shown(self._schemas.get(topic))
+        return _shown(await self._schemas.not_deleted(topic, wanted))
 
     async def get_all(self, request: Request) -> dict[str, Any]:
         versions = await self._schemas.all(topic_of(request))
@@ -148,7 +150,9 @@ class SchemaRoutes:
         return {"version": {"version": version}}
 
     async def delete(self, request: Request) -> dict[str, Any]:
-        return {"version": await self._schemas.delete(topic_of(request))}
+        """With ?force=true what was stored of all versions goes; else consumers may read it."""
+        force = flag(request, "force")
+        return {"version": await self._schemas.delete(topic_of(request), force)}
 
     async def compatibility(self, request: Request) -> dict[str, Any]:
         name, schema = topic_of(request), await _schema_of(request)

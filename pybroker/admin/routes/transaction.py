@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from managed_ledger.position import Position
 from pybroker.admin.finding import existing
+from pybroker.admin.http.permitted import identity_of, target_of
 from pybroker.admin.operation import Body, DescribedRoute, flags
 from pybroker.admin.routing import asked, flag, number, read_json, route, topic_of
 from pybroker.admin.services import AdminServices
@@ -18,6 +19,7 @@ from pybroker.broker.topic import Topic
 from pybroker.errors import ServiceNotReady, SubscriptionNotFound, TransactionNotFound
 from pybroker.json_schema import COUNT, WHOLE, any_of, whole
 from pybroker.names import COORDINATOR_ASSIGN, TxnId, pending_ack_log
+from pybroker.security.authorization import Need
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.transaction.metadata_store import TransactionMetadata
 from pybroker.transaction.participants import Retry
@@ -172,12 +174,25 @@ class TransactionRoutes:
         txn_id = _txn_id(request)
         coordinator = await self._coordinator(txn_id.most)
         transaction = coordinator.metadata(txn_id)
+        self._check_owner(request, None if transaction is None else transaction.owner)
         if transaction is not None:
             return await self._described(transaction)
         status = coordinator.status(txn_id)
         if status is None:
             raise TransactionNotFound(f"Transaction {txn_id} does not exist or ended long ago")
         return {"txnId": str(txn_id), "status": status.name}
+
+    def _check_owner(self, request: Request, owner: str | None) -> None:
+        """Superusers see every transaction, others their own. What has ended, and what never was,
+        has no owner: the refusal is the same. Raises AuthorizationError.
+        """
+        authorizer = self._services.authorizer
+        if authorizer is None:
+            return
+        identity = identity_of(request)
+        if owner is None or owner != identity.acting:
+            doing = "see the transaction"
+            authorizer.require(identity, Need.SUPER_USER, target_of(request), doing)
 
     async def abort(self, request: Request) -> None:
         txn_id = _txn_id(request)

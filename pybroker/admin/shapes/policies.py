@@ -12,12 +12,15 @@ from pybroker.json_schema import (
     TRUTH,
     Schema,
     any_of,
+    choice,
     exactly,
+    list_of,
     map_of,
     or_null,
     record,
     taken,
 )
+from pybroker.security.authorization import ACTIONS
 
 _OF_NAMESPACE: Final = [(p.namespace, p.check) for p in POLICIES if p.namespace is not None]
 _MAY_BE_LEFT_OUT: Final = tuple(
@@ -48,10 +51,22 @@ NAMESPACE_POLICIES: Final = record(
     },
     _MAY_BE_LEFT_OUT,
 )
+_ROLES_TAKEN: Final = or_null(map_of(or_null(list_of(choice(*ACTIONS)))))
+AUTH_POLICIES_TAKEN: Final = taken(
+    {
+        "namespace_auth": _ROLES_TAKEN,
+        "destination_auth": map_of(_ROLES_TAKEN),
+        "subscription_auth_roles": map_of(or_null(list_of(TEXT))),
+    },
+    title="AuthPoliciesTaken",
+)
 NAMESPACE_POLICIES_TAKEN: Final = taken(
     {
-        level.field: map_of(check.takes) if level.by_cluster else check.takes
-        for level, check in _OF_NAMESPACE
+        "auth_policies": AUTH_POLICIES_TAKEN,
+        **{
+            level.field: map_of(check.takes) if level.by_cluster else check.takes
+            for level, check in _OF_NAMESPACE
+        },
     },
     title="PoliciesTaken",
 )

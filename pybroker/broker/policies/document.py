@@ -12,6 +12,8 @@ What holds for a topic is what was set for it, else for its namespace, else what
 Paths follow `/admin/v2/namespaces/{tenant}/{namespace}/` and
 `/admin/v2/persistent/{tenant}/{namespace}/{topic}/`. A change takes effect at once, on topics that
 are in use too. What is off is kept and shown, without an effect.
+The keys of broker.conf that act can be changed while the broker runs:
+`POST /admin/v2/brokers/configuration/{key}/{value}` sets one, DELETE takes it back.
 
 | policy | of a namespace | of a topic | broker.conf | acts |
 |---|---|---|---|---|

@@ -16,7 +16,8 @@ from pybroker.names import TopicName
 from pybroker.runtime import Pace, Tasks
 
 _TOPICS_A_TURN: Final = 200
-News = tuple[str, TopicName | None]  # which namespace; which topic, if it is of one only
+# Which namespace (None: all of them); which topic, if it is of one only.
+News = tuple[str | None, TopicName | None]
 
 
 class Actor(Protocol):
@@ -68,7 +69,7 @@ class Following:
         self._news.clear()
         await self._tasks.close()
 
-    def _heard(self, namespace: str, topic: TopicName | None) -> None:
+    def _heard(self, namespace: str | None, topic: TopicName | None) -> None:
         self._news.append((namespace, topic))
         if not self._telling:
             self._telling = True
@@ -85,9 +86,9 @@ class Following:
         finally:  # at once: what comes from now on needs another task
             self._telling = False
 
-    def _concerned(self, namespace: str, name: TopicName | None) -> list[ServedTopic]:
+    def _concerned(self, namespace: str | None, name: TopicName | None) -> list[ServedTopic]:
         if name is None:
             names = self._topics.loaded_names()
-            return self._topics.loaded_of(n for n in names if n.namespace_name == namespace)
+            return self._topics.loaded_of(n for n in names if namespace in (None, n.namespace_name))
         partitions = range(self._topics.tenants.partitions(name))
         return self._topics.loaded_of([name, *map(name.partition_at, partitions)])

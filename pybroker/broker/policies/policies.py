@@ -34,8 +34,8 @@ NOTHING: Final[Values] = {}
 _OLD_FIELDS: Final = {"autoTopicCreation": "autoTopicCreationOverride"}
 _OF_NAMESPACES: Final = {p.namespace.field: p for p in POLICIES if p.namespace is not None}
 _OF_TOPICS: Final = {p.topic.field: p for p in POLICIES if p.topic is not None}
-# Hears which namespace, and which topic (of partitions: the whole) if it is of one only.
-Heard = Callable[[str, TopicName | None], None]
+# Hears which namespace (None: all), and which topic (of partitions: the whole) if it is one only.
+Heard = Callable[[str | None, TopicName | None], None]
 Change = Callable[[T | None], T | None]  # from what was set to what will be
 
 
@@ -161,6 +161,13 @@ class Policies:
         stored = self._metadata.get(key)
         record = {} if stored is None else json.loads(stored.value)
         return {_OLD_FIELDS.get(field, field): value for field, value in record.items()}
+
+    def configure(self, config: BrokerConfig) -> None:
+        """From now on it says what holds where nothing is set."""
+        self._config = config
+        self._of_namespaces.clear()
+        for heard in self._heard:
+            heard(None, None)
 
     # -- who wants to know
 

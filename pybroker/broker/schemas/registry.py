@@ -181,16 +181,23 @@ class Schemas:
         return await self._why_not(topic, schema, self.rules(topic).strategy, known)
 
     def get(self, topic: TopicName, version: int | None = None) -> SchemaVersion:
-        """The latest, or one version, be it deleted: messages of its time are still there.
+        """The latest, or one version, even a deleted one: messages with it may still be there.
 
-        Raises TopicNotFound, as Apache Pulsar answers.
+        Raises TopicNotFound.
+        Differs: Apache Pulsar does not give a deleted version to consumers either, so that they
+        cannot read the messages that have it.
         """
         found = self._latest(topic) if version is None else self._version(topic, version)
         if found is None or found.deletion:
-            raise TopicNotFound(
-                f"{topic} has no schema" + ("" if version is None else f" {version}")
-            )
+            raise _no_schema(topic, version)
         return found
+
+    async def not_deleted(self, topic: TopicName, version: int) -> SchemaVersion:
+        """One version, unless it was deleted. Raises TopicNotFound."""
+        known = await self._known.of(topic)
+        if not any(each.number == version for each in known.versions):
+            raise _no_schema(topic, version)
+        return self.get(topic, version)
 
     def _latest(self, topic: TopicName) -> SchemaVersion | None:
         keys = schema_keys(self._metadata, topic)
@@ -211,15 +218,22 @@ class Schemas:
             await pace.step(version.size_bytes)
         return found
 
-    async def delete(self, topic: TopicName) -> int:
+    async def delete(self, topic: TopicName, force: bool = False) -> int:
         """The version that stands for the deletion: later schemas have higher ones, so that no
-        client that knew an old one takes it for them. Raises TopicNotFound.
+        client that knew an old one takes it for them. With `force` the records of all versions
+        before it go too, and messages that have them can no longer be decoded. Raises
+        TopicNotFound.
         """
         async with self._locked(topic):
             latest = self.get(topic)
             known = await self._known.of(topic)
             gone = replace(latest.schema, data=b"")
-            return await self._append(topic, gone, known, deletion=True)
+            number = await self._append(topic, gone, known, deletion=True)
+            if force:
+                keys = schema_keys(self._metadata, topic)
+                before = [key for key in keys if number_of(key) < number]
+                await all_done(map(self._metadata.delete, before))
+            return number
 
     async def settled(self, topic: TopicName) -> None:
         """Who is adding a schema has ended; to a topic that is going nobody adds one then."""
@@ -237,6 +251,10 @@ class Schemas:
 
     def _locked(self, topic: TopicName) -> asyncio.Lock:
         return self._adding.setdefault(folder(topic), asyncio.Lock())
+
+
+def _no_schema(topic: TopicName, version: int | None) -> TopicNotFound:
+    return TopicNotFound(f"{topic} has no schema" + ("" if version is None else f" {version}"))
 
 
 def _encode(schema: StoredSchema, added_at_ms: int, deletion: bool) -> bytes:

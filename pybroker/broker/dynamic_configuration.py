@@ -1,0 +1,170 @@
+"""Keys of broker.conf that are changed while the broker runs: stored, and in force at once.
+
+What is stored counts more than the file and the environment, also after a restart, until it is
+deleted. The keys that say what holds where no policy is set are dynamic: topics hear of a change as
+they hear of a policy's. The others are read once, at the start.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any, ClassVar, Final
+
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.config import BrokerConfig
+from pybroker.errors import PulsarError
+
+log = logging.getLogger(__name__)
+
+_RECORD: Final = "/dynamic-configuration"
+
+DYNAMIC: Final = (
+    # messages: how long, how much
+    "default_retention_time_in_minutes",
+    "default_retention_size_in_mb",
+    "ttl_duration_default_in_seconds",
+    "backlog_quota_default_limit_bytes",
+    "backlog_quota_default_limit_gb",
+    "backlog_quota_default_limit_second",
+    "backlog_quota_default_retention_policy",
+    "broker_service_compaction_threshold_in_bytes",
+    "delayed_delivery_enabled",
+    "delayed_delivery_tick_time_millis",
+    "delayed_delivery_max_delay_in_millis",
+    "managed_ledger_default_mark_delete_rate_limit",
+    "broker_deduplication_enabled",
+    "broker_deduplication_snapshot_interval_seconds",
+    # how fast
+    "max_publish_rate_per_topic_in_messages",
+    "max_publish_rate_per_topic_in_bytes",
+    "dispatch_throttling_rate_per_topic_in_msg",
+    "dispatch_throttling_rate_per_topic_in_byte",
+    "dispatch_throttling_rate_per_subscription_in_msg",
+    "dispatch_throttling_rate_per_subscription_in_byte",
+    "dispatch_throttling_rate_relative_to_publish_rate",
+    "subscribe_throttling_rate_per_consumer",
+    "subscribe_rate_period_per_consumer_in_second",
+    # how many
+    "max_producers_per_topic",
+    "max_consumers_per_topic",
+    "max_consumers_per_subscription",
+    "max_subscriptions_per_topic",
+    "max_unacked_messages_per_consumer",
+    "max_unacked_messages_per_subscription",
+    "max_topics_per_namespace",
+    # what comes by itself, and goes by itself
+    "allow_auto_topic_creation",
+    "allow_auto_topic_creation_type",
+    "default_num_partitions",
+    "allow_auto_subscription_creation",
+    "broker_delete_inactive_topics_enabled",
+    "broker_delete_inactive_topics_mode",
+    "broker_delete_inactive_topics_max_inactive_duration_seconds",
+    "subscription_expiration_time_minutes",
+    # who may, and schemas
+    "subscription_types_enabled",
+    "encryption_require_on_producer",
+    "schema_compatibility_strategy",
+    "is_schema_validation_enforced",
+    "is_allow_auto_update_schema_enabled",
+)
+
+
+class NotDynamic(PulsarError):
+    http_status: ClassVar[int] = 412
+
+
+class DynamicConfiguration:
+    """`config` is what holds now."""
+
+    fields: ClassVar = DYNAMIC
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        config: BrokerConfig,
+        changed: Callable[[BrokerConfig], None],
+    ) -> None:
+        """`config` as it was given at the start; `changed` hears of what holds from now on."""
+        self._metadata = metadata
+        self._given = config
+        self._changed = changed
+        self._writing = asyncio.Lock()
+        self.config = config
+
+    @staticmethod
+    def names() -> list[str]:
+        """Of the keys that can be changed, in broker.conf's spelling."""
+        return list(_by_name())
+
+    def values(self) -> dict[str, str]:
+        """What is stored, by key."""
+        stored = self._metadata.get(_RECORD)
+        return {} if stored is None else dict(json.loads(stored.value))
+
+    def load(self) -> None:
+        """What was stored is in force, as far as this version understands it."""
+        settings: dict[str, Any] = {}
+        for name, text in self.values().items():
+            try:
+                settings |= _parsed(name, text)
+            except NotDynamic as error:
+                log.warning("the dynamic configuration is ignored in part: %s", error)
+        config = replace(self._given, **settings)
+        if config != self.config:
+            self.config = config
+            self._changed(config)
+
+    def configure(self, given: BrokerConfig) -> None:
+        """The file and the environment were read again: of them, what is dynamic holds at once."""
+        again = {field: getattr(given, field) for field in DYNAMIC}
+        self._given = replace(self._given, **again)
+        self.load()
+
+    async def set(self, name: str, text: str) -> None:
+        """Durable and in force when it returns. Raises NotDynamic, also for what is no value."""
+        _parsed(name, text)
+        await self._store(lambda values: {**values, name: text})
+
+    async def delete(self, name: str) -> None:
+        """What the file says holds again. Raises NotDynamic."""
+        _field(name)
+        await self._store(lambda values: {key: values[key] for key in values if key != name})
+
+    async def _store(self, change: Callable[[dict[str, str]], Mapping[str, str]]) -> None:
+        async with self._writing:
+            await self._metadata.put(_RECORD, json.dumps(change(self.values())).encode())
+            self.load()
+
+
+@cache
+def _by_name() -> Mapping[str, str]:
+    """The fields by broker.conf's spelling."""
+    from pybroker.config_file import camel_case  # takes a while: who starts waits
+
+    return {camel_case(field): field for field in DYNAMIC}
+
+
+def _field(name: str) -> str:
+    if name not in _by_name():
+        raise NotDynamic(
+            f"{name[:200]} cannot be changed while the broker runs: set it in the configuration "
+            "file and start again (GET /admin/v2/brokers/configuration lists what can be changed)"
+        )
+    return _by_name()[name]
+
+
+def _parsed(name: str, text: str) -> dict[str, Any]:
+    from pybroker.config_file import LEFT_OUT, parse_setting
+
+    field = _field(name)
+    try:
+        value = parse_setting(f"{name}={text}")[1]
+    except ValueError as error:
+        raise NotDynamic(str(error)) from None
+    if value is LEFT_OUT:
+        raise NotDynamic(f"{name} needs a value; DELETE takes back what was set")
+    return {field: value}

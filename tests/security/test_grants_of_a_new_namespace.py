@@ -1,0 +1,96 @@
+"""What `auth_policies` grants in the body that creates a namespace."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from permission_world import SETTINGS, World
+
+import pybroker.testing
+from pybroker.testing import RunningBroker
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RunningBroker]:
+    with pybroker.testing.broker(http=True, **SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def world(broker: RunningBroker) -> World:
+    """Its namespace is still to be created."""
+    world = World(broker)
+    world.namespace = f"{world.tenant}/granted"
+    world.topic = f"persistent://{world.namespace}/t"
+    return world
+
+
+def create(world: World, granted: Any) -> httpx.Response:
+    return world.ask("PUT", f"namespaces/{world.namespace}", {"auth_policies": granted})
+
+
+def test_a_namespace_is_created_with_what_its_auth_policies_grant(world: World) -> None:
+    granted = {
+        "namespace_auth": {"alice": ["produce", "consume"]},
+        "destination_auth": {f"{world.topic}2": {"bob": ["produce"]}},
+        "subscription_auth_roles": {"audit": ["carol"]},
+    }
+    assert create(world, granted).status_code == 204
+    assert world.admin("GET", f"namespaces/{world.namespace}")["auth_policies"] == granted
+    assert world.may_produce("alice")
+    assert not world.may_consume("alice", "audit")
+    assert world.may_produce("bob", f"{world.topic}2")
+    assert not world.may_produce("bob")
+
+
+def test_what_a_new_namespace_grants_survives_a_crash() -> None:
+    with pybroker.testing.broker(http=True, **SETTINGS) as running:
+        world = World(running)
+        world.namespace = f"{world.tenant}/granted"
+        assert create(world, {"namespace_auth": {"alice": ["produce"]}}).status_code == 204
+        running.kill_and_restart()
+        path = f"namespaces/{world.namespace}/permissions"
+        assert world.admin("GET", path) == {"alice": ["produce"]}
+
+
+@pytest.mark.parametrize("granted", [None, {}, {"namespace_auth": None}], ids=repr)
+def test_auth_policies_that_grant_nothing_leave_nothing(world: World, granted: Any) -> None:
+    assert create(world, granted).status_code == 204
+    assert world.admin("GET", f"namespaces/{world.namespace}/permissions") == {}
+
+
+@pytest.mark.parametrize(
+    ("granted", "status"),
+    [
+        (7, 400),
+        ({"namespace_auth": {"alice": ["fly"]}}, 400),
+        ({"namespace_auth": {"alice": "produce"}}, 400),
+        ({"namespace_auth": {" ": ["produce"]}}, 412),
+        ({"destination_auth": {"persistent://public/default/t": {"alice": ["produce"]}}}, 412),
+        ({"destination_auth": {"a/b": {"alice": ["produce"]}}}, 412),
+        ({"subscription_auth_roles": {"s" * 2000: ["alice"]}}, 405),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_auth_policies_that_cannot_hold_refuse_the_namespace(
+    world: World, granted: Any, status: int
+) -> None:
+    assert create(world, granted).status_code == status
+    assert world.ask("GET", f"namespaces/{world.namespace}").status_code == 404
+
+
+def test_grants_are_kept_where_nobody_is_asked_yet() -> None:
+    with pybroker.testing.broker(http=True) as running:
+        url = f"{running.admin_url}/admin/v2/namespaces/public/granted"
+        body = {"auth_policies": {"namespace_auth": {"app": ["produce", "consume"]}}}
+        assert httpx.put(url, json=body).status_code == 204
+        assert httpx.get(f"{url}/permissions").json() == {"app": ["produce", "consume"]}
+
+
+def test_another_tenants_admin_creates_and_grants_nothing(world: World) -> None:
+    body = {"auth_policies": {"namespace_auth": {"mallory": ["produce"]}}}
+    refused = world.ask("PUT", f"namespaces/{world.namespace}", body, by="mallory")
+    assert refused.status_code == 403
+    assert create(world, {}).status_code == 204
+    assert not world.may_produce("mallory")

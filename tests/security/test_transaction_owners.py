@@ -1,0 +1,46 @@
+"""Who sees a transaction's metadata: its owner, and superusers."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from credentials import bearer
+from permission_world import SETTINGS, World
+
+import pybroker.testing
+from pybroker.names import TxnId
+from pybroker.testing import RunningBroker
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RunningBroker]:
+    with pybroker.testing.broker(http=True, **SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def world(broker: RunningBroker) -> World:
+    return World(broker)
+
+
+def metadata(world: World, txn_id: TxnId, by: str) -> httpx.Response:
+    url = f"{world.broker.admin_url}/admin/v3/transactions/transactionMetadata"
+    return world.http.get(f"{url}/{txn_id.most}/{txn_id.least}", headers=bearer(by))
+
+
+def test_a_transactions_owner_sees_its_metadata(world: World) -> None:
+    world.grant("alice", "produce")
+    with world.raw("alice") as client:
+        txn_id = client.new_txn()
+        for role in ("alice", "admin"):
+            found = metadata(world, txn_id, role)
+            assert (found.status_code, found.json()["owner"]) == (200, "alice")
+
+
+@pytest.mark.parametrize("role", ["bob", "boss"])
+def test_nobody_else_sees_it_nor_whether_there_is_one(world: World, role: str) -> None:
+    with world.raw("alice") as client:
+        there, missing = client.new_txn(), TxnId(0, 99_999_999)
+        answers = [metadata(world, txn_id, role) for txn_id in (there, missing)]
+    assert [answer.status_code for answer in answers] == [403, 403]
+    assert answers[0].json() == answers[1].json()
