@@ -96,8 +96,8 @@ class BrokerConfig:
     broker_deduplication_entries_interval: int = 1000
     broker_deduplication_snapshot_interval_seconds: int = 120
     delayed_delivery_enabled: bool = True
-    delayed_delivery_tick_time_millis: int = 1000
-    is_delayed_delivery_deliver_at_time_strict: bool = False
+    delayed_delivery_tick_time_millis: int = 1000  # a message is late by up to a twentieth of it
+    is_delayed_delivery_deliver_at_time_strict: bool = False  # not late either
     delayed_delivery_max_delay_in_millis: int = 0  # 0: no limit
     # managed ledgers
     managed_ledger_max_entries_per_ledger: int = 50_000

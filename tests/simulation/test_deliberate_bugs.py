@@ -39,6 +39,7 @@ CASES = {
     "compaction-reads-past-max-read-position": Case("NOT IN THE LOG", 2, ("compacting",)),
     "copy-answered-as-duplicate": Case("LOST COPY", 0, ("copying",)),
     "decided-one-by-one": Case("HALF TOGETHER", 0, ("committing together",)),
+    "delayed-comes-early": Case("EARLY", 0, ("delays",)),
     "delayed-written-as-acknowledged": Case("STUCK", 2, ("delays",)),
     "deletion-overtaken-by-an-unload": Case("UNDELETED", 4, REBIRTH),
     "deletion-without-a-tombstone": Case("UNDELETED", 10, REBIRTH),

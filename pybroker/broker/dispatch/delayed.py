@@ -4,8 +4,9 @@ Those are remembered by time (`DelayedIndex`) as the reader passes them, and com
 `take_due` when they are due; the log itself is what keeps them over a restart. A timer that rests
 with the housekeeper wakes the subscription. Shared and Key_Shared only, as in Apache Pulsar.
 
-A time is rounded to ticks: up where delivery is strict (never early), else down (early by less
-than a tick). So messages that are due together leave together, in the order of the log.
+No message is early. Times are rounded up to a twentieth of a tick, so messages that are due
+together leave together, in the order of the log; where delivery is strict, they are not rounded.
+Differs: without strict delivery Apache Pulsar may deliver a tick too early.
 """
 
 from collections import deque
@@ -26,6 +27,7 @@ from pybroker.wire.message_metadata import deliver_at_ms, may_be_delayed
 
 MAX_DELAYED: Final = 4_000_000  # of one subscription; then nothing further is read
 DUE_AT_ONCE: Final = MAX_RUN_ENTRIES
+_ROUNDS_A_TICK: Final = 20  # of deliveries
 _LOOK_AGAIN_S: Final = 60.0  # the wall clock may be set meanwhile
 
 
@@ -44,10 +46,8 @@ class DelayPolicy:
         )
 
     def due_ms(self, deliver_at: int) -> int:
-        tick_ms = self.tick_ms
-        return (
-            -(-deliver_at // tick_ms) * tick_ms if self.strict else deliver_at // tick_ms * tick_ms
-        )
+        step_ms = 1 if self.strict else max(1, self.tick_ms // _ROUNDS_A_TICK)
+        return -(-deliver_at // step_ms) * step_ms
 
 
 def delay_policy(policies: Effective) -> DelayPolicy:

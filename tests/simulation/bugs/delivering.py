@@ -9,7 +9,7 @@ from unittest.mock import patch
 from managed_ledger.ack_set import AckSet
 from managed_ledger.cursor import ManagedCursor
 from pybroker.broker import publish_time
-from pybroker.broker.dispatch.delayed import UndelayedReader
+from pybroker.broker.dispatch.delayed import DelayPolicy, UndelayedReader
 from pybroker.broker.dispatch.delivery import by_ledger
 from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.broker.dispatch.left_out import LeftOut
@@ -51,6 +51,17 @@ def unread_counts_as_unwanted() -> Iterator[None]:
 def key_given_away_in_flight() -> Iterator[None]:
     """A key's new owner gets its messages while the former one still holds earlier ones."""
     with patch.object(KeySharedDispatcher, "_is_draining", lambda *_: False):
+        yield
+
+
+@contextmanager
+def delayed_comes_early() -> Iterator[None]:
+    """Times are rounded down to a tick."""
+
+    def rounded_down(self: DelayPolicy, deliver_at: int) -> int:
+        return deliver_at // self.tick_ms * self.tick_ms
+
+    with patch.object(DelayPolicy, "due_ms", rounded_down):
         yield
 
 
@@ -200,6 +211,7 @@ BUGS = {
     "entry-skipped-after-redelivery": entry_skipped_after_redelivery,
     "left-out-counts-as-acknowledged": left_out_counts_as_acknowledged,
     "unread-counts-as-unwanted": unread_counts_as_unwanted,
+    "delayed-comes-early": delayed_comes_early,
     "delayed-written-as-acknowledged": delayed_written_as_acknowledged,
     "key-given-away-in-flight": key_given_away_in_flight,
     "snapshot-forgets-partial-batches": snapshot_forgets_partial_batches,

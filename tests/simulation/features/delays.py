@@ -64,7 +64,7 @@ class PunctualConsumer(PlainConsumer):
 
     async def _answer(self, consumer: Any, message: Any) -> None:
         now_ms, value = SimulatedClock(self.world).now_ms(), value_of(message)
-        if self.times and now_ms < self.times.get(value, now_ms) - TICK_MS:
+        if self.times and now_ms < self.times.get(value, now_ms):
             early_ms = self.times[value] - now_ms
             self.history.failures.append(f"EARLY: {value} came {early_ms} ms before its time")
         if self.rng.random() < IMPATIENCE:  # it is read again, and acknowledged meanwhile
