@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from managed_ledger.errors import LedgerClosed
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import LogStorage
@@ -34,11 +35,11 @@ class Appender:
         "_index",
         "_max_bytes",
         "_max_entries",
-        "_on_full",
         "_pending",
         "_queued_bytes",
         "_refusal",
         "_storage",
+        "on_full",
         "queued_entries",
     )
 
@@ -55,14 +56,14 @@ class Appender:
         self._index = index
         self._max_entries = max_entries
         self._max_bytes = max_bytes
-        self._on_full = on_full
+        self.on_full = on_full
         self._pending: deque[tuple[int, int, Appended]] = NOBODY  # entries, bytes, done
         self._held: deque[Held] = NOBODY
         self._ahead_of_held: tuple[Callable[[], None], ...] = ()
         self._holding = False
         self._abandoned = 0  # callbacks still to come for appends already reported as failed
         self._drained: asyncio.Event | None = None
-        self._refusal: Exception | None = None
+        self._refusal: LedgerClosed | None = None
         self.queued_entries = 0  # of the current ledger, durable or on their way
         self._queued_bytes = 0
 
@@ -70,7 +71,8 @@ class Appender:
         self, entries: Sequence[bytes], message_counts: Sequence[int], done: Appended, tag: bytes
     ) -> None:
         if self._refusal is not None:
-            asyncio.get_running_loop().call_soon(done, None, self._refusal)
+            refusal = LedgerClosed(*self._refusal.args)
+            asyncio.get_running_loop().call_soon(done, None, refusal)
         elif self._holding:
             if self._held is NOBODY:
                 self._held = deque()
@@ -98,13 +100,15 @@ class Appender:
         if not self._held:
             self._held = NOBODY
 
-    def refuse(self, error: Exception) -> None:
-        """Fail what is held, and everything from now on."""
+    def refuse(self, error: LedgerClosed) -> None:
+        """Fail what is held, and everything from now on, each with an error of its own: where it is
+        raised stays with it.
+        """
         self._refusal = error
         held, self._held = self._held, NOBODY
         self._ahead_of_held = ()
         for _, _, done, _ in held:
-            call_safely(done, None, error)
+            call_safely(done, None, LedgerClosed(*error.args))
 
     async def drained(self) -> None:
         """Return once every append that went to the storage has come back."""
@@ -132,7 +136,7 @@ class Appender:
             tag,
         )
         if self.queued_entries >= self._max_entries or self._queued_bytes >= self._max_bytes:
-            self._on_full()
+            self.on_full()
 
     def _on_appended(self, error: Exception | None) -> None:
         if self._abandoned:

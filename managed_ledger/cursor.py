@@ -270,6 +270,11 @@ class ManagedCursor:
         self._touch()
         await self.flush()
 
+    def retire(self) -> None:
+        """For good: its managed ledger is closed or deleted. Nothing more is written or told."""
+        self.retired = True
+        self._store = self._on_dirty = None
+
     def mark_new(self) -> None:
         """It has never been written: the first flush does, acknowledgements or not."""
         self._dirty = True

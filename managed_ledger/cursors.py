@@ -12,6 +12,10 @@ from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
 
 
+def nobody_cares() -> None:
+    pass
+
+
 class Cursors:
     __slots__ = (
         "_by_name",
@@ -28,7 +32,7 @@ class Cursors:
         self._index = index
         self._by_name: dict[str, ManagedCursor] = {}
         self._dirty: dict[ManagedCursor, None] = {}
-        self.on_dirty: Callable[[], None] = lambda: None
+        self.on_dirty: Callable[[], None] = nobody_cares
 
     @property
     def by_name(self) -> Mapping[str, ManagedCursor]:
@@ -111,9 +115,11 @@ class Cursors:
             await asyncio.gather(*[cursor.flush() for cursor in dirty])
 
     def retire(self) -> None:
-        """Nothing more is written."""
+        """Nothing more is written, and nothing refers back to this."""
         for cursor in self._by_name.values():
-            cursor.retired = True
+            cursor.retire()
+        self._dirty.clear()
+        self.on_dirty = nobody_cares
 
     def _durable(
         self, name: str, mark_delete_position: Position, properties: Mapping[str, str]

@@ -184,6 +184,11 @@ class ManagedLedgerFactory:
             self.housekeeper.visit_in(interval_ms / 1000, partial(self._write_cursors, interval_ms))
         dirty[ledger] = None
 
+    def was_closed(self, ledger: ManagedLedger) -> None:
+        """Its entries are on the disk: nothing of it need stay in memory."""
+        if self._ledgers.get(ledger.name) is ledger:
+            del self._ledgers[ledger.name]
+
     def _write_cursors(self, interval_ms: int) -> None:
         """Some; the others in the next turn."""
         dirty = self._dirty[interval_ms]

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from managed_ledger.appender import Appended, Appender
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor import ManagedCursor
-from managed_ledger.cursors import Cursors
+from managed_ledger.cursors import Cursors, nobody_cares
 from managed_ledger.deletion import delete_managed_ledger
 from managed_ledger.errors import (
     DamagedEntries,
@@ -24,6 +24,7 @@ from managed_ledger.errors import (
     StorageFull,
 )
 from managed_ledger.housekeeper import Housekeeper, Visit
+from managed_ledger.interceptor import Interceptor
 from managed_ledger.ledger_index import LedgerIndex
 from managed_ledger.ledger_metadata import LedgerInfo
 from managed_ledger.list_record import ListRecord
@@ -45,18 +46,7 @@ class Keeper(Protocol):
 
     def became_active(self, ledger: "ManagedLedger") -> None: ...
     def became_dirty(self, ledger: "ManagedLedger") -> None: ...
-
-
-class Interceptor(Protocol):
-    """Sees what is appended before it is stored."""
-
-    def stamped(self, entries: Sequence[bytes], message_counts: Sequence[int]) -> Sequence[bytes]:
-        """What is stored instead."""
-        ...
-
-    def properties(self) -> Mapping[str, str]:
-        """To be noted when entries go, in the same write."""
-        ...
+    def was_closed(self, ledger: "ManagedLedger") -> None: ...
 
 
 class ManagedLedger:
@@ -393,12 +383,12 @@ class ManagedLedger:
     async def delete(self) -> None:
         """Delete the managed ledger, its entries and its cursors; see managed_ledger.deletion."""
         await self._stop(LedgerClosed(f"{self.name} was deleted"))
-        self._cursors.retire()
+        self._break_cycles()
         await delete_managed_ledger(self.name, self._backend, self._record)
 
     def _check_open(self) -> None:
         if self._closed is not None:
-            raise self._closed
+            raise LedgerClosed(*self._closed.args)  # another: where it is raised stays with it
 
     async def _close(self, reason: str) -> None:
         try:
@@ -406,7 +396,14 @@ class ManagedLedger:
                 await self._stop(LedgerClosed(reason))
                 await self._cursors.flush_dirty()
         finally:
-            self._cursors.retire()
+            self._break_cycles()
+            self._keeper.was_closed(self)
+
+    def _break_cycles(self) -> None:
+        """It goes with the last one that refers to it: no garbage collection has to find it."""
+        self._cursors.retire()
+        self._appender.on_full = nobody_cares
+        self.on_trimmed, self.kept_from, self.on_visit = (), (), ()
 
     async def _stop(self, closed: LedgerClosed) -> None:
         """Take no more appends and see the last ones through, and the last changes of the list:

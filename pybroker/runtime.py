@@ -128,6 +128,20 @@ def is_a_sentence(error: BaseException) -> bool:
     return isinstance(error, ManagedLedgerError | PulsarError)
 
 
+def nobody_cares(*news: object) -> None:
+    pass
+
+
+def break_cycles_of(transport: object) -> None:
+    """For a protocol that has lost its connection: asyncio's transports hold bound methods of
+    themselves, and would wait for a garbage collection.
+    """
+    attributes = getattr(transport, "__dict__", {})
+    for name, value in list(attributes.items()):
+        if getattr(value, "__self__", None) is transport:
+            del attributes[name]
+
+
 class Tasks:
     """Owns background tasks: each failure is logged once, `close` cancels and awaits them all."""
 
@@ -172,3 +186,4 @@ class Tasks:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+        self._owner = str(self._owner)  # which would otherwise go with a garbage collection only

@@ -49,7 +49,7 @@ def check_interceptors(config: BrokerConfig) -> None:
 
 
 class EntryStamps:
-    """Implements managed_ledger.ledger.Interceptor."""
+    """Implements managed_ledger.interceptor.Interceptor."""
 
     def __init__(self, clock: Clock | None, index: int | None) -> None:
         """Without a clock no timestamps; without the last `index` none of these."""

@@ -13,7 +13,7 @@ Source: Apache Pulsar, PersistentTopic.checkGC.
 
 import asyncio
 import math
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
@@ -41,7 +41,9 @@ class InactiveTopics:
         self._housekeeper = housekeeper
         self._delete = delete
         self._watched: dict[ServedTopic, int] = {}  # in which second its turn comes
-        self._turns: dict[int, deque[ServedTopic]] = {}  # by the second in which they are visited
+        # By the second in which they are visited. Not of plain dicts: the first item of one costs a
+        # walk over all that were taken before it.
+        self._turns: dict[int, OrderedDict[ServedTopic, None]] = {}
         self._on_deserted = self._watch  # one for all of them
         self._tasks = Tasks("deletion of inactive topics")
 
@@ -54,8 +56,13 @@ class InactiveTopics:
             topic.on_deserted = self._on_deserted
             topic.deserted()
         else:
-            self._watched.pop(topic, None)  # the turn that it was to have is another policy's
+            self.forget(topic)  # the turn that it was to have is another policy's
             self._watch(topic)
+
+    def forget(self, topic: ServedTopic) -> None:
+        """It has ended, or its turn comes at another time."""
+        if (second := self._watched.pop(topic, None)) is not None:
+            self._turns[second].pop(topic, None)
 
     async def close(self) -> None:
         self._turns.clear()
@@ -73,9 +80,9 @@ class InactiveTopics:
         now_s = asyncio.get_running_loop().time()
         second = math.ceil((now_s + delay_s) / _TOGETHER_S)
         if second not in self._turns:
-            self._turns[second] = deque()
+            self._turns[second] = OrderedDict()
             self._turn_in(second * _TOGETHER_S - now_s, second)
-        self._turns[second].append(topic)
+        self._turns[second][topic] = None
         self._watched[topic] = second
 
     def _turn_in(self, delay_s: float, second: int) -> None:
@@ -86,9 +93,8 @@ class InactiveTopics:
             return  # it has been closed
         try:
             for _ in range(min(VISITS_A_TURN, len(topics))):
-                topic = topics.popleft()
-                if self._watched.get(topic) == second:
-                    self._visited(topic)
+                topic, _ = topics.popitem(last=False)
+                self._visited(topic)
         finally:
             if topics:
                 self._turn_in(0, second)

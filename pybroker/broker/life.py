@@ -8,6 +8,7 @@ from pybroker.broker.consumer import Consumer
 from pybroker.broker.producers import Producers
 from pybroker.errors import ServiceNotReady
 from pybroker.names import TopicName
+from pybroker.runtime import nobody_cares
 
 
 class Consumed(Protocol):
@@ -18,21 +19,25 @@ class Consumed(Protocol):
 S = TypeVar("S", bound=Consumed)
 
 
-def nobody_watches(topic: Any) -> None:
-    pass
-
-
 class Life(Generic[S]):
     """Of a topic with subscriptions `S`."""
 
-    __slots__ = ("_closed", "deserted_at_s", "name", "on_deserted", "producers", "subscriptions")
+    __slots__ = (
+        "__weakref__",
+        "_closed",
+        "deserted_at_s",
+        "name",
+        "on_deserted",
+        "producers",
+        "subscriptions",
+    )
 
     def __init__(self, name: TopicName, producers: Producers) -> None:
         self.name = name
         self.producers = producers
         self.producers.on_deserted = self.deserted
         self.subscriptions: dict[str, S] = {}
-        self.on_deserted: Callable[[Any], None] = nobody_watches
+        self.on_deserted: Callable[[Any], None] = nobody_cares
         self.deserted_at_s = 0.0  # by the loop's time
         self._closed: str | None = None  # why
 
@@ -69,6 +74,14 @@ class Life(Generic[S]):
         self.deserted_at_s = asyncio.get_running_loop().time()
         if self._closed is None:
             self.on_deserted(self)
+
+    def break_cycles(self) -> None:
+        """It has ended, and goes with the last one that refers to it: no garbage collection has to
+        find it.
+        """
+        self.on_deserted = nobody_cares
+        self.producers.topic_ended()
+        self.subscriptions.clear()
 
     def retire(self, reason: str) -> None:
         """Nobody uses it, and from now on nobody can: who comes is told to try again."""

@@ -16,7 +16,9 @@ from pybroker.errors import (
     ProducerBusy,
     ProducerFenced,
     PulsarError,
+    ServiceNotReady,
 )
+from pybroker.runtime import nobody_cares
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +76,8 @@ class Producer:
         return self.access_mode is not AccessMode.SHARED
 
 
-def nobody_cares() -> None:
-    pass
+async def _too_late(epoch: int) -> None:
+    raise ServiceNotReady("The topic is not there any more: look it up again")
 
 
 class Producers:
@@ -168,9 +170,14 @@ class Producers:
             if not self._tell(producer, reason):
                 producer.owner.close_producer(producer, str(reason))
 
+    def topic_ended(self) -> None:
+        """For good: nothing here refers back to it."""
+        self.on_deserted = nobody_cares
+        self._store_epoch = _too_late
+
     def _check_open(self) -> None:
         if self._closed is not None:
-            raise self._closed
+            raise type(self._closed)(*self._closed.args)  # where it is raised stays with it
 
     def everybody(self) -> list[Producer]:
         """Also those who wait."""

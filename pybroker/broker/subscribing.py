@@ -30,10 +30,11 @@ class OpenTopic(SubscribedTopic, Limited, Protocol):
 
 
 class Subscribing:
-    __slots__ = ("_topic", "_turn", "_waiting")
+    """It knows no topic, or they would refer to each other: each call says which one it is."""
 
-    def __init__(self, topic: OpenTopic) -> None:
-        self._topic = topic
+    __slots__ = ("_turn", "_waiting")
+
+    def __init__(self) -> None:
         self._waiting = 0  # for their turn, or having it
         self._turn: asyncio.Lock | None = None  # none while nobody is there
 
@@ -43,12 +44,12 @@ class Subscribing:
         return self._waiting > 0
 
     @asynccontextmanager
-    async def _one_at_a_time(self) -> AsyncIterator[None]:
+    async def _one_at_a_time(self, topic: OpenTopic) -> AsyncIterator[None]:
         self._waiting += 1
         self._turn = self._turn or asyncio.Lock()
         try:
             async with self._turn:
-                self._topic.check_open()
+                topic.check_open()
                 yield
         finally:
             self._waiting -= 1
@@ -56,12 +57,16 @@ class Subscribing:
                 self._turn = None
 
     async def durable(
-        self, name: str, start: Position | None, properties: dict[str, str], create: bool
+        self,
+        topic: OpenTopic,
+        name: str,
+        start: Position | None,
+        properties: dict[str, str],
+        create: bool,
     ) -> Subscription:
         """As Topic.subscription; raises LedgerClosed, too."""
-        topic = self._topic
-        async with self._one_at_a_time():
-            existing = self._existing(name, durable=True)
+        async with self._one_at_a_time(topic):
+            existing = _existing(topic, name, durable=True)
             if existing is not None:
                 return existing
             check_subscription_name(name)
@@ -70,62 +75,63 @@ class Subscribing:
                     f"Subscription {name} of {topic.name} does not exist and may not be created"
                 )
             check_subscriptions(topic)
-            await self._free(name)
+            await _free(topic, name)
             cursor = await topic.ledger.open_cursor(name, start, properties)
             topic.check_open()  # it may have been closed meanwhile
             audit.done("create subscription", f"subscription {name} of {topic.name}")
-            return await self._opened(cursor)
+            return await _opened(topic, cursor)
 
-    async def reader(self, name: str, start: Position | None) -> Subscription:
-        topic = self._topic
-        async with self._one_at_a_time():
-            existing = self._existing(name, durable=False)
+    async def reader(self, topic: OpenTopic, name: str, start: Position | None) -> Subscription:
+        async with self._one_at_a_time(topic):
+            existing = _existing(topic, name, durable=False)
             if existing is not None:
                 return existing
             check_subscriptions(topic)
-            await self._free(name)
+            await _free(topic, name)
             topic.check_open()  # it may have been closed meanwhile
             cursor = topic.ledger.new_non_durable_cursor(name, start)
-            return await self._opened(cursor)
+            return await _opened(topic, cursor)
 
-    async def _opened(self, cursor: ManagedCursor) -> Subscription:
-        topic = self._topic
-        subscription = await Subscription.open(topic, cursor)
-        topic.subscriptions[cursor.name] = subscription
-        return subscription
-
-    def _existing(self, name: str, durable: bool) -> Subscription | None:
-        existing = self._topic.subscriptions.get(name)
-        if existing is not None and existing.durable is not durable:
-            kind = "a durable subscription" if existing.durable else "a reader"
-            raise NotAllowed(f"{name} of {self._topic.name} is {kind} already; choose another name")
-        return existing
-
-    async def _free(self, name: str) -> None:
-        """The last subscription of that name is gone, and what is left of it goes first: a deletion
-        that is not finished would take the next one along, and a reader's cursor is about to go.
-        """
-        await self._topic.deletions.subscription_settled(self._topic.name, name)
-        ledger = self._topic.ledger
-        cursor = ledger.cursors.get(name)
-        if cursor is not None and not cursor.durable:
-            await ledger.delete_cursor(name)
-
-    async def delete(self, name: str) -> None:
-        topic = self._topic
-        async with self._one_at_a_time():
+    async def delete(self, topic: OpenTopic, name: str) -> None:
+        async with self._one_at_a_time(topic):
             subscription = topic.subscriptions.get(name)
             if subscription is None:
                 raise SubscriptionNotFound(f"Subscription {name} of {topic.name} does not exist")
             if subscription.durable:
                 doomed = Doomed(topic.name, subscription=name)
-                await topic.deletions.delete(doomed, partial(self._discard, subscription))
+                await topic.deletions.delete(doomed, partial(_discard, topic, subscription))
             else:
                 topic.subscriptions.pop(name)
                 topic.deserted()
                 await subscription.delete()
 
-    async def _discard(self, subscription: Subscription) -> None:
-        self._topic.subscriptions.pop(subscription.name)
-        self._topic.deserted()
-        await subscription.discard()
+
+async def _opened(topic: OpenTopic, cursor: ManagedCursor) -> Subscription:
+    subscription = await Subscription.open(topic, cursor)
+    topic.subscriptions[cursor.name] = subscription
+    return subscription
+
+
+def _existing(topic: OpenTopic, name: str, durable: bool) -> Subscription | None:
+    existing = topic.subscriptions.get(name)
+    if existing is not None and existing.durable is not durable:
+        kind = "a durable subscription" if existing.durable else "a reader"
+        raise NotAllowed(f"{name} of {topic.name} is {kind} already; choose another name")
+    return existing
+
+
+async def _free(topic: OpenTopic, name: str) -> None:
+    """The last subscription of that name is gone, and what is left of it goes first: a deletion
+    that is not finished would take the next one along, and a reader's cursor is about to go.
+    """
+    await topic.deletions.subscription_settled(topic.name, name)
+    ledger = topic.ledger
+    cursor = ledger.cursors.get(name)
+    if cursor is not None and not cursor.durable:
+        await ledger.delete_cursor(name)
+
+
+async def _discard(topic: OpenTopic, subscription: Subscription) -> None:
+    topic.subscriptions.pop(subscription.name)
+    topic.deserted()
+    await subscription.discard()

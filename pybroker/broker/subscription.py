@@ -415,16 +415,18 @@ class Subscription:
 
     async def close(self, reason: str = "the topic is unloaded") -> None:
         """Disconnect everybody and make acknowledgements durable."""
+        await self.discard(reason)
+        await self.cursor.flush()
+
+    async def discard(self, reason: str = "the subscription was deleted") -> None:
+        """Disconnect everybody, and break all cycles: see Life.break_cycles."""
         self._closed = reason
         self.disconnect_consumers(reason)
         await self._transactional.close()
-        await self.cursor.flush()
-
-    async def discard(self) -> None:
-        """Disconnect everybody; it is being deleted."""
-        self._closed = "the subscription was deleted"
-        self.disconnect_consumers(self._closed)
-        await self._transactional.close()
+        self.reader.break_cycles()
+        self.pace = self._damage = None
+        if self._return is not None:
+            self._return.cancel()
 
     async def delete(self) -> None:
         """A reader's, with its cursor and its pending acknowledgements."""

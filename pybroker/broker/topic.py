@@ -45,7 +45,7 @@ from pybroker.errors import (
     TopicTerminated,
 )
 from pybroker.names import SYSTEM_NAMESPACE, TopicName, TxnId
-from pybroker.runtime import Clock, Tasks
+from pybroker.runtime import Clock, Tasks, nobody_cares
 from pybroker.transaction.aborted_txns import HiddenEntries
 from pybroker.transaction.transaction_buffer import TransactionBuffer
 from pybroker.transaction.transactional_entries import with_sent
@@ -59,8 +59,7 @@ log = logging.getLogger(__name__)
 
 
 def _everything() -> Position:
-    """What trimming has to keep while a topic is being loaded."""
-    return EARLIEST.after
+    return EARLIEST.after  # what trimming has to keep while a topic is being loaded
 
 
 class Topic(Life[Subscription]):
@@ -134,7 +133,7 @@ class Topic(Life[Subscription]):
         self.compaction_turn = NO_TURN
         self.delayed_account = DelayedAccount()
         self._compaction = Compaction(self) if PROPERTY in ledger.properties else None
-        self._subscribing = Subscribing(self)
+        self._subscribing = Subscribing()
         self._terminated = _TERMINATED in ledger.properties  # for good
         self._terminating: asyncio.Task[Position] | None = None
         self._on_the_way = OnTheWay()
@@ -193,8 +192,8 @@ class Topic(Life[Subscription]):
         except BaseException:
             await self.buffer.stop()
             raise
-        for cursor in list(self.ledger.cursors.values()):
-            self.subscriptions[cursor.name] = await Subscription.open(self, cursor)
+        for name, cursor in list(self.ledger.cursors.items()):
+            self.subscriptions[name] = await Subscription.open(self, cursor)
 
     # -- publish
 
@@ -365,15 +364,15 @@ class Topic(Life[Subscription]):
         Raises SubscriptionNotFound when it may not be created.
         """
         with self._told_when_unloaded():
-            return await self._subscribing.durable(name, start, properties, create)
+            return await self._subscribing.durable(self, name, start, properties, create)
 
     async def reader_subscription(self, name: str, start: Position | None) -> Subscription:
         """A subscription without a durable cursor; it goes with its last consumer."""
-        return await self._subscribing.reader(name, start)
+        return await self._subscribing.reader(self, name, start)
 
     async def delete_subscription(self, name: str) -> None:
         """Disconnects its consumers. Raises SubscriptionNotFound."""
-        await self._subscribing.delete(name)
+        await self._subscribing.delete(self, name)
 
     # -- transactions
 
@@ -467,6 +466,7 @@ class Topic(Life[Subscription]):
             log.error("%s: messages were not written within %g s", self.name, LAST_WRITES_S)
         self.producers.disconnect_all(self._unloading())
         async with AsyncExitStack() as steps:  # the last one first, whatever another one raises
+            steps.callback(self.break_cycles)
             steps.push_async_callback(self.ledger.close)
             if self.deduplication is not None:
                 steps.push_async_callback(self.deduplication.close)
@@ -479,8 +479,7 @@ class Topic(Life[Subscription]):
 
     async def discard(self) -> None:
         """Disconnect everybody and write nothing more: it is being deleted."""
-        self._closed = "deleted"
-        self.producers.disconnect_all(self._unloading())
+        self.retire("deleted")
         for subscription in list(self.subscriptions.values()):
             await subscription.discard()
         self.subscriptions.clear()
@@ -488,6 +487,14 @@ class Topic(Life[Subscription]):
         await self.buffer.stop()
         if self.deduplication is not None:
             await self.deduplication.stop()
+        if self._compaction is not None:
+            await self._compaction.close()
+        self.break_cycles()
+
+    def break_cycles(self) -> None:
+        super().break_cycles()
+        self._compaction = None
+        self.buffer.on_ended = self.buffer.stable_moved = nobody_cares
 
     async def _store_epoch(self, epoch: int) -> None:
         await self.ledger.set_property(_EPOCH, str(epoch))

@@ -427,8 +427,10 @@ class Topics:
             await self.schemas.settled(whole)
 
     def _forget(self, name: TopicName) -> None:
-        if self._loaded.pop(name, None) is not None and not name.persistent:
-            self.lists.nonpersistent_went(name)
+        if (topic := self._loaded.pop(name, None)) is not None:
+            self._inactive.forget(topic)
+            if not name.persistent:
+                self.lists.nonpersistent_went(name)
 
     def loaded_of(self, names: Iterable[TopicName]) -> list[ServedTopic]:
         return [self._loaded[name] for name in names if name in self._loaded]

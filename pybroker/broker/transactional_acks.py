@@ -16,7 +16,7 @@ from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.config import BrokerConfig
 from pybroker.errors import PersistenceError, ServiceNotReady
 from pybroker.names import TopicName, pending_ack_log
-from pybroker.runtime import Tasks
+from pybroker.runtime import Tasks, nobody_cares
 from pybroker.transaction.pending_ack import PendingAcks
 from pybroker.transaction.txn_status import TransactionOutcomes
 
@@ -177,6 +177,8 @@ class TransactionalAcks:
             await asyncio.wait([opening])
         if self.opened is not None:
             await self.opened.close()
+            self.opened.on_restored = self.opened.on_committed = nobody_cares
+        self._restored = self._notify = nobody_cares
 
     async def delete(self) -> None:
         if self.exist:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pybroker.runtime import break_cycles_of
 from pybroker.security.refused_logins import machine_of
 from pybroker.security.tls_contexts import TlsContexts
 
@@ -127,6 +128,8 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._closing = True
         if not self._handshaking:
             self._protocol.connection_lost(exc)
+        self._protocol = asyncio.Protocol()  # the other one may refer to this
+        break_cycles_of(self._socket)
 
     def pause_writing(self) -> None:
         if not self._handshaking:

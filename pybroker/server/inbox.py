@@ -12,6 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
+from pybroker.runtime import nobody_cares
 from pybroker.server.frame_budget import FREE_BYTES, FrameBudget
 from pybroker.wire.frames import Event, FrameDecoder, ProtocolError
 
@@ -177,3 +178,4 @@ class Inbox:
         self._closed = True
         self._end_behind()
         self._account_frame()
+        self._handle = self._refuse = nobody_cares  # its session goes without a garbage collection

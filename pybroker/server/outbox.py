@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from pybroker.broker.served import ServedSubscription
+from pybroker.runtime import break_cycles_of
 
 HIGH_BYTES: Final = 1024 * 1024
 # No brake holds what other connections cause to be told to one; this ends it if it does not read.
@@ -123,6 +124,7 @@ class Outbox:
         """The connection is gone, and what it had not taken."""
         self._pieces.clear()
         self._account(0)
+        break_cycles_of(self._transport)
 
     def _account(self, held_bytes: int) -> None:
         self._held = held_bytes > 0
@@ -149,6 +151,11 @@ class Waking:
         self._may_go_on = may_go_on
         self._asleep: dict[ServedSubscription, None] = {}
         self._waking = False
+
+    def close(self) -> None:
+        """The connection is gone: nobody is woken, or referred to."""
+        self._asleep.clear()
+        self._may_go_on = bool  # no
 
     def wake(self, subscriptions: Iterable[ServedSubscription]) -> None:
         self._asleep.update(dict.fromkeys(subscriptions))

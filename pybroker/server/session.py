@@ -181,6 +181,7 @@ class Session(asyncio.BufferedProtocol):
         self._cancel_timer()
         self._inbox.close()
         self._outbox.close()
+        self._waking.close()
         self.services.budget.forget(self._resume_budget)
         for slot in list(self.consumers.values()):
             slot.subscription.remove_consumer(slot.consumer)

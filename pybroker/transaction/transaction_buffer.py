@@ -94,12 +94,12 @@ class TransactionBuffer:
         "_outcomes",
         "_plain_up_to",
         "_snapshot_position",
-        "_stable_moved",
         "_tasks",
         "_trimmed",
         "_visit",
         "hidden",
         "on_ended",
+        "stable_moved",
         "times",
     )
 
@@ -113,7 +113,7 @@ class TransactionBuffer:
         stable_moved: Callable[[], None],
     ) -> None:
         self._ledger = ledger
-        self._outcomes, self._stable_moved = outcomes, stable_moved
+        self._outcomes, self.stable_moved = outcomes, stable_moved
         self._clock, self._config = clock, config
         self.on_ended: Callable[[TxnId, TxnAction], None] = lambda txn_id, action: None
         self.hidden, self._open = _NOTHING_HIDDEN, _NONE_OPEN
@@ -225,7 +225,7 @@ class TransactionBuffer:
         else:
             self._changes += 1
             if self._open.appended(transaction, first, count):
-                self._stable_moved()
+                self.stable_moved()
         done(first, error)
 
     def _drop_if_empty(self, txn_id: TxnId) -> None:
@@ -233,7 +233,7 @@ class TransactionBuffer:
         transaction = self._open.get(txn_id)
         if transaction is not None and transaction.is_empty:
             self._open.remove(txn_id)
-            self._stable_moved()
+            self.stable_moved()
 
     # End
 
@@ -281,7 +281,7 @@ class TransactionBuffer:
         self._over(txn_id, transaction, action, position)
         ending.set_result(None)
         self.on_ended(txn_id, action)
-        self._stable_moved()
+        self.stable_moved()
         if self._changes >= self._config.transaction_buffer_snapshot_max_transaction_count:
             self._start_snapshot_if_due()
 

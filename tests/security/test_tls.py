@@ -1,8 +1,10 @@
 """TLS on both ports: clients, certificates that change, certificates that are roles, bad peers."""
 
 import asyncio
+import gc
 import socket
 import ssl
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from pybroker.client import AuthenticationTLS, AuthenticationToken, Client
 from pybroker.client.errors import PulsarException
 from pybroker.security import tls_connection
 from pybroker.security.keys import KeyFailure
-from pybroker.security.tls_connection import TlsDoor
+from pybroker.security.tls_connection import TlsConnection, TlsDoor
 from pybroker.security.tls_contexts import TlsContexts, TlsSettings, make_context, openssl_name
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -98,6 +100,28 @@ def test_the_client_works_over_tls(broker: RunningBroker, authority: Authority) 
         for content in (b"small", LARGE, b""):
             producer.send(content)
             assert consumer.receive(timeout_millis=30_000).data() == content
+
+
+def test_a_connection_that_was_closed_is_freed(
+    broker: RunningBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a garbage collection: the broker looks for cycles seldom."""
+    made: list[weakref.ref[Any]] = []
+    begin = TlsConnection.connection_made
+
+    def watched(connection: TlsConnection, transport: asyncio.BaseTransport) -> None:
+        made.extend((weakref.ref(connection), weakref.ref(transport)))
+        begin(connection, transport)
+
+    monkeypatch.setattr(TlsConnection, "connection_made", watched)
+    gc.disable()
+    try:
+        with client(broker, authority) as tls:
+            tls.create_producer(TOPIC).send(b"x")
+        assert len(made) == 2
+        broker.wait_until(lambda: all(part() is None for part in made))
+    finally:
+        gc.enable()
 
 
 def test_the_official_client_works_over_tls(broker: RunningBroker, authority: Authority) -> None:

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pybroker.admin.http.authenticated import with_certificate
 from pybroker.admin.http.hanging_up import with_hang_up
+from pybroker.runtime import break_cycles_of
 
 HEAD_S: Final = 10.0
 TAKE_S: Final = 10.0
@@ -71,6 +72,7 @@ class ImpatientProtocol(H11Protocol):
         for timer in (self._head_due, self._take_due):
             if timer is not None:
                 timer.cancel()
+        break_cycles_of(self.transport)
 
     # -- requests
 

@@ -20,7 +20,7 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
 from pybroker.broker.dispatch.delivery import MAX_RUN_ENTRIES, Delivery, nothing
-from pybroker.runtime import Tasks
+from pybroker.runtime import Tasks, nobody_cares
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +104,10 @@ class EntryFetcher:
             self._reading = True
             self._tasks.start(self._read(position, up_to, max_entries, max_bytes), "read")
         return run
+
+    def break_cycles(self) -> None:
+        """Nobody is told of anything any more, so nobody is referred to."""
+        self._resume = self._on_damage = nobody_cares
 
     def drop(self) -> None:
         self._held = None
@@ -197,6 +201,12 @@ class EntryReader:
         self.position = self._cursor.mark_delete_position.after
         self._settled_to = self.passed_to = EARLIEST
         self.read_anew()
+
+    def break_cycles(self) -> None:
+        """Its subscription has ended."""
+        for fetcher in (self._ahead, self._again):
+            if fetcher is not None:
+                fetcher.break_cycles()
 
     def read_anew(self) -> None:
         """What is being read is not wanted any more."""

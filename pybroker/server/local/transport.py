@@ -85,3 +85,4 @@ class MemoryTransport(asyncio.Transport):
     def _lost(self) -> None:
         self._session.connection_lost(None)
         self._heard(None)
+        del self._session, self._heard  # which refer to this, and nothing is read or told any more
