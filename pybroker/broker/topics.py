@@ -309,10 +309,8 @@ class Topics:
         lost to it. Who asks how many partitions there are waits meanwhile. Repeatable.
         """
         await self.settled(name)
-        now, most = (
-            self.tenants.partitions(name),
-            self._config.max_num_partitions_per_partitioned_topic,
-        )
+        now = self.tenants.partitions(name)
+        most = self._config.max_num_partitions_per_partitioned_topic
         if not now:
             raise Conflict(f"{name} is not a partitioned topic")
         if not now <= partitions <= most:
