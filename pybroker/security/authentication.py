@@ -21,7 +21,7 @@ _APACHE: Final = "org.apache.pulsar.broker.authentication.AuthenticationProvider
 _PROVIDERS: Final[Mapping[str, Callable[[BrokerConfig, Clock], Provider]]] = {
     "token": TokenProvider,
     "basic": BasicProvider,
-    "tls": lambda config, clock: TlsProvider(),
+    "tls": lambda config, clock: TlsProvider(clock),
 }
 
 

@@ -1,18 +1,42 @@
-"""The role that a client's certificate names: its common name. TLS itself verified the rest."""
+"""The role that a client's certificate names: its common name, until the certificate expires.
+
+TLS verified the rest when the connection began. It does not look again: neither while the
+connection lives, nor when a later one resumes its session.
+"""
+
+import ssl
 
 from pybroker.errors import AuthenticationError
+from pybroker.runtime import Clock
 from pybroker.security.identity import Certificate, Credentials, Login
 
 
 class TlsProvider:
     method = "tls"
 
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
     async def authenticate(self, credentials: Credentials) -> Login:
         if not credentials.certificate:
             raise AuthenticationError(
                 "Client unable to authenticate with TLS certificate: none came"
             )
-        return Login(common_name(credentials.certificate))
+        login = Login(common_name(credentials.certificate), not_after_ms(credentials.certificate))
+        if has_expired(credentials.certificate, self._clock.now_ms()):
+            raise AuthenticationError(
+                "The client's certificate has expired; connect again with a new one"
+            )
+        return login
+
+
+def not_after_ms(certificate: Certificate) -> int:
+    """Until when it holds, as wall time."""
+    return int(ssl.cert_time_to_seconds(certificate["notAfter"])) * 1000
+
+
+def has_expired(certificate: Certificate, now_ms: int) -> bool:
+    return now_ms >= not_after_ms(certificate)
 
 
 def common_name(certificate: Certificate) -> str:

@@ -151,11 +151,21 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             self._flush()  # the alert
             self._fail(f"no TLS handshake: {error.reason or error}")
             return
+        if self._resumes_with_what_expired():
+            self._fail("the TLS session that it resumes is of a certificate that has expired")
+            return
         self._handshaking = False
         self._handshake_over()
         self._flush()
         self._protocol.connection_made(self)
         self._read()
+
+    def _resumes_with_what_expired(self) -> bool:
+        """TLS 1.2 knows sessions by ids, too, which no option turns off."""
+        if not self._tls.session_reused:
+            return False
+        certificate = self._tls.getpeercert()
+        return certificate is not None and self._door.contexts.has_expired(certificate)
 
     def _too_slow(self) -> None:
         self._fail("no TLS handshake within the handshake timeout")

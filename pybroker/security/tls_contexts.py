@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from pybroker.runtime import Clock
+from pybroker.security.certificates import has_expired
+from pybroker.security.identity import Certificate
 from pybroker.security.keys import KeyFailure
 
 _PROTOCOLS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -47,6 +49,9 @@ class TlsContexts:
         self._stamps = _stamps(settings)
         self._context = make_context(settings)
         self._next_check_s = clock.monotonic_s() + refresh_check_s
+
+    def has_expired(self, certificate: Certificate) -> bool:
+        return has_expired(certificate, self._clock.now_ms())
 
     def current(self) -> ssl.SSLContext:
         now_s = self._clock.monotonic_s()
@@ -161,5 +166,8 @@ def _ask_clients(context: ssl.SSLContext, settings: TlsSettings) -> None:
         raise KeyFailure(
             f"tlsTrustCertsFilePath={settings.trust_certs_file_path} cannot be used: {error}"
         ) from None
+    # A resumed session brings the certificate of its first handshake, which nobody verifies again.
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
     required = settings.require_trusted_client_cert
     context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL

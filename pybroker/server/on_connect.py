@@ -18,6 +18,7 @@ SERVER_VERSION: Final = "pybroker"
 MAX_CREDENTIALS_BYTES: Final = 32 * 1024
 REFRESH: Final = b"PulsarAuthRefresh"  # what a challenge says that only asks for new credentials
 _NO_METHOD: Final = "none"
+_TLS: Final = "tls"
 
 
 def connect(session: "Session", command: pb.CommandConnect) -> Rest | None:
@@ -47,8 +48,11 @@ async def _connect_with_login(
     )
     if session.closed:
         return
-    # A proxy shows its own credentials again, which say nothing of whom it acts for.
-    can_refresh = command.feature_flags.supports_auth_refresh and identity.original is None
+    # A proxy shows its own credentials again, which say nothing of whom it acts for; a certificate
+    # is the connection's, and another one needs another connection.
+    can_refresh = (
+        command.feature_flags.supports_auth_refresh and identity.original is None and method != _TLS
+    )
     session.login = LiveLogin(
         identity, method, can_refresh, session.services.is_super_user(identity)
     )
