@@ -114,6 +114,9 @@ class BrokerConfig:
     transaction_coordinator_enabled: bool = True
     transaction_coordinators: int = 16
     max_active_transactions_per_coordinator: int = 100_000
+    # 0: no limit; superusers have none
+    max_active_transactions_per_principal: int = 10_000  # on all coordinators together
+    max_active_transactions_per_connection: int = 5_000
     max_transaction_timeout_ms: int = 86_400_000
     transaction_outcome_retention_ms: int = 3_600_000
     transaction_metadata_snapshot_entries: int = 10_000

@@ -11,6 +11,7 @@ from pybroker.broker.txn_participants import (
 )
 from pybroker.errors import InvalidTxnStatus, NotAllowed, PulsarError
 from pybroker.names import TopicName, TxnId
+from pybroker.server.transaction_share import is_exempt, within_share
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinators import Coordinators
 from pybroker.transaction.participants import CannotParticipate
@@ -127,12 +128,21 @@ def connected(session: "Session", command: pb.CommandTcClientConnectRequest, _: 
 
 
 def new_txn(session: "Session", command: pb.CommandNewTxn) -> Awaitable[TxnId]:
-    timeout_ms, owner = command.txn_ttl_millis, session.owner
-    return _on_coordinator(
-        session,
-        command.tc_id,
-        lambda coordinator: coordinator.new_transaction(timeout_ms, owner),
-    )
+    timeout_ms, owner, exempt = command.txn_ttl_millis, session.owner, is_exempt(session)
+
+    def begin() -> Awaitable[TxnId]:
+        return _on_coordinator(
+            session,
+            command.tc_id,
+            lambda coordinator: coordinator.new_transaction(timeout_ms, owner, exempt),
+        )
+
+    return within_share(session, begin)
+
+
+def began(session: "Session", command: pb.CommandNewTxn, txn_id: TxnId) -> None:
+    session.begun.began(txn_id)
+    done(session, command, txn_id)
 
 
 def add_partition(session: "Session", command: pb.CommandAddPartitionToTxn) -> Awaitable[TxnId]:
@@ -162,6 +172,7 @@ def add_subscription(
 
 def end_txn(session: "Session", command: pb.CommandEndTxn) -> Awaitable[TxnId]:
     txn_id, action, principal = _txn_id(command), _action(command), session.principal
+    session.begun.ended((txn_id,))
     if command.together_with:
         return _commit_together(session, txn_id, action, command.together_with)
     return _on_coordinator(
@@ -177,6 +188,7 @@ def _commit_together(
     if len(others) > MAX_TOGETHER:
         raise NotAllowed(f"{len(others)} transactions are too many: commit up to {MAX_TOGETHER}")
     least_bits, principal = list(others), session.principal
+    session.begun.ended(TxnId(txn_id.most, least) for least in least_bits)
     return _on_coordinator(
         session,
         txn_id.most,

@@ -28,6 +28,7 @@ from pybroker.server.on_topic_list import Watcher
 from pybroker.server.outbox import Outbox, Waking
 from pybroker.server.requests import Requests, as_answer
 from pybroker.server.services import Services
+from pybroker.server.transaction_share import BegunTransactions
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.connection_state import ACCEPTED, ConnectionState
@@ -107,6 +108,7 @@ class Session(asyncio.BufferedProtocol):
         self.producers: dict[int, ProducerSlot] = {}
         self.consumers: dict[int, ConsumerSlot] = {}
         self.watchers: dict[int, Watcher] = {}
+        self.begun = BegunTransactions()
         self.writable = True
         self.peer = ""
         self._admit = admit

@@ -40,7 +40,7 @@ from pybroker.transaction.timeout_tracker import TimeoutTracker
 from pybroker.transaction.transaction_log import TransactionLog
 from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnAction, TxnStatus
 
-_FULL_WAIT_S: Final = 0.1
+FULL_WAIT_S: Final = 0.1  # before a refusal, so that nobody asks again at once
 _DRIVEN_A_TURN: Final = 50  # of those that commit together
 
 log = logging.getLogger(__name__)
@@ -98,19 +98,23 @@ class TransactionCoordinator:
     # Commands. Each takes effect at once; the future is done when that is durable, with the id. It
     # fails with TransactionCoordinatorNotFound when this coordinator is done for.
 
-    def new_transaction(self, timeout_ms: int, owner: str | None) -> asyncio.Future[TxnId]:
-        """Raises, or fails with, NotAllowed (timeout), TooManyRequests (after a short wait)."""
-        if self._store.is_full:
+    def new_transaction(
+        self, timeout_ms: int, owner: str | None, exempt: bool = False
+    ) -> asyncio.Future[TxnId]:
+        """Raises, or fails with, NotAllowed (timeout); TooManyRequests after a short wait, except
+        for the `exempt`.
+        """
+        if self._store.is_full and not exempt:
             return asyncio.ensure_future(self._new_when_there_is_room(timeout_ms, owner))
-        return self._new(timeout_ms, owner)
+        return self._new(timeout_ms, owner, exempt)
 
     async def _new_when_there_is_room(self, timeout_ms: int, owner: str | None) -> TxnId:
-        await asyncio.sleep(_FULL_WAIT_S)
-        return await self._new(timeout_ms, owner)
+        await asyncio.sleep(FULL_WAIT_S)
+        return await self._new(timeout_ms, owner, exempt=False)
 
-    def _new(self, timeout_ms: int, owner: str | None) -> asyncio.Future[TxnId]:
+    def _new(self, timeout_ms: int, owner: str | None, exempt: bool) -> asyncio.Future[TxnId]:
         self._check_open()
-        decision = self._store.decide_new(timeout_ms, owner, self._clock.now_ms())
+        decision = self._store.decide_new(timeout_ms, owner, self._clock.now_ms(), exempt)
         durable = self._log_and_apply(decision, decision.local_id)
         self._opened += 1
         self._track(decision.local_id, timeout_ms)
@@ -389,6 +393,10 @@ class TransactionCoordinator:
     def metadata(self, txn_id: TxnId) -> TransactionMetadata | None:
         """A live transaction; read it, never change it."""
         return self._store.get(txn_id.least)
+
+    def live_of(self, owner: str) -> int:
+        """How many of these are live."""
+        return self._store.live_of(owner)
 
     def live(self) -> list[TransactionMetadata]:
         """For the admin API, oldest first."""

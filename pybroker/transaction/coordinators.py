@@ -79,6 +79,10 @@ class Coordinators:
         known = self._served.get(txn_id.most) or self._replacing.get(txn_id.most)
         return None if known is None else known.metadata(txn_id)
 
+    def live_of(self, owner: str) -> int:
+        """How many transactions of this owner are live on all coordinators that are open."""
+        return sum(coordinator.live_of(owner) for coordinator in self._served.values())
+
     def served(self) -> list[TransactionCoordinator]:
         return list(self._served.values())
 

@@ -9,6 +9,7 @@ Live transactions are kept whole. Of an ended one only the outcome stays, for th
 that an END is idempotent and a participant that asks gets the truth.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -93,6 +94,7 @@ class TransactionMetadataStore:
         self._coordinator_id = coordinator_id
         self._limits = limits
         self._live: dict[int, TransactionMetadata] = {}
+        self._live_of: Counter[str] = Counter()  # by owner
         self._highest_id = -1
         self._lowest_live = 0  # every id below it has ended; advances, never goes back
         self._replaying = False
@@ -103,6 +105,9 @@ class TransactionMetadataStore:
     @property
     def live_count(self) -> int:
         return len(self._live)
+
+    def live_of(self, owner: str) -> int:
+        return self._live_of[owner]
 
     def live(self) -> list[TransactionMetadata]:
         return list(self._live.values())
@@ -141,14 +146,16 @@ class TransactionMetadataStore:
     def is_full(self) -> bool:
         return len(self._live) >= self._limits.max_active
 
-    def decide_new(self, timeout_ms: int, owner: str | None, now_ms: int) -> NewTransaction:
-        """Raises NotAllowed (timeout out of bounds), TooManyRequests."""
+    def decide_new(
+        self, timeout_ms: int, owner: str | None, now_ms: int, exempt: bool = False
+    ) -> NewTransaction:
+        """Raises NotAllowed (timeout out of bounds); TooManyRequests, except for the `exempt`."""
         if not 0 < timeout_ms <= self._limits.max_timeout_ms:
             raise NotAllowed(
                 f"Transaction timeout {timeout_ms} ms: ask for 1 to {self._limits.max_timeout_ms}"
                 " ms (the broker's maxTransactionTimeoutMs)"
             )
-        if self.is_full:
+        if self.is_full and not exempt:
             raise TooManyRequests(
                 f"Coordinator {self._coordinator_id} has {self._limits.max_active} active "
                 "transactions (max_active_transactions_per_coordinator): end some, then retry"
@@ -275,16 +282,25 @@ class TransactionMetadataStore:
             record.owner,
         )
         self._highest_id = max(self._highest_id, record.local_id)
+        if record.owner is not None:
+            self._live_of[record.owner] += 1
 
     def _apply_status(self, record: ChangeStatus) -> None:
         if record.status in (TxnStatus.COMMITTED, TxnStatus.ABORTED):
-            self._live.pop(record.local_id, None)
+            self._forget(record.local_id)
             self.outcomes.record(record.local_id, record.status)
             self.outcomes.passed(record.at_ms, self.low_watermark)
             return
         transaction = self._live.get(record.local_id)
         if transaction is not None:
             transaction.status = record.status
+
+    def _forget(self, local_id: int) -> None:
+        ended = self._live.pop(local_id, None)
+        if ended is not None and ended.owner is not None:
+            self._live_of[ended.owner] -= 1
+            if not self._live_of[ended.owner]:
+                del self._live_of[ended.owner]
 
     def snapshot_pays_after(self, entries: int) -> bool:
         """Writing all live transactions again must cost less than what was logged since."""

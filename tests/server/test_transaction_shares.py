@@ -1,0 +1,128 @@
+"""How many open transactions a connection and a principal may have, and who is never refused."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from credentials import TOKEN_SETTINGS, token
+from raw_client import RawClient
+
+import pybroker.testing
+from pybroker.names import TxnId
+from pybroker.testing import RunningBroker
+from pybroker.wire import pulsar_api_pb2 as pb
+
+TOO_MANY = pb.TooManyRequests
+OF_PRINCIPAL, OF_CONNECTION = 6, 4
+SETTINGS: dict[str, Any] = TOKEN_SETTINGS | {
+    "authorization_enabled": True,
+    "super_user_roles": ("admin",),
+    "transaction_coordinators": 2,
+    "max_active_transactions_per_principal": OF_PRINCIPAL,
+    "max_active_transactions_per_connection": OF_CONNECTION,
+}
+
+
+@pytest.fixture
+def broker() -> Iterator[RunningBroker]:
+    with pybroker.testing.broker(**SETTINGS) as running:
+        yield running
+
+
+def login(broker: RunningBroker, role: str) -> RawClient:
+    return RawClient(broker.service_url, auth_method_name="token", auth_data=token(role).encode())
+
+
+def begin_all(client: RawClient, count: int) -> list[TxnId]:
+    """On both coordinators by turns."""
+    return [client.new_txn(tc_id=number % 2) for number in range(count)]
+
+
+def refusal(client: RawClient, tc_id: int = 0) -> str:
+    answer = client.try_new_txn(tc_id=tc_id)
+    assert answer.error == TOO_MANY, answer
+    return str(answer.message)
+
+
+def test_a_role_without_any_grant_leaves_room_for_everybody_else(broker: RunningBroker) -> None:
+    with login(broker, "nobody") as one, login(broker, "nobody") as other:
+        begin_all(one, OF_CONNECTION)
+        begin_all(other, OF_PRINCIPAL - OF_CONNECTION)
+        for tc_id in (0, 1):
+            assert "nobody has 6 active transactions" in refusal(other, tc_id)
+        with login(broker, "alice") as alice:
+            begin_all(alice, OF_CONNECTION)
+
+
+def test_a_connection_leaves_room_for_the_same_role_s_others(broker: RunningBroker) -> None:
+    with login(broker, "alice") as one, login(broker, "alice") as other:
+        begin_all(one, OF_CONNECTION)
+        assert "This connection has 4 active" in refusal(one)
+        begin_all(other, OF_PRINCIPAL - OF_CONNECTION)
+
+
+def test_a_superuser_is_never_refused() -> None:
+    settings = SETTINGS | {"max_active_transactions_per_coordinator": 3}
+    with pybroker.testing.broker(**settings) as broker:
+        with login(broker, "alice") as alice:
+            begin_all(alice, OF_CONNECTION - 1)
+            alice.new_txn(tc_id=0)
+            with login(broker, "bob") as bob:
+                assert "Coordinator 0 has" in refusal(bob)
+        with login(broker, "admin") as admin:
+            begin_all(admin, 3 * OF_PRINCIPAL)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_what_has_ended_is_not_counted(broker: RunningBroker, commit: bool) -> None:
+    with login(broker, "alice") as alice:
+        for _ in range(3):
+            for txn_id in begin_all(alice, OF_CONNECTION):
+                assert not alice.end(txn_id, commit=commit).HasField("error")
+
+
+def test_what_another_connection_ended_is_not_counted(broker: RunningBroker) -> None:
+    with login(broker, "alice") as alice, login(broker, "alice") as other:
+        for _ in range(3):
+            for txn_id in begin_all(alice, OF_CONNECTION):
+                other.end(txn_id, commit=True)
+
+
+def live(broker: RunningBroker) -> list[TxnId]:
+    async def look(running: Any) -> list[TxnId]:
+        served = running.coordinators.served()
+        return [txn.txn_id for coordinator in served for txn in coordinator.live()]
+
+    return broker.call(look)
+
+
+def test_transactions_outlive_their_connection_and_the_broker(broker: RunningBroker) -> None:
+    for _ in range(2):
+        with login(broker, "alice") as alice:
+            begin_all(alice, OF_PRINCIPAL // 2)
+    broker.restart()
+    with login(broker, "alice") as alice:
+        assert "alice has 6 active" in refusal(alice)
+        alice.end(live(broker)[0], commit=False)
+        alice.new_txn()
+
+
+def test_without_logins_a_connection_has_its_share() -> None:
+    settings = {"max_active_transactions_per_connection": OF_CONNECTION}
+    with (
+        pybroker.testing.broker(**settings) as broker,
+        RawClient(broker.service_url) as one,
+        RawClient(broker.service_url) as other,
+    ):
+        begin_all(one, OF_CONNECTION)
+        refusal(one)
+        begin_all(other, OF_CONNECTION)
+
+
+def test_no_limit_is_none() -> None:
+    settings = SETTINGS | {
+        "max_active_transactions_per_principal": 0,
+        "max_active_transactions_per_connection": 0,
+    }
+    with pybroker.testing.broker(**settings) as broker, login(broker, "alice") as alice:
+        begin_all(alice, 5 * OF_PRINCIPAL)
