@@ -201,6 +201,36 @@ class ManagedCursor:
         self._move_mark(position)
         return True
 
+    def mark_delete_around(
+        self,
+        position: Position,
+        spared: Mapping[Position, tuple[int, int]],
+        still_unacked: int | None = None,
+        batch_size: int = 0,
+        after: Position = EARLIEST,
+    ) -> None:
+        """As `mark_delete`, but what is `spared` stays as it is: of these entries the indexes that
+        are set in the first number, of a batch as large as the second; all of the entry where that
+        number is -1. Everything up to `after` is left alone, too.
+        """
+        left = {at: each for at, each in spared.items() if after < at <= position}
+        if still_unacked and after < position:
+            bits, size = left.get(position, (0, 0))
+            left[position] = bits | still_unacked, max(size, batch_size)
+        for at in sorted(left):
+            self._delete_between(after, at.before)
+            bits, size = left[at]
+            if bits >= 0:  # else all of it, whatever its size
+                self.delete_batch_indexes(at, bits, size)
+            after = at
+        self._delete_between(after, position)
+
+    def _delete_between(self, after: Position, up_to: Position) -> None:
+        after = max(after, self.mark_delete_position)
+        while (span := self._index.span(after.after, up_to)) is not None:
+            self.delete_range(*span)
+            after = Position(span[0], span[2])
+
     def _reach(self, position: Position) -> bool:
         """Everything up to there is acknowledged, of which nothing may be there any more."""
         if not self.reached < position or position >= self.mark_delete_position:

@@ -9,13 +9,13 @@ Pending acknowledgements (of open transactions) are replayed before the first co
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import DamagedEntries, LedgerClosed
-from managed_ledger.position import Position
+from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.compaction.seeking import place_of_time
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.dispatch.choosing import Dispatcher, dispatcher_of
@@ -35,6 +35,7 @@ from pybroker.broker.waiting_entries import waiting_entry
 from pybroker.errors import NotAllowed, PersistenceError, ServiceNotReady
 from pybroker.names import TxnId
 from pybroker.transaction.pending_ack import PendingAck, PendingAcks
+from pybroker.transaction.pending_ack_store import Held
 from pybroker.transaction.txn_status import TxnAction
 
 READER_RETURN_S: Final = 60.0  # for a reader to come again after its seek
@@ -149,6 +150,8 @@ class Subscription:
             counts = NO_REDELIVERIES
         elif counts is NO_REDELIVERIES:
             counts = RedeliveryCounts(self.cursor.is_deleted)
+        if not kind.single_active:  # nobody acknowledges cumulatively
+            self.reader.passed_over = None
         self._redelivery_counts, limits = counts, topic.policies.made(unacked_limits)
         means = (self.reader, counts, limits, topic.delays, self.notify)
         reading = (topic, self.cursor, self.reader, self.notify, self._found_damage)
@@ -268,9 +271,16 @@ class Subscription:
     ) -> None:
         """Everything up to `position`. Raises NotAllowed on Shared and Key_Shared."""
         self._check_cumulative()
-        self.cursor.mark_delete(position, still_unacked, batch_size)
+        if position > (limit := self._topic.max_read_position):  # nobody was given what is there
+            position, still_unacked = limit, None
+        read_to = self._read_to(consumer)
+        self._transactional.acknowledge_up_to(position, still_unacked, batch_size, read_to)
         if self._last_message_is_there:
             self.notify()
+
+    def _read_to(self, consumer: Consumer) -> Position:
+        to = self._dispatcher
+        return to.read_to(consumer) if isinstance(to, SingleActiveDispatcher) else EARLIEST
 
     def _check_cumulative(self) -> None:
         if self.kind is not None and not self.kind.single_active:
@@ -318,7 +328,11 @@ class Subscription:
     ) -> asyncio.Future[None]:
         self.reader.withheld = pending
         if cumulative:
-            return pending.acknowledge_cumulative(txn_id, acks[0])
+            read_to = self._read_to(consumer)
+            not_given = self._transactional.not_given(acks[0].position, read_to)
+            return pending.acknowledge_cumulative(txn_id, acks[0], not_given)
+        if consumer.left_out:
+            acks = consumer.left_out.spare(acks)
         return pending.acknowledge(txn_id, acks, partial(self._withhold, consumer, acks))
 
     def _withhold(self, consumer: Consumer, acks: Sequence[PendingAck]) -> None:
@@ -342,19 +356,15 @@ class Subscription:
         if ending is not None:
             await asyncio.shield(ending)
 
-    def _restore(self, positions: list[Position]) -> None:
-        """An aborted transaction had acknowledged these, or (none of them) cumulatively.
-
-        After a cumulative one clients ask for redelivery themselves. What was passed over because
-        of it, and so never delivered, comes unasked.
+    def _restore(self, restored: Mapping[Position, Held]) -> None:
+        """An aborted transaction held these singly. What it held cumulatively has been delivered,
+        and comes again when a client asks for it.
         """
-        if self._dispatcher is None:
-            return
-        if self.reader.passed_withheld:
-            self._dispatcher.rewind()
-        else:
-            self._dispatcher.restore(positions)
-        self.notify()
+        if self.kind is None or self.kind.single_active:
+            self._transactional.restored(restored)
+        if self._dispatcher is not None:
+            self._dispatcher.restore(list(restored))
+            self.notify()
 
     async def replayed(self) -> PendingAcks | None:
         """Wait until its pending acknowledgements are known: before that, the backlog shows what
@@ -377,6 +387,7 @@ class Subscription:
         self._damage = None
         self.disconnect_consumers("the subscription was moved by a seek")
         self.cursor.reset(position, still_unacked, batch_size)
+        self.reader.passed_over = None
         self._redelivery_counts.clear()
         self.reader.rewind()
         if not self.durable:
@@ -481,14 +492,7 @@ class Subscription:
     @property
     def backlog(self) -> int:
         """Entries not acknowledged yet; aborted messages and markers do not count."""
-        return self._backlog(self._topic.ledger.last_confirmed)
-
-    @property
-    def committed_backlog(self) -> int:
-        """The part of the backlog that no open transaction holds up."""
-        return self._backlog(self._topic.max_read_position)
-
-    def _backlog(self, up_to: Position) -> int:
+        up_to = self._topic.ledger.last_confirmed
         return self.cursor.backlog(up_to) - self.reader.hidden_backlog(up_to)
 
     @property

@@ -5,7 +5,7 @@ a transaction. Plain acknowledgements pass by here to leave alone what an open t
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from managed_ledger.cursor import ManagedCursor
@@ -13,11 +13,13 @@ from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
 from pybroker.broker.dispatch.entry_reader import EntryReader
+from pybroker.broker.dispatch.passed_over import PassedOver
 from pybroker.config import BrokerConfig
 from pybroker.errors import PersistenceError, ServiceNotReady
 from pybroker.names import TopicName, pending_ack_log
 from pybroker.runtime import Tasks, nobody_cares
 from pybroker.transaction.pending_ack import PendingAcks
+from pybroker.transaction.pending_ack_store import ALL_INDEXES, Held
 from pybroker.transaction.txn_status import TransactionOutcomes
 
 
@@ -41,9 +43,9 @@ class TransactionalAcks:
         "_closed",
         "_cursor",
         "_notify",
+        "_on_restored",
         "_opening",
         "_reader",
-        "_restored",
         "_topic",
         "exist",
         "opened",
@@ -54,17 +56,17 @@ class TransactionalAcks:
         topic: TransactionalTopic,
         cursor: ManagedCursor,
         reader: EntryReader,
-        restored: Callable[[list[Position]], None],
+        restored: Callable[[Mapping[Position, Held]], None],
         notify: Callable[[], None],
     ) -> None:
-        """`restored` is told of entries that were given back without anybody's `end`; `notify` is
-        called when consumers may be at the end of a topic that takes no more messages.
+        """`restored` is told of what transactions hold singly no more; `notify` is called when
+        consumers may be at the end of a topic that takes no more messages.
         """
         self.opened: PendingAcks | None = None
         self._topic = topic
         self._cursor = cursor
         self._reader = reader
-        self._restored = restored
+        self._on_restored = restored
         self._notify = notify
         self._opening: asyncio.Task[PendingAcks] | None = None
         self._closed = False
@@ -123,7 +125,7 @@ class TransactionalAcks:
                 f"{self._topic.name}, could not be read; try again: {error}"
             ) from error
         else:
-            opened.on_restored = self._restored
+            opened.on_restored = self._on_restored
             opened.on_committed = self._committed
             self.opened = opened
             return opened
@@ -131,7 +133,6 @@ class TransactionalAcks:
             self._opening = None
 
     def _committed(self) -> None:
-        self._reader.transaction_committed()
         if self._topic.ended:
             self._notify()
 
@@ -140,7 +141,7 @@ class TransactionalAcks:
     @property
     def _pending(self) -> PendingAcks | None:
         opened = self.opened
-        return opened if opened is not None and opened.has_pending else None
+        return opened if opened is not None and opened.holds_singly else None
 
     def not_pending(self, positions: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         """The entries that may be acknowledged whole; of batches held in part, the rest is."""
@@ -157,6 +158,59 @@ class TransactionalAcks:
             # One bit more than the highest pending one, so that it does not mean "nothing acked".
             self._cursor.delete_batch_indexes(position, bits, bits.bit_length() + 1)
         return not bits
+
+    def acknowledge_up_to(
+        self, position: Position, still_unacked: int | None, batch_size: int, read_to: Position
+    ) -> None:
+        """Everything but what the consumer was not given; `read_to` as in PassedOver.covered."""
+        reader, cursor, pending = self._reader, self._cursor, self._pending
+        if pending is None and reader.passed_over is None:
+            cursor.mark_delete(position, still_unacked, batch_size)
+            return
+        passed = reader.passed_over = reader.passed_over or PassedOver()
+        after = max(passed.acknowledged_to, cursor.mark_delete_position)
+        covered = passed.covered(position, read_to)
+        spared = passed.not_given(after, position, covered)
+        if pending is not None:
+            for at, held in pending.held_singly(after, position).items():
+                spared[at] = spared.get(at, held) | held
+        cursor.mark_delete_around(position, spared, still_unacked, batch_size, after)
+        passed.acknowledged_to = max(after, position.before if still_unacked else position)
+        late = passed.forget(covered, cursor.mark_delete_position)
+        for at, held in late.items():
+            if at <= after:
+                self._acknowledge_late(at, held)
+        if passed.is_over and pending is None:
+            reader.passed_over = None
+
+    def _acknowledge_late(self, position: Position, late: Held) -> None:
+        """Unless another transaction holds it by now."""
+        pending = self._pending
+        bits = late.bits
+        if pending is not None:
+            if pending.is_pending(*position):
+                return
+            bits &= ~pending.pending_indexes(position)
+        if bits == ALL_INDEXES:
+            self._cursor.delete(*position)
+        elif bits:
+            self._cursor.delete_batch_indexes(position, ~bits, late.batch_size)
+
+    def not_given(self, position: Position, read_to: Position) -> Mapping[Position, Held]:
+        """Up to `position`, what transactions that have aborted kept from the consumer."""
+        passed, cursor = self._reader.passed_over, self._cursor
+        if passed is None:
+            return {}
+        covered = passed.covered(position, read_to)
+        restored = passed.not_given(cursor.mark_delete_position, position, covered)
+        return {at: held for at, held in restored.items() if not cursor.is_deleted(at)}
+
+    def restored(self, restored: Mapping[Position, Held]) -> None:
+        """Of an Exclusive or Failover subscription, and of one that is nothing yet."""
+        reader = self._reader
+        if restored:
+            reader.passed_over = reader.passed_over or PassedOver()
+            reader.passed_over.restore(restored, self._cursor.mark_delete_position)
 
     def still_unacked(self, position: Position, still_unacked: int) -> int | None:
         """`still_unacked` and the indexes that a transaction holds; None if it holds them all."""

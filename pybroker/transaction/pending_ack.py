@@ -13,7 +13,7 @@ A transaction that was left open here is ended by asking for its outcome, as in 
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -36,8 +36,11 @@ from pybroker.names import TopicName, TxnId
 from pybroker.runtime import Tasks
 from pybroker.transaction.pending_ack_state import PendingAckState
 from pybroker.transaction.pending_ack_store import (
+    ALL_INDEXES,
+    NOTHING_HELD,
     AckRecord,
     EndRecord,
+    Held,
     PendingAck,
     PendingAckStore,
     Record,
@@ -89,9 +92,9 @@ class PendingAcks:
         self._outcomes = outcomes
         self._log_entries = config.transaction_pending_ack_log_entries
         self._state = PendingAckState(cursor)
-        # Told of what was given back, by an abort or because it could not be written, in order; not
-        # of what was acknowledged cumulatively: delivery goes back to the mark-delete position.
-        self.on_restored: Callable[[list[Position]], None] = lambda positions: None
+        # Told of what is held singly no more, by an abort or because it could not be written, in
+        # order. What was held cumulatively has been delivered, and whoever aborts asks for it.
+        self.on_restored: Callable[[Mapping[Position, Held]], None] = lambda restored: None
         self.on_committed = _nothing  # the cursor has moved
         self._tasks = Tasks(f"pending acknowledgements of {topic}, {cursor.name}")
         self._visit: Visit | None = None
@@ -118,9 +121,11 @@ class PendingAcks:
 
     def _apply(self, record: Record) -> None:
         if isinstance(record, AckRecord):
-            hold = self._state.hold_cumulative if record.cumulative else self._state.hold
+            if record.cumulative:
+                self._state.hold_cumulative(record)
+                return
             for ack in record.acks:
-                hold(record.txn_id, ack)
+                self._state.hold(record.txn_id, ack)
         elif record.action is TxnAction.COMMIT:
             self._state.commit(record.txn_id)
         else:
@@ -128,17 +133,22 @@ class PendingAcks:
 
     # What consumers must not get, and plain acknowledgements must leave alone
 
-    @property
-    def has_pending(self) -> bool:
-        return not self._state.is_empty
-
     def is_pending(self, ledger_id: int, entry_id: int) -> bool:
-        """Nothing of this entry is left to deliver until a transaction ends."""
+        """Transactions hold singly what was left of this entry: nobody is given it meanwhile."""
         return self._state.is_pending((ledger_id, entry_id))
 
     def pending_indexes(self, position: tuple[int, int]) -> int:
-        """Indexes of a batch that open transactions acknowledged, as bits."""
+        """Indexes of a batch that open transactions hold singly, as bits."""
         return self._state.pending_indexes(position)
+
+    @property
+    def holds_singly(self) -> bool:
+        """Some entries, or indexes of batches, are kept from consumers."""
+        return self._state.holds_singly
+
+    def held_singly(self, after: Position, up_to: Position) -> Mapping[Position, Held]:
+        """What is kept from consumers of the entries behind `after` up to `up_to`, in order."""
+        return self._state.held_singly(after, up_to)
 
     @property
     def first_pending(self) -> Position | None:
@@ -155,7 +165,7 @@ class PendingAcks:
             PendingAckStats(
                 txn_id,
                 len(held.whole) + len(held.indexes),
-                held.cumulative[-1].position if held.cumulative else None,
+                held.cumulative[-1].last.position if held.cumulative else None,
             )
             for txn_id, held in self._state.transactions.items()
         ]
@@ -174,19 +184,27 @@ class PendingAcks:
         self._state.take(txn_id, acks)
         return self._log(AckRecord(txn_id, False, acks), self._give_back, withheld)
 
-    def acknowledge_cumulative(self, txn_id: TxnId, ack: PendingAck) -> asyncio.Future[None]:
-        """As `acknowledge`, for everything up to `ack`."""
+    def acknowledge_cumulative(
+        self, txn_id: TxnId, ack: PendingAck, not_given: Mapping[Position, Held] = NOTHING_HELD
+    ) -> asyncio.Future[None]:
+        """As `acknowledge`, for everything up to `ack`, but for what other transactions hold singly
+        and what was `not_given` to the consumer because they did.
+        """
         self._check(txn_id, [ack])
-        self._state.take_cumulative(txn_id, ack)
-        return self._log(AckRecord(txn_id, True, [ack]), self._give_back_cumulative, _nothing)
+        record = self._state.take_cumulative(txn_id, ack, not_given)
+        return self._log(record, self._give_back_cumulative, _nothing)
 
     def _give_back(self, record: AckRecord) -> None:
         self._state.give_back(record.txn_id, record.acks)
-        self.on_restored([ack.position for ack in record.acks])
+        self.on_restored(
+            {
+                ack.position: Held(ack.acked_indexes or ALL_INDEXES, ack.batch_size)
+                for ack in sorted(record.acks, key=lambda ack: ack.position)
+            }
+        )
 
     def _give_back_cumulative(self, record: AckRecord) -> None:
-        self._state.give_back_cumulative(record.txn_id, record.acks[0])
-        self.on_restored([])
+        self._state.give_back_cumulative(record)
 
     def _check(self, txn_id: TxnId, acks: Sequence[PendingAck]) -> None:
         require_open(self._outcomes, txn_id)

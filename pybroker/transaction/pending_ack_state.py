@@ -1,8 +1,14 @@
 """Which messages of a subscription open transactions have acknowledged, and who may take which.
 
-Individual: a whole entry, or indexes of a batch; no two transactions may take the same. Cumulative:
-one transaction at a time, beyond the mark-delete position, each time further. The two kinds do not
-conflict with one another: both take effect.
+Individual: a whole entry, or indexes of a batch; no two transactions may take the same. Nobody is
+given these until the transaction has ended.
+
+Cumulative: one transaction at a time, beyond the mark-delete position, each time further. It spares
+what its consumer was not given, so it never covers a message that another transaction's outcome
+kept from it. Messages that are held cumulatively are delivered to the next consumer all the same,
+as Apache Pulsar does: a successor that began behind them would cover them with its own cumulative
+acknowledgement, and lose them if the first transaction aborts. What it does with them in a
+transaction of its own conflicts until the first one has ended.
 
 Taking is what validation does, before anything is written, so that of two acknowledgements in
 flight for the same message only one passes; `give_back` undoes it when the write fails.
@@ -10,7 +16,7 @@ flight for the same message only one passes; `give_back` undoes it when the writ
 
 import asyncio
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -18,10 +24,20 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.errors import TransactionConflict
 from pybroker.names import TxnId
-from pybroker.transaction.pending_ack_store import AckRecord, EndRecord, PendingAck, Record
+from pybroker.transaction.pending_ack_store import (
+    ALL_INDEXES,
+    HELD_WHOLE,
+    NOTHING_HELD,
+    AckRecord,
+    EndRecord,
+    Held,
+    PendingAck,
+    Record,
+)
 from pybroker.transaction.txn_status import TxnAction
 
 _ACKS_PER_RECORD: Final = 500
+_MOST_SPARED: Final = 1000  # entries, by one cumulative acknowledgement
 
 
 class AcksOfTransaction:
@@ -34,13 +50,17 @@ class AcksOfTransaction:
         # Of batches acknowledged in part, those that are not, as bits: as large as what said so.
         self.indexes: dict[Position, int] = {}
         self.batch_sizes: dict[Position, int] = {}
-        self.cumulative: list[PendingAck] = []  # the last one counts; the others may be in flight
+        self.cumulative: list[AckRecord] = []  # the last one counts; the others may be in flight
         self.action: TxnAction | None = None
         self.ending: asyncio.Future[None] | None = None
 
-    def positions(self) -> list[Position]:
-        """Of the individual ones, in order."""
-        return sorted({**self.whole, **dict.fromkeys(self.indexes)})
+    def held(self) -> dict[Position, Held]:
+        """What it acknowledged individually, in order."""
+        held = dict.fromkeys(self.whole, HELD_WHOLE)
+        for position, left in self.indexes.items():
+            size = self.batch_sizes[position]
+            held.setdefault(position, Held(acked_bits(left, size), size))
+        return dict(sorted(held.items()))
 
     def records(self, txn_id: TxnId) -> Iterator[Record]:
         """What brings this about again, in parts: each as it is when it is asked for, for what is
@@ -58,7 +78,7 @@ class AcksOfTransaction:
         while some := list(islice(individual, _ACKS_PER_RECORD)):
             yield AckRecord(txn_id, False, some)
         if self.cumulative:
-            yield AckRecord(txn_id, True, [self.cumulative[-1]])
+            yield self.cumulative[-1]
 
 
 class PendingAckState:
@@ -82,7 +102,7 @@ class PendingAckState:
 
     def cumulative(self) -> PendingAck | None:
         owner = self._cumulative_owner
-        return None if owner is None else self.transactions[owner].cumulative[-1]
+        return None if owner is None else self.transactions[owner].cumulative[-1].last
 
     def first(self) -> Position | None:
         """The first entry of which something is pending."""
@@ -91,42 +111,23 @@ class PendingAckState:
         found = min(chain(self._whole, self._indexes), default=None)
         return None if found is None else Position(*found)
 
+    @property
+    def holds_singly(self) -> bool:
+        return bool(self._whole or self._indexes)
+
     def is_pending(self, position: tuple[int, int]) -> bool:
-        """Nothing of the entry is left to deliver or to acknowledge."""
+        """Transactions hold singly what was left of the entry: there is nothing to deliver."""
         if position in self._whole:
             return True
-        cumulative = self.cumulative()
-        if cumulative is not None and position <= cumulative.position:
-            if position < cumulative.position or not cumulative.still_unacked:
-                return True
-        elif position not in self._indexes:
+        if position not in self._indexes:
             return False
-        return not self._left(position, self.pending_indexes(position))
-
-    def _left(self, position: tuple[int, int], pending: int) -> int:
         unacked = self._cursor.unacked_indexes(position)
         if unacked is None:
-            unacked = (1 << self._batch_size(position)) - 1
-        return unacked & ~pending
-
-    def _batch_size(self, position: tuple[int, int]) -> int:
-        """Of an entry that is acknowledged in part."""
-        if position in self._batch_sizes:
-            return self._batch_sizes[position]
-        cumulative = self.cumulative()
-        assert cumulative is not None
-        return cumulative.batch_size
+            unacked = (1 << self._batch_sizes[position]) - 1
+        return not unacked & ~self.pending_indexes(position)
 
     def pending_indexes(self, position: tuple[int, int]) -> int:
-        """Indexes of a batch that transactions acknowledged, as bits."""
-        bits = self._acked(position)
-        cumulative = self.cumulative()
-        if cumulative is not None and position == cumulative.position:
-            bits |= cumulative.acked_indexes
-        return bits
-
-    def _acked(self, position: tuple[int, int]) -> int:
-        """Of them, those that were acknowledged one by one."""
+        """Indexes of a batch that transactions hold singly, as bits."""
         left = self._indexes.get(position)
         return 0 if left is None else acked_bits(left, self._batch_sizes[position])
 
@@ -135,23 +136,31 @@ class PendingAckState:
     def take(self, txn_id: TxnId, acks: Sequence[PendingAck]) -> None:
         """All or none. Raises TransactionConflict."""
         for count, ack in enumerate(acks):
-            if (reason := self._conflict(ack)) is not None:
+            if (reason := self._conflict(txn_id, ack)) is not None:
                 self.give_back(txn_id, acks[:count])
                 raise TransactionConflict(
                     f"Transaction {txn_id} cannot acknowledge {ack.position}: {reason}"
                 )
             self.hold(txn_id, ack)
 
-    def _conflict(self, ack: PendingAck) -> str | None:
+    def _conflict(self, txn_id: TxnId, ack: PendingAck) -> str | None:
         position, bits = ack.position, ack.acked_indexes
         if self._cursor.is_deleted(position):
             return "it is acknowledged already"
-        taken = self._acked(position)
+        owner = self._cumulative_owner
+        if owner is not None and owner != txn_id:
+            left = self.transactions[owner].cumulative[-1].left_of(position)
+            if (bits or ALL_INDEXES) & ~left:
+                return (
+                    f"transaction {owner} has acknowledged it cumulatively; retry when that one "
+                    "has ended"
+                )
+        taken = self.pending_indexes(position)
         if position in self._whole or (taken and not ack.still_unacked) or taken & bits:
             return "an open transaction has acknowledged it; retry when that one has ended"
         unacked = self._cursor.unacked_indexes(position)
         if unacked is not None and bits & ~unacked:
-            return f"of its batch, indexes {bits & ~unacked:#b} are acknowledged already"
+            return f"batch indexes already acknowledged: {bits & ~unacked:#b}"
         return None
 
     def hold(self, txn_id: TxnId, ack: PendingAck) -> None:
@@ -189,13 +198,75 @@ class PendingAckState:
 
     # Cumulative acknowledgements
 
-    def take_cumulative(self, txn_id: TxnId, ack: PendingAck) -> None:
-        """Raises TransactionConflict."""
-        if (reason := self._cumulative_conflict(txn_id, ack)) is not None:
+    def take_cumulative(
+        self, txn_id: TxnId, ack: PendingAck, not_given: Mapping[Position, Held] = NOTHING_HELD
+    ) -> AckRecord:
+        """What is held then: everything up to `ack`, but for what others hold singly and for
+        `not_given`, as AckRecord.spared. Raises TransactionConflict.
+        """
+        spared: dict[Position, Held] = {}
+        if (reason := self._cumulative_conflict(txn_id, ack)) is None:
+            spared = self._spared(txn_id, ack.position, not_given)
+            if len(spared) > _MOST_SPARED:
+                reason = (
+                    f"other transactions hold {len(spared)} messages before it; acknowledge each "
+                    "message by itself, or retry when they have ended"
+                )
+        if reason is not None:
             raise TransactionConflict(
                 f"Transaction {txn_id} cannot acknowledge up to {ack.position}: {reason}"
             )
-        self.hold_cumulative(txn_id, ack)
+        record = AckRecord(txn_id, True, (ack,), spared)
+        self.hold_cumulative(record)
+        return record
+
+    def _spared(
+        self, txn_id: TxnId, up_to: Position, not_given: Mapping[Position, Held]
+    ) -> dict[Position, Held]:
+        spared = self._held_by_others(txn_id, up_to)
+        for position, held in not_given.items():
+            spared[position] = spared.get(position, held) | held
+        return spared
+
+    def _held_by_others(self, txn_id: TxnId, up_to: Position) -> dict[Position, Held]:
+        held = self.held_singly(self._cursor.mark_delete_position, up_to)
+        own = self.transactions.get(txn_id)
+        if not held or own is None:
+            return held
+        others: dict[Position, Held] = {}
+        for position, (bits, size) in held.items():
+            if position in own.whole:
+                continue
+            if bits := bits & own.indexes.get(position, ALL_INDEXES):
+                others[position] = Held(bits, size)
+        return others
+
+    def held_singly(self, after: Position, up_to: Position) -> dict[Position, Held]:
+        """By any transaction, of the entries behind `after` up to `up_to`, in order."""
+        held: dict[Position, Held] = {}
+        for position in sorted(self._positions_between(after, up_to)):
+            if position in self._whole:
+                held[position] = HELD_WHOLE
+            else:
+                held[position] = Held(self.pending_indexes(position), self._batch_sizes[position])
+        return held
+
+    def _positions_between(self, after: Position, up_to: Position) -> Iterator[Position]:
+        """Walks what is held or the entries between, whichever are fewer."""
+        whole, indexes = self._whole, self._indexes
+        between = up_to.entry_id - after.entry_id
+        if after.ledger_id == up_to.ledger_id and between < len(whole) + len(indexes):
+            for entry_id in range(after.entry_id + 1, up_to.entry_id + 1):
+                position = Position(up_to.ledger_id, entry_id)
+                if position in whole or position in indexes:
+                    yield position
+            return
+        for held in whole:
+            if after < held <= up_to:
+                yield Position(*held)
+        for held in indexes:
+            if after < held <= up_to and held not in whole:
+                yield Position(*held)
 
     def _cumulative_conflict(self, txn_id: TxnId, ack: PendingAck) -> str | None:
         mark_delete_position = self._cursor.mark_delete_position
@@ -211,19 +282,20 @@ class PendingAckState:
             )
         return None if _reach(ack) > _reach(held) else f"it did so up to {held.position} before"
 
-    def hold_cumulative(self, txn_id: TxnId, ack: PendingAck) -> None:
-        self._of(txn_id).cumulative.append(ack)
-        self._cumulative_owner = txn_id
+    def hold_cumulative(self, record: AckRecord) -> None:
+        """Without a question, as `hold`."""
+        self._of(record.txn_id).cumulative.append(record)
+        self._cumulative_owner = record.txn_id
 
-    def give_back_cumulative(self, txn_id: TxnId, ack: PendingAck) -> None:
+    def give_back_cumulative(self, record: AckRecord) -> None:
         """Idempotent."""
-        transaction = self.transactions.get(txn_id)
-        if transaction is None or ack not in transaction.cumulative:
+        transaction = self.transactions.get(record.txn_id)
+        if transaction is None or record not in transaction.cumulative:
             return
-        transaction.cumulative.remove(ack)
+        transaction.cumulative.remove(record)
         if not transaction.cumulative:
             self._cumulative_owner = None
-        self._forget_if_empty(txn_id, transaction)
+        self._forget_if_empty(record.txn_id, transaction)
 
     # The end
 
@@ -240,14 +312,21 @@ class PendingAckState:
             size = transaction.batch_sizes[position]
             cursor.delete_batch_indexes(position, ~acked_bits(left, size), size)
         if transaction.cumulative:
-            last = transaction.cumulative[-1]
-            cursor.mark_delete(last.position, last.still_unacked, last.batch_size)
+            record = transaction.cumulative[-1]
+            last = record.last
+            unacked, size = last.still_unacked, last.batch_size
+            if record.spared:
+                cursor.mark_delete_around(last.position, record.spared, unacked, size)
+            else:
+                cursor.mark_delete(last.position, unacked, size)
 
-    def drop(self, txn_id: TxnId) -> list[Position]:
-        """It is over; what it held individually is free, in order. Idempotent."""
+    def drop(self, txn_id: TxnId) -> dict[Position, Held]:
+        """It is over; what it held individually is free, in order, as AcksOfTransaction.held.
+        Idempotent.
+        """
         transaction = self.transactions.pop(txn_id, None)
         if transaction is None:
-            return []
+            return {}
         for position in transaction.whole:
             self._whole.pop(position, None)  # earlier versions' logs may have it held by two
         for position, left in transaction.indexes.items():
@@ -255,7 +334,7 @@ class PendingAckState:
             _take_back(self._indexes, self._batch_sizes, position, bits)
         if self._cumulative_owner == txn_id:
             self._cumulative_owner = None
-        return transaction.positions()
+        return transaction.held()
 
     def records(self) -> Iterator[Record]:
         """What brings all of this about again. Each is true when it is asked for: others may be

@@ -5,9 +5,10 @@ format byte, a count and so many records.
 """
 
 import enum
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from managed_ledger.codec import Reader, Writer
 from managed_ledger.config import ANY_BATCH, MAX_MESSAGES_PER_ENTRY
@@ -19,6 +20,7 @@ from pybroker.transaction.txn_status import TxnAction
 
 _FORMAT: Final = 1
 _CURSOR: Final = "__pending_ack_state"
+ALL_INDEXES: Final = -1  # as bits: of an entry, however many messages it has
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +39,47 @@ class PendingAck:
         return ~self.still_unacked & ((1 << self.batch_size) - 1)
 
 
+class Held(NamedTuple):
+    """What transactions hold, or held, of an entry: these indexes of a batch, or all of it."""
+
+    bits: int = ALL_INDEXES
+    batch_size: int = 0  # of a whole entry it does not matter
+
+    def __or__(self, other: "Held") -> "Held":
+        return Held(self.bits | other.bits, max(self.batch_size, other.batch_size))
+
+
+HELD_WHOLE: Final = Held()
+NOTHING_HELD: Final[Mapping[Position, Held]] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class AckRecord:
+    """A cumulative one has one of `acks`: everything up to it, but for what is `spared`, which its
+    consumer was not given because other transactions held it.
+    """
+
     txn_id: TxnId
     cumulative: bool
     acks: Sequence[PendingAck]
+    spared: Mapping[Position, Held] = field(default_factory=lambda: NOTHING_HELD)
+
+    @property
+    def last(self) -> PendingAck:
+        return self.acks[-1]
+
+    def left_of(self, position: Position) -> int:
+        """Of a cumulative one: what it leaves of the entry, as bits; all of them for an entry
+        that it does not reach.
+        """
+        if position > self.last.position:
+            return ALL_INDEXES
+        left = 0
+        if position == self.last.position:
+            left = self.last.still_unacked or 0
+        if (spared := self.spared.get(position)) is not None:
+            left |= spared.bits
+        return left
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +96,7 @@ class _Operation(enum.IntEnum):
     CUMULATIVE = 1
     COMMIT = 2
     ABORT = 3
+    CUMULATIVE_SPARING = 4  # CUMULATIVE, and what is spared
 
 
 _END_OPERATIONS: Final = {
@@ -74,10 +113,17 @@ def encode_entry(records: Sequence[Record]) -> bytes:
         if isinstance(record, EndRecord):
             _write_head(out, _END_OPERATIONS[record.action], record.txn_id)
         else:
-            operation = _Operation.CUMULATIVE if record.cumulative else _Operation.INDIVIDUAL
-            _write_head(out, operation, record.txn_id)
+            _write_head(out, _ack_operation(record), record.txn_id)
             _write_acks(out, record.acks)
+            if record.spared:
+                _write_spared(out, record.spared)
     return out.getvalue()
+
+
+def _ack_operation(record: AckRecord) -> _Operation:
+    if not record.cumulative:
+        return _Operation.INDIVIDUAL
+    return _Operation.CUMULATIVE_SPARING if record.spared else _Operation.CUMULATIVE
 
 
 def _write_head(out: Writer, operation: _Operation, txn_id: TxnId) -> None:
@@ -89,11 +135,22 @@ def _write_head(out: Writer, operation: _Operation, txn_id: TxnId) -> None:
 def _write_acks(out: Writer, acks: Sequence[PendingAck]) -> None:
     out.number(len(acks))
     for ack in acks:
-        out.number(ack.position.ledger_id)
-        out.number(ack.position.entry_id)
-        out.number(ack.batch_size)
-        bits = ack.still_unacked or 0
-        out.blob(bits.to_bytes((bits.bit_length() + 7) // 8, "little"))
+        _write_bits(out, ack.position, ack.still_unacked or 0, ack.batch_size)
+
+
+def _write_spared(out: Writer, spared: Mapping[Position, Held]) -> None:
+    out.number(len(spared))
+    for position, held in spared.items():
+        whole = held.bits == ALL_INDEXES
+        _write_bits(out, position, 0 if whole else held.bits, held.batch_size)
+
+
+def _write_bits(out: Writer, position: Position, bits: int, batch_size: int) -> None:
+    """No bits: the whole entry."""
+    out.number(position.ledger_id)
+    out.number(position.entry_id)
+    out.number(batch_size)
+    out.blob(bits.to_bytes((bits.bit_length() + 7) // 8, "little"))
 
 
 def decode_entry(entry: bytes, source: str) -> list[Record]:
@@ -110,8 +167,19 @@ def _read_record(data: Reader) -> Record:
         return EndRecord(txn_id, TxnAction.COMMIT)
     if operation is _Operation.ABORT:
         return EndRecord(txn_id, TxnAction.ABORT)
-    acks = tuple(_read_ack(data) for _ in range(data.number()))
-    return AckRecord(txn_id, operation is _Operation.CUMULATIVE, acks)
+    acks = _read_acks(data)
+    spared = _read_acks(data) if operation is _Operation.CUMULATIVE_SPARING else ()
+    cumulative = operation is not _Operation.INDIVIDUAL
+    return AckRecord(txn_id, cumulative, acks, {each.position: _held(each) for each in spared})
+
+
+def _read_acks(data: Reader) -> tuple[PendingAck, ...]:
+    return tuple(_read_ack(data) for _ in range(data.number()))
+
+
+def _held(spared: PendingAck) -> Held:
+    bits = spared.still_unacked
+    return HELD_WHOLE if bits is None else Held(bits, spared.batch_size)
 
 
 def _read_ack(data: Reader) -> PendingAck:
@@ -164,4 +232,4 @@ class PendingAckStore:
 
 
 def _weight(record: Record) -> int:
-    return len(record.acks) if isinstance(record, AckRecord) else 1
+    return len(record.acks) + len(record.spared) if isinstance(record, AckRecord) else 1

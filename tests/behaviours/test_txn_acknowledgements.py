@@ -145,6 +145,60 @@ def test_after_a_cumulative_abort_the_whole_range_comes_again_in_order(
     assert drain(consumer, 5) == [b"0", b"1", b"2", b"3", b"4"]
 
 
+SINGLE = pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
+
+
+@SINGLE
+@pytest.mark.parametrize("in_a_transaction", [True, False])
+def test_what_an_aborted_transaction_held_cumulatively_is_lost_to_no_successor(
+    client: Client, topic: str, kind: ConsumerType, in_a_transaction: bool
+) -> None:
+    """A processor dies with its transaction open; its successor acknowledges cumulatively."""
+    consumer = subscribe(client, topic, consumer_type=kind)
+    _publish(client, topic, 10)
+    left_open = client.new_transaction()
+    consumer.acknowledge_cumulative(_receive(consumer, 5)[-1], txn=left_open)
+    consumer.close()
+    successor = subscribe(client, topic, consumer_type=kind)
+    messages = _receive(successor, 6)
+    assert [message.data() for message in messages] == [b"%d" % number for number in range(6)]
+    refused = client.new_transaction()
+    with pytest.raises(TransactionConflict):
+        successor.acknowledge_cumulative(messages[-1], txn=refused)
+    refused.abort()
+    left_open.abort()
+    if in_a_transaction:
+        with client.new_transaction() as txn:
+            successor.acknowledge_cumulative(messages[-1], txn=txn)
+    else:
+        successor.acknowledge_cumulative(messages[-1])
+    successor.close()
+    assert drain(subscribe(client, topic, consumer_type=kind), 4) == [b"6", b"7", b"8", b"9"]
+
+
+@SINGLE
+@pytest.mark.parametrize("in_a_transaction", [True, False])
+def test_a_cumulative_acknowledgement_does_not_cover_what_another_transaction_kept_back(
+    client: Client, topic: str, kind: ConsumerType, in_a_transaction: bool
+) -> None:
+    consumer = subscribe(client, topic, consumer_type=kind)
+    _publish(client, topic, 5)
+    left_open = client.new_transaction()
+    consumer.acknowledge(_receive(consumer, 3)[-1], txn=left_open)
+    consumer.close()
+    successor = subscribe(client, topic, consumer_type=kind)
+    messages = _receive(successor, 4)
+    assert [message.data() for message in messages] == [b"0", b"1", b"3", b"4"]
+    if in_a_transaction:
+        with client.new_transaction() as txn:
+            successor.acknowledge_cumulative(messages[-1], txn=txn)
+    else:
+        successor.acknowledge_cumulative(messages[-1])
+    left_open.abort()
+    assert drain(successor, 1) == [b"2"]
+    assert_nothing_more(successor)
+
+
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
 def test_cumulative_acknowledgement_is_refused_on_shared_subscriptions(
     client: Client, topic: str, kind: ConsumerType

@@ -125,7 +125,7 @@ async def lives(seed: int) -> None:
     await asyncio.sleep(100)  # what was left open times out
     for topic in (ORDERS, COPIES):
         assert (await world.buffer(topic)).ongoing() == []
-    assert not (await world.acks()).has_pending
+    assert not (await world.acks()).stats()
     await workload.check(world)
     await workload.check(await world.crashed())
 

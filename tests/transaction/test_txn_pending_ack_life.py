@@ -1,6 +1,7 @@
 """Pending acknowledgements over time: opened again, settled, failed, and their log kept short."""
 
 import asyncio
+from collections.abc import Mapping
 from unittest.mock import Mock, patch
 
 import pytest
@@ -31,7 +32,7 @@ from pybroker.errors import (
 from pybroker.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction import pending_ack, pending_ack_state, snapshot_log
 from pybroker.transaction.pending_ack import PendingAck
-from pybroker.transaction.pending_ack_store import AckRecord
+from pybroker.transaction.pending_ack_store import HELD_WHOLE, AckRecord, Held
 from pybroker.transaction.txn_status import TxnStatus
 
 
@@ -124,7 +125,7 @@ async def test_what_is_being_ended_or_has_ended_is_not_ended_again(world: World)
     world.storage.release()
     await ending
     acks._settle([txn_id])
-    assert not acks.has_pending
+    assert not acks.stats()
     assert await log_end(world) == 1  # the acknowledgement, and its end
 
 
@@ -138,7 +139,7 @@ async def test_an_end_that_is_lost_when_the_log_is_short_is_asked_for_too(world:
     await skip_subscription(world, txn_id)
     await world.end(txn_id, ABORT)
     await asyncio.sleep(6)
-    assert not acks.has_pending
+    assert not acks.stats()
 
 
 @in_world
@@ -151,7 +152,7 @@ async def test_an_end_that_is_lost_late_is_asked_for_too(world: World) -> None:
     await skip_subscription(world, txn_id)
     await world.end(txn_id, ABORT)
     await asyncio.sleep(6)
-    assert not acks.has_pending
+    assert not acks.stats()
 
 
 @in_world
@@ -194,7 +195,7 @@ async def test_an_acknowledgement_is_refused_while_the_end_runs(world: World) ->
         acks.acknowledge_cumulative(txn_id, PendingAck(at[2]))
     world.storage.release()
     await ending
-    assert not acks.has_pending
+    assert not acks.stats()
 
 
 @in_world
@@ -212,10 +213,10 @@ async def test_a_message_that_never_was_cannot_be_acknowledged(world: World) -> 
 
 
 @in_world
-async def test_a_cumulative_one_that_is_not_written_is_told_as_given_back(world: World) -> None:
+async def test_what_is_not_written_is_held_no_more(world: World) -> None:
     acks, _, at = await ten_messages(world)
     txn_id = await world.begin_acking()
-    told: list[list[Position]] = []
+    told: list[Mapping[Position, Held]] = []
     acks.on_restored = told.append
     world.storage.full = True
     for failing in (
@@ -224,7 +225,8 @@ async def test_a_cumulative_one_that_is_not_written_is_told_as_given_back(world:
     ):
         with pytest.raises(Exception, match="was not written"):
             await failing
-    assert told == [[], [at[6], at[7]]]
+    assert told == [{at[6]: HELD_WHOLE, at[7]: Held(0b100, 8)}]
+    assert acks.cumulative_position is None
 
 
 @in_world
@@ -239,7 +241,7 @@ async def test_an_end_that_was_not_written_can_be_repeated(world: World) -> None
     assert acks.is_pending(*at[0])
     assert list(acks._state.records()) == [AckRecord(txn_id, False, whole(at[0]))]
     await ended(acks.end(txn_id, COMMIT))
-    assert cursor.is_deleted(at[0]) and not acks.has_pending
+    assert cursor.is_deleted(at[0]) and not acks.stats()
 
 
 @in_world

@@ -50,12 +50,15 @@ class Model:
     acked: set[tuple[int, int]] = field(default_factory=set)
     holders: dict[tuple[int, int], TxnId] = field(default_factory=dict)
     up_to: tuple[TxnId, int] | None = None
+    covered: set[tuple[int, int]] = field(default_factory=set)  # by the cumulative one
 
     def take(self, txn_id: TxnId, entry: int, bits: int) -> bool:
         wanted = [(entry, index) for index in range(SIZE) if bits >> index & 1]
         if all((entry, index) in self.acked for index in range(SIZE)):
             return False
         if any(at in self.holders for at in wanted):
+            return False
+        if self.up_to is not None and self.up_to[0] != txn_id and self.covered & set(wanted):
             return False
         if bits != ALL and any(at in self.acked for at in wanted):
             return False
@@ -68,6 +71,9 @@ class Model:
         if self.up_to is not None and (self.up_to[0] != txn_id or self.up_to[1] >= entry):
             return False
         self.up_to = (txn_id, entry)
+        self.covered = {
+            at for at in MESSAGES if at[0] <= entry and self.holders.get(at, txn_id) == txn_id
+        }
         return True
 
     def end(self, txn_id: TxnId, commit: bool) -> None:
@@ -75,8 +81,8 @@ class Model:
         for at in mine:
             del self.holders[at]
         if self.up_to is not None and self.up_to[0] == txn_id:
-            mine += [at for at in MESSAGES if at[0] <= self.up_to[1]]
-            self.up_to = None
+            mine += self.covered
+            self.up_to, self.covered = None, set()
         if commit:
             self.acked.update(mine)
 
@@ -108,11 +114,11 @@ def play(script: Script) -> tuple[PendingAckState, ManagedCursor, Model, list[Re
         cumulative = kind == "take up to"
         try:
             if cumulative:
-                state.take_cumulative(txn_id, ack)
+                records.append(state.take_cumulative(txn_id, ack))
             else:
                 state.take(txn_id, [ack])
+                records.append(AckRecord(txn_id, False, [ack]))
             taken = True
-            records.append(AckRecord(txn_id, cumulative, [ack]))
         except TransactionConflict:
             taken = False
         expected = (
@@ -127,7 +133,7 @@ def held_in(state: PendingAckState) -> object:
     return (
         pending,
         state.cumulative(),
-        {txn: t.positions() for txn, t in state.transactions.items()},
+        {txn: t.held() for txn, t in state.transactions.items()},
     )
 
 
@@ -143,13 +149,12 @@ def test_an_entry_is_pending_when_nothing_of_it_is_left(script: Script) -> None:
     for entry in range(ENTRIES):
         if cursor.is_deleted((0, entry)):
             continue
-        covered = model.up_to is not None and entry <= model.up_to[1]
         left = [
             index
             for index in range(SIZE)
             if (entry, index) not in model.acked and (entry, index) not in model.holders
         ]
-        assert state.is_pending((0, entry)) == (covered or not left)
+        assert state.is_pending((0, entry)) == (not left)
 
 
 @given(steps, st.booleans())
@@ -165,9 +170,11 @@ def test_replay_holds_what_was_held(script: Script, cursor_was_written: bool) ->
             else:
                 replayed.drop(record.txn_id)
         else:
-            hold = replayed.hold_cumulative if record.cumulative else replayed.hold
+            if record.cumulative:
+                replayed.hold_cumulative(record)
+                continue
             for ack in record.acks:
-                hold(record.txn_id, ack)
+                replayed.hold(record.txn_id, ack)
     assert held_in(replayed) == held_in(state)
     assert acked_in(replayed_cursor) == acked_in(cursor)
 

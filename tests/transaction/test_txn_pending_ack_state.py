@@ -12,7 +12,15 @@ from pybroker.errors import TransactionConflict
 from pybroker.names import TxnId
 from pybroker.transaction import pending_ack_state
 from pybroker.transaction.pending_ack_state import PendingAckState
-from pybroker.transaction.pending_ack_store import AckRecord, EndRecord, PendingAck
+from pybroker.transaction.pending_ack_store import (
+    HELD_WHOLE,
+    AckRecord,
+    EndRecord,
+    Held,
+    PendingAck,
+    decode_entry,
+    encode_entry,
+)
 from pybroker.transaction.txn_status import TxnAction
 
 ONE, TWO = TxnId(0, 1), TxnId(0, 2)
@@ -77,7 +85,7 @@ def test_the_records_of_a_transaction_bring_about_what_it_holds(state: PendingAc
     assert list(state.records()) == [
         AckRecord(ONE, False, [PendingAck(AT[4]), part(AT[3], 0, 7)]),
         AckRecord(TWO, False, [part(AT[3], 1)]),
-        AckRecord(TWO, True, [part(AT[1], 0)]),
+        AckRecord(TWO, True, (part(AT[1], 0),)),
     ]
 
 
@@ -113,7 +121,7 @@ def test_what_is_given_back_twice_is_given_back_once(state: PendingAckState) -> 
         state.give_back(ONE, mine)
         assert state.pending_indexes(AT[1]) == 0b10
         assert not state.is_pending(AT[0])
-        assert state.transactions[ONE].positions() == [AT[3]]
+        assert state.transactions[ONE].held() == {AT[3]: HELD_WHOLE}
     state.give_back(TWO, [part(AT[1], 1)])
     assert list(state.transactions) == [ONE]
     state.give_back(ONE, [PendingAck(AT[3])])
@@ -132,15 +140,15 @@ def test_what_is_given_back_is_of_the_one_that_held_it(state: PendingAckState) -
 
 def test_a_cumulative_one_that_is_given_back_leaves_the_one_before(state: PendingAckState) -> None:
     first, second = PendingAck(AT[1]), PendingAck(AT[3])
-    state.take_cumulative(ONE, first)
-    state.take_cumulative(ONE, second)
+    record = state.take_cumulative(ONE, first)
+    further = state.take_cumulative(ONE, second)
     for _ in range(2):
-        state.give_back_cumulative(ONE, second)
+        state.give_back_cumulative(further)
         assert state.cumulative() == first
     with pytest.raises(TransactionConflict, match=r"transaction \(0,1\)"):
         state.take_cumulative(TWO, second)
     for _ in range(2):
-        state.give_back_cumulative(ONE, first)
+        state.give_back_cumulative(record)
         assert state.is_empty and not state.transactions
     state.take_cumulative(TWO, second)
 
@@ -149,10 +157,10 @@ def test_a_transaction_that_is_ending_stays_though_it_holds_nothing(
     state: PendingAckState,
 ) -> None:
     state.take(ONE, [PendingAck(AT[0])])
-    state.take_cumulative(ONE, PendingAck(AT[1]))
+    record = state.take_cumulative(ONE, PendingAck(AT[1]))
     state.transactions[ONE].ending = object()  # type: ignore[assignment]
     state.give_back(ONE, [PendingAck(AT[0])])
-    state.give_back_cumulative(ONE, PendingAck(AT[1]))
+    state.give_back_cumulative(record)
     assert list(state.transactions) == [ONE]
 
 
@@ -176,18 +184,71 @@ def test_a_conflict_names_the_indexes_that_are_acknowledged(
     state: PendingAckState, cursor: ManagedCursor
 ) -> None:
     cursor.delete_batch_indexes(AT[0], 0b11111010, 8)
-    with pytest.raises(TransactionConflict, match="indexes 0b101 are"):
+    with pytest.raises(TransactionConflict, match="already acknowledged: 0b101"):
         state.take(ONE, [part(AT[0], 0, 1, 2)])
     state.take(ONE, [part(AT[0], 1)])
 
 
-def test_a_batch_that_a_cumulative_one_reaches_into_is_pending_when_its_rest_is(
-    state: PendingAckState,
-) -> None:
+def test_what_is_held_cumulatively_is_not_kept_from_consumers(state: PendingAckState) -> None:
     state.take_cumulative(ONE, part(AT[2], 0, size=2))
-    assert state.is_pending(AT[1]) and not state.is_pending(AT[2])
     state.take(TWO, [part(AT[2], 1, size=2)])
-    assert state.is_pending(AT[2]) and not state.is_pending(AT[3])
+    assert not any(map(state.is_pending, AT[:4]))
+    assert [state.pending_indexes(position) for position in AT[:4]] == [0, 0, 0b10, 0]
+
+
+def test_what_one_holds_cumulatively_no_other_one_takes_singly(state: PendingAckState) -> None:
+    state.take_cumulative(ONE, part(AT[2], 0, 1))
+    for taken in (PendingAck(AT[1]), part(AT[1], 3), PendingAck(AT[2]), part(AT[2], 1, 2)):
+        with pytest.raises(TransactionConflict, match="cumulatively; retry"):
+            state.take(TWO, [taken])
+    state.take(TWO, [part(AT[2], 2), PendingAck(AT[3])])
+    state.take(ONE, [PendingAck(AT[1])])
+
+
+def test_a_cumulative_one_spares_what_others_hold_singly(
+    state: PendingAckState, cursor: ManagedCursor
+) -> None:
+    state.take(ONE, [PendingAck(AT[1]), part(AT[2], 0), PendingAck(AT[4])])
+    state.take(TWO, [PendingAck(AT[0]), part(AT[2], 1)])
+    record = state.take_cumulative(TWO, PendingAck(AT[3]))
+    assert record.spared == {AT[1]: HELD_WHOLE, AT[2]: Held(0b1, 8)}
+    state.drop(ONE)
+    state.take(ONE, [PendingAck(AT[1]), part(AT[2], 0)])  # spared: free for others
+    state.drop(ONE)
+    state.commit(TWO)
+    assert [cursor.is_deleted(each) for each in AT[:5]] == [True, False, False, True, False]
+    assert cursor.unacked_indexes(AT[2]) == 0b1
+
+
+def test_a_cumulative_one_spares_what_its_consumer_was_not_given(
+    state: PendingAckState, cursor: ManagedCursor
+) -> None:
+    not_given = {AT[0]: Held(0b100, 8), AT[2]: Held(0b10, 8)}
+    state.take(ONE, [part(AT[2], 3)])
+    record = state.take_cumulative(TWO, part(AT[2], 0, 1, 3), not_given)
+    assert record.spared == {AT[0]: Held(0b100, 8), AT[2]: Held(0b1010, 8)}
+    state.commit(TWO)
+    assert [cursor.unacked_indexes(each) for each in AT[:3]] == [0b100, None, 0b11111110]
+    assert cursor.is_deleted(AT[1])
+
+
+def test_a_cumulative_one_spares_so_many_and_no_more() -> None:
+    cursor = cursor_over(3000)
+    state, last = PendingAckState(cursor), PendingAck(Position(0, 2500))
+    for entry_id in range(1000):
+        state.take(ONE, [PendingAck(Position(0, 2 * entry_id))])
+    assert len(state.take_cumulative(TWO, last).spared) == 1000
+    state.drop(TWO)
+    state.take(ONE, [PendingAck(Position(0, 2001))])
+    with pytest.raises(TransactionConflict, match="hold 1001 messages before it"):
+        state.take_cumulative(TWO, last)
+
+
+def test_what_is_spared_is_told_again(state: PendingAckState) -> None:
+    state.take(ONE, [PendingAck(AT[1]), part(AT[2], 0)])
+    record = state.take_cumulative(TWO, PendingAck(AT[3]))
+    assert decode_entry(encode_entry([record]), "test") == [record]
+    assert record in list(state.records())
 
 
 def test_a_whole_entry_has_no_indexes_of_its_own(state: PendingAckState) -> None:

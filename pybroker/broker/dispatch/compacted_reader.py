@@ -136,10 +136,6 @@ class CompactedReader:
         position, reader = kept.position, self._reader
         if position < self._ledger.first_position:
             return bits  # nobody could acknowledge it
-        withheld_to = reader.withheld.cumulative_position if reader.withheld is not None else None
-        if withheld_to is not None and position < withheld_to:
-            reader.passed_to = withheld_to
-            return 0
         return bits & reader.unacked_bits(position, kept.messages) if reader.wants(position) else 0
 
     def _pass(self, count: int) -> None:

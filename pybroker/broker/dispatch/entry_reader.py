@@ -1,9 +1,9 @@
 """A subscription's read position: which entries come next, without those nobody may get.
 
 Left out are acknowledged entries (the cursor knows their ranges), hidden ones (aborted messages and
-transaction markers) and those that an open transaction has acknowledged. Hidden entries are deleted
-in the cursor by range as the reader passes, so that mark-delete goes over them. Nothing behind the
-topic's `max_read_position` is looked at.
+transaction markers) and those that an open transaction has acknowledged singly. Hidden entries are
+deleted in the cursor by range as the reader passes, so that mark-delete goes over them. Nothing
+behind the topic's `max_read_position` is looked at.
 
 Entries come from memory; when they are not there, one asynchronous read is started and `resume` is
 called when it has ended. Callers then ask again, so whatever changed meanwhile is seen.
@@ -20,6 +20,7 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
 from pybroker.broker.dispatch.delivery import MAX_RUN_ENTRIES, Delivery, nothing
+from pybroker.broker.dispatch.passed_over import PassedOver
 from pybroker.runtime import Tasks, nobody_cares
 
 log = logging.getLogger(__name__)
@@ -47,12 +48,10 @@ class ReadableTopic(Protocol):
 
 
 class WithheldEntries(Protocol):
-    """What open transactions have acknowledged; transaction.pending_ack has it."""
+    """What open transactions have acknowledged singly; transaction.pending_ack has it."""
 
     @property
-    def has_pending(self) -> bool: ...
-    @property
-    def cumulative_position(self) -> Position | None: ...
+    def holds_singly(self) -> bool: ...
     def is_pending(self, ledger_id: int, entry_id: int) -> bool: ...
     def pending_indexes(self, position: Position) -> int: ...
 
@@ -169,7 +168,7 @@ class EntryReader:
         "_topic",
         "most_bytes",
         "most_messages",
-        "passed_to",
+        "passed_over",
         "position",
         "withheld",
     )
@@ -193,13 +192,15 @@ class EntryReader:
         # What may be read until somebody says otherwise, while there is a dispatch rate.
         self.most_messages: int | None = None
         self.most_bytes = 0
-        # So far entries were passed because an open transaction holds a cumulative acknowledgement.
-        self.passed_to = EARLIEST
+        # What transactions that aborted had kept from the one consumer that is served.
+        self.passed_over: PassedOver | None = None
 
     def rewind(self) -> None:
         """Back to the first entry that is not acknowledged."""
         self.position = self._cursor.mark_delete_position.after
-        self._settled_to = self.passed_to = EARLIEST
+        self._settled_to = EARLIEST
+        if self.passed_over is not None:
+            self.passed_over.read_anew()
         self.read_anew()
 
     def break_cycles(self) -> None:
@@ -287,7 +288,7 @@ class EntryReader:
     def wants(self, position: Position) -> bool:
         """Whether this entry is still to be delivered to somebody."""
         withheld = self.withheld
-        if withheld is not None and withheld.has_pending and withheld.is_pending(*position):
+        if withheld is not None and withheld.holds_singly and withheld.is_pending(*position):
             return False
         return not self._cursor.is_deleted(position)
 
@@ -319,31 +320,6 @@ class EntryReader:
     def _pass_acknowledged(self) -> None:
         if self.position <= self._cursor.mark_delete_position:
             self.position = self._cursor.mark_delete_position.after
-        if self.withheld is None:
-            return
-        withheld_to = self.withheld.cumulative_position
-        if withheld_to is not None and self.position <= withheld_to:
-            # The entry at `withheld_to` itself may be a batch acknowledged in part.
-            self.position = self.passed_to = withheld_to
-
-    def _note_passed(self, first: Position) -> None:
-        """`first` is not acknowledged; what was given back may be withheld all the same."""
-        withheld_to = self.withheld.cumulative_position if self.withheld is not None else None
-        if withheld_to is not None and first <= withheld_to:
-            self.passed_to = max(self.passed_to, withheld_to)
-
-    @property
-    def passed_withheld(self) -> bool:
-        """Entries were passed for a transaction's sake, and are neither acknowledged nor withheld
-        any more.
-        """
-        withheld_to = self.withheld.cumulative_position if self.withheld is not None else None
-        return self.passed_to > max(self._cursor.mark_delete_position, withheld_to or EARLIEST)
-
-    def transaction_committed(self) -> None:
-        """Where none withholds cumulatively now, what was passed for that is acknowledged."""
-        if self.withheld is not None and self.withheld.cumulative_position is None:
-            self.passed_to = EARLIEST
 
     def _settle_hidden(self, ledger_id: int, first: int, last: int) -> None:
         end = Position(ledger_id, last)
@@ -369,7 +345,7 @@ class EntryReader:
             delivery = Delivery(
                 run.ledger_id, range(first, stop), run.entries, run.message_counts
             ).pick(inside)
-        pending = self.withheld is not None and self.withheld.has_pending
+        pending = self.withheld is not None and self.withheld.holds_singly
         if pending or self._cursor.partial_batches:
             return self._in_part(delivery)
         return delivery
@@ -377,8 +353,6 @@ class EntryReader:
     def _in_part(self, delivery: Delivery) -> Delivery:
         """Without what open transactions withhold; batches with the indexes that remain."""
         ledger_id = delivery.ledger_id
-        if delivery.entries:
-            self._note_passed(Position(ledger_id, delivery.entry_ids[0]))
         kept: list[int] = []
         counts = list(delivery.message_counts)
         partial: dict[int, tuple[int, int]] = {}
@@ -404,7 +378,7 @@ class EntryReader:
         if bits is None:
             bits = (1 << batch_size) - 1
         withheld = self.withheld
-        if withheld is not None and withheld.has_pending and withheld.is_pending(*position):
+        if withheld is not None and withheld.holds_singly and withheld.is_pending(*position):
             return 0
         return bits & ~self._pending_bits(position)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pybroker.broker.dispatch.delivery import Delivery
+from pybroker.transaction.pending_ack_store import PendingAck
 
 MOST_BATCHES: Final = 10_000  # of one consumer; beyond, the oldest are taken at their client's word
 
@@ -55,6 +56,16 @@ class LeftOut:
             else:
                 parts.append((position, *batch))
         return whole, parts
+
+    def spare(self, acks: Sequence[PendingAck]) -> list[PendingAck]:
+        """Acknowledgements in a transaction, without what was left out."""
+        return [self._spare(ack) for ack in acks]
+
+    def _spare(self, ack: PendingAck) -> PendingAck:
+        if (batch := self._batches.get(ack.position)) is None:
+            return ack
+        bits, batch_size = batch
+        return PendingAck(ack.position, (ack.still_unacked or 0) | bits, batch_size)
 
     def forget(self, position: tuple[int, int]) -> None:
         """Nothing of it is unacknowledged."""

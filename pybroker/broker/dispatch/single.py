@@ -7,13 +7,14 @@ consumer that names key ranges gets the messages inside of them only (key_ranges
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from managed_ledger.position import Position
+from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.dispatch.compacted_reader import CompactedReader
 from pybroker.broker.dispatch.delivery import ROUND_BYTES, ROUND_STEPS, Delivery, by_ledger
 from pybroker.broker.dispatch.election import Election
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.key_ranges import LOOK_AHEAD, KeyRanges, ranges_of
+from pybroker.broker.dispatch.passed_over import PassedOver
 from pybroker.broker.dispatch.redelivery import RedeliveryQueue
 
 
@@ -61,6 +62,12 @@ class SingleActiveDispatcher:
         self._reader = self._new_compacted() if compacted else self._plain
         self.rewind()
 
+    def read_to(self, consumer: Consumer) -> Position:
+        """Behind what the consumer was given since reading last began anew; EARLIEST if it is not
+        the active one.
+        """
+        return self._plain.position if consumer is self.active else EARLIEST
+
     # -- delivering
 
     def dispatch(self) -> bool:
@@ -86,7 +93,10 @@ class SingleActiveDispatcher:
         source = self._aborted if self._aborted else self._reader
         delivery = source.peek(max_messages, max_bytes)
         if delivery is not None and delivery.entries:
+            read_to = self._plain.position
             source.advance(delivery)
+            if self._plain.passed_over is not None:
+                self._note_given(self._plain.passed_over, delivery, read_to)
         return delivery
 
     def _next_inside(self, ranges: KeyRanges, max_messages: int, max_bytes: int) -> Delivery | None:
@@ -96,9 +106,19 @@ class SingleActiveDispatcher:
         if delivery is None or not delivery.entries:
             return delivery
         taken, done = ranges.split(delivery, max_messages)
+        read_to = self._plain.position
         source.pass_over(done)
         self._plain.spend(taken)
+        if self._plain.passed_over is not None:
+            self._note_given(self._plain.passed_over, done, read_to)
         return taken
+
+    def _note_given(self, passed_over: PassedOver, delivery: Delivery, read_to: Position) -> None:
+        """It goes to the active consumer, after what is before `read_to`."""
+        ledger_id = delivery.ledger_id
+        passed_over.given(((ledger_id, each) for each in delivery.entry_ids), read_to)
+        if self._reader is not self._plain:  # what was not kept of a key's messages never comes
+            passed_over.passed(self._plain.position, read_to)
 
     # -- giving back
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Coroutine
-from types import SimpleNamespace
 from typing import Any, Protocol
 
 import pytest
@@ -214,19 +213,6 @@ def test_what_stands_right_behind_the_last_one_delivered_comes_next() -> None:
     run(scenario)
 
 
-def test_what_a_transaction_holds_cumulatively_is_passed_up_to_its_last_batch() -> None:
-    async def scenario(world: World) -> None:
-        await world.keep(kept(0), kept(2), kept(4), kept(6), horizon=at(9))
-        held: Any = SimpleNamespace(
-            cumulative_position=at(4), has_pending=False, pending_indexes=lambda position: 0
-        )
-        world.reader.withheld = held
-        assert await world.ids() == [4, 6]
-        assert world.reader.passed_to == at(4)
-
-    run(scenario)
-
-
 def test_a_log_is_searched_once_and_the_next_one_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compacted_log, "READ_ENTRIES", 2)
     searched: list[Position] = []
@@ -277,16 +263,6 @@ def test_a_rewind_during_a_read_begins_at_the_mark_all_the_same() -> None:
         world.compaction.open.set()
         await world.topic.settled()
         assert await world.ids() == [0, 2, 4]
-
-    run(scenario)
-
-
-def test_a_rewind_is_one_of_the_log_too() -> None:
-    async def scenario(world: World) -> None:
-        await world.keep(kept(0), horizon=at(9))
-        world.reader.passed_to = at(5)
-        world.compacted.rewind()
-        assert (world.reader.passed_to, world.reader.position) == (EARLIEST, EARLIEST.after)
 
     run(scenario)
 

@@ -316,7 +316,7 @@ def test_the_backlog_leaves_hidden_entries_out_before_and_after_a_rewind() -> No
         subscription.redeliver(consumer, None)
         assert subscription.backlog == 5
         topic.limit = positions[4]
-        assert (subscription.backlog, subscription.committed_backlog) == (5, 3)
+        assert subscription.backlog == 5
 
     with_topic(scenario)
 
@@ -379,7 +379,7 @@ def test_skip_all_leaves_messages_of_open_transactions() -> None:
         positions = await topic.publish(5)
         topic.limit = positions[2]
         await subscription.skip_all()
-        assert (subscription.backlog, subscription.committed_backlog) == (2, 0)
+        assert subscription.backlog == 2
         topic.limit = None
         subscription.flow(subscription.consumers[0], 10)
         await topic.settled()

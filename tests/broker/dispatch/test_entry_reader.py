@@ -46,12 +46,6 @@ class World:
         topic.ledger.read_cached = noted
         self.reader = EntryReader(topic, cursor, lambda: None, lambda damage: None)
 
-    def withhold(self, cumulative: Position | None) -> None:
-        withheld: Any = SimpleNamespace(
-            cumulative_position=cumulative, has_pending=False, pending_indexes=lambda position: 0
-        )
-        self.reader.withheld = withheld
-
     def read(self, messages: int = 100, size_bytes: int = PLENTY) -> list[int] | None:
         found = self.reader.peek(messages, size_bytes)
         if found is None:
@@ -172,43 +166,6 @@ def test_reading_goes_on_behind_the_mark_at_once(position: int) -> None:
         world.reader.position = at(position)
         assert world.read() == [5, 6, 7, 8, 9]
         assert world.hidden.asked == [(5, 9)]
-
-    run(scenario)
-
-
-@pytest.mark.parametrize("position", [0, 3, 4])
-def test_what_a_transaction_holds_cumulatively_is_passed_up_to_its_last_entry(
-    position: int,
-) -> None:
-    async def scenario(world: World) -> None:
-        world.withhold(at(4))
-        world.reader.position = at(position)
-        assert world.read() == [4, 5, 6, 7, 8, 9]
-        assert world.reader.passed_to == at(4)
-
-    run(scenario)
-
-
-def test_what_was_passed_is_withheld_no_more_once_neither_mark_nor_transaction_covers_it() -> None:
-    async def scenario(world: World) -> None:
-        reader = world.reader
-        assert not reader.passed_withheld
-        reader.transaction_committed()
-        world.withhold(at(4))
-        world.read()
-        assert not reader.passed_withheld
-        world.withhold(at(3))
-        assert reader.passed_withheld
-        reader.transaction_committed()
-        assert reader.passed_withheld
-        world.withhold(None)
-        assert reader.passed_withheld
-        world.cursor.mark_delete(at(4))
-        assert not reader.passed_withheld
-        reader.passed_to = at(7)
-        assert reader.passed_withheld
-        reader.transaction_committed()
-        assert not reader.passed_withheld
 
     run(scenario)
 

@@ -120,7 +120,8 @@ def test_an_open_transaction_s_messages_do_not_expire_nor_what_it_acknowledged()
         await publish(topic, 10, age_s=1000, txn_id=TXN)
         other = TxnId(0, 2)
         acks = [PendingAck(second)]
-        await subscription.acknowledge_in_transaction(None, other, acks, False)  # type: ignore[arg-type]
+        consumer = Consumer(0, "", None)  # type: ignore[arg-type]
+        await subscription.acknowledge_in_transaction(consumer, other, acks, False)
         await set_for_all(world, MESSAGE_TTL, 1)
         await asyncio.sleep(301)
         assert subscription.cursor.mark_delete_position.entry_id == 0

@@ -1,0 +1,96 @@
+"""What the consumer of an Exclusive or Failover subscription gets late, or has not been given yet.
+
+A message that an open transaction holds singly is passed over. When that transaction aborts, the
+message is delivered behind messages that follow it in the log. A cumulative acknowledgement that
+was sent before it came does not speak of it. If it covered the message, nobody would get it.
+
+So an acknowledgement up to `position` covers such a message only if the active consumer was given
+the entry at `position` after the message, since reading last began anew. A client may mean an
+earlier delivery of that entry; where that is possible, the message is not covered. It may then be
+delivered once more than necessary, and is never lost.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from sortedcontainers import SortedDict
+
+from managed_ledger.position import EARLIEST, Position
+from pybroker.transaction.pending_ack_store import Held
+
+
+class PassedOver:
+    """Of one subscription; `restored` is never larger than what aborted transactions held."""
+
+    __slots__ = ("_given", "_restored", "acknowledged_to")
+
+    def __init__(self) -> None:
+        self._restored: SortedDict[Position, Held] = SortedDict()
+        # Those that were given since, in order of delivery: acknowledgements from where on cover
+        # them, which is how far the log had been read by then.
+        self._given: dict[Position, Position] = {}
+        # Cumulative acknowledgements have settled everything up to here, but for what was passed.
+        self.acknowledged_to = EARLIEST
+
+    def restore(self, restored: Mapping[Position, Held], mark: Position) -> None:
+        """Transactions hold these no more: they will be delivered. `mark`: as in `forget`."""
+        self.forget((), mark)
+        for position, held in restored.items():
+            self._restored[position] = self._restored.get(position, held) | held
+            self._given.pop(position, None)
+
+    def read_anew(self) -> None:
+        """From the mark-delete position on: everything comes again, in order."""
+        self._given.clear()
+
+    def given(self, positions: Iterable[tuple[int, int]], read_to: Position) -> None:
+        """The active consumer is given these now, after it was given what is before `read_to`."""
+        for at in positions:
+            if at in self._restored and at not in self._given:
+                position = Position(*at)
+                self._given[position] = max(position, read_to)
+
+    def passed(self, before: Position, read_to: Position) -> None:
+        """As `given`, for everything before `before`: what did not come will not."""
+        passed = self._restored.irange(maximum=before, inclusive=(True, False))
+        self.given(list(passed), read_to)
+
+    def covered(self, position: Position, read_to: Position) -> list[Position]:
+        """What a cumulative acknowledgement of the active consumer speaks of, of what it was given
+        late; it has been given everything before `read_to`.
+        """
+        late: list[Position] = []
+        if position in self._given:
+            for each in self._given:
+                late.append(each)
+                if each == position:
+                    break
+        elif position < read_to:
+            for each, covered_from in self._given.items():
+                if covered_from > position:
+                    break
+                late.append(each)
+        return [each for each in late if each <= position]
+
+    def not_given(
+        self, after: Position, up_to: Position, covered: Iterable[Position]
+    ) -> dict[Position, Held]:
+        """What was restored of the entries behind `after` up to `up_to`, but for the `covered`."""
+        known = set(covered)
+        between = self._restored.irange(after, up_to, inclusive=(False, True))
+        return {each: self._restored[each] for each in between if each not in known}
+
+    def forget(self, positions: Iterable[Position], mark: Position) -> dict[Position, Held]:
+        """These, and all up to the mark-delete position, are acknowledged; what the former were."""
+        known = {each: self._forget(each) for each in positions}
+        while self._restored and self._restored.peekitem(0)[0] <= mark:
+            self._forget(self._restored.peekitem(0)[0])
+        return known
+
+    def _forget(self, position: Position) -> Held:
+        self._given.pop(position, None)
+        held: Held = self._restored.pop(position)
+        return held
+
+    @property
+    def is_over(self) -> bool:
+        return not self._restored
