@@ -189,9 +189,11 @@ async def _serve(config: BrokerConfig, options: argparse.Namespace, logs: LogCon
 
     configured = config
     limit = raise_limit()
-    allowed = connections(config.max_connections, limit)
-    if allowed < config.max_connections:
-        config = replace(config, max_connections=allowed)
+    allowed = connections(config.broker_max_connections or limit, limit)
+    if config.broker_max_connections == 0:
+        config = replace(config, broker_max_connections=allowed)
+    elif allowed < config.broker_max_connections:
+        config = replace(config, broker_max_connections=allowed)
         log.warning(
             "%d connections at most: this process may have %d files open; raise that (ulimit -n)",
             allowed,

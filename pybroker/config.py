@@ -22,8 +22,9 @@ class BrokerConfig:
     log_format: str = "text"  # or json
     # limits
     max_message_size: int = 5 * 1024 * 1024  # bytes
-    max_connections: int = 1000
-    max_connections_per_ip: int = 100
+    # Of the binary protocol; 0: no limit. A client keeps one or two.
+    broker_max_connections: int = 5000
+    broker_max_connections_per_ip: int = 1000
     # over all connections, in bytes:
     max_pending_publish_bytes: int = 64 * 1024 * 1024  # received and not durable
     max_pending_frame_bytes: int = 64 * 1024 * 1024  # large frames, half received

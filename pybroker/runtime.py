@@ -113,13 +113,14 @@ class Seldom:
         self._next_s = -math.inf
         self._unsaid = 0
 
-    def say(self) -> None:
+    def say(self, of: str = "") -> None:
+        """`of` is added: an example of what it is said of."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._next_s:
             self._unsaid += 1
             return
         more = f" ({self._unsaid} times more since the last line)" if self._unsaid else ""
-        self._logger.warning("%s%s", self._message, more)
+        self._logger.warning("%s%s%s", self._message, f": {of}" if of else "", more)
         self._next_s, self._unsaid = now_s + _SAY_AGAIN_S, 0
 
 

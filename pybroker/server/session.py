@@ -88,12 +88,14 @@ class ConsumerSlot:
 
 
 class Session(asyncio.BufferedProtocol):
-    """`admit` may refuse a connection by its address; `forget` hears of an admitted one's end."""
+    """`admit` may refuse a connection by its address, says why, and closes it; `forget` hears of
+    an admitted one's end.
+    """
 
     def __init__(
         self,
         services: Services,
-        admit: Callable[["Session", str], bool],
+        admit: Callable[["Session", asyncio.Transport, str], bool],
         forget: Callable[["Session"], None],
     ) -> None:
         self.services = services
@@ -138,9 +140,8 @@ class Session(asyncio.BufferedProtocol):
         self._outbox.open(transport)
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "unknown"
-        if not self._admit(self, peer[0] if peer else "unknown"):
+        if not self._admit(self, transport, peer[0] if peer else "unknown"):
             self.state = ConnectionState.CLOSED
-            transport.abort()
             return
         timeout_s = self.services.config.handshake_timeout_ms / 1000
         self._timer = self._loop.call_later(timeout_s, self._handshake_timed_out)

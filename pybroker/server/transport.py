@@ -1,8 +1,8 @@
 """The listening socket: limits on connections, keep-alive, an orderly end.
 
-Limits: so many connections in all and per address; a connection without
-CONNECT is closed by its session; one that says nothing for two keep-alive intervals, though asked
-by a PING, is closed here.
+Limits: so many connections in all and per address; who comes beyond is told so, and closed. A
+connection without CONNECT is closed by its session; one that says nothing for two keep-alive
+intervals, though asked by a PING, is closed here.
 """
 
 import asyncio
@@ -11,9 +11,11 @@ import socket
 from collections import Counter
 from typing import Final
 
+from pybroker.errors import NotAllowed
 from pybroker.runtime import Seldom
 from pybroker.security.tls_connection import TlsDoor, TlsListener
 from pybroker.server import on_connect
+from pybroker.server.refusals import Refusals
 from pybroker.server.services import Services
 from pybroker.server.session import Session
 
@@ -32,13 +34,16 @@ class BrokerServer:
         self._sessions: dict[Session, str] = {}
         self._per_address: Counter[str] = Counter()
         config = services.config
+        self._refusals = Refusals()
         self._full = Seldom(
-            log, "refusing connections: %d are open (maxConnections)", config.max_connections
+            log,
+            "refused a connection, for %d are open (brokerMaxConnections)",
+            config.broker_max_connections,
         )
         self._full_address = Seldom(
             log,
-            "refusing connections of an address that has %d (maxConnectionsPerIp)",
-            config.max_connections_per_ip,
+            "refused a connection, for its address has %d open (brokerMaxConnectionsPerIp)",
+            config.broker_max_connections_per_ip,
         )
         self._servers: list[asyncio.Server] = []
         self._door: TlsDoor | None = None
@@ -85,13 +90,17 @@ class BrokerServer:
         """A session, before its transport is made: of a socket, or in this process."""
         return Session(self._services, self._admit, self._forget)
 
-    def _admit(self, session: Session, address: str) -> bool:
+    def _admit(self, session: Session, transport: asyncio.Transport, address: str) -> bool:
+        """Who is refused hears Apache Pulsar's words."""
         config = self._services.config
-        if len(self._sessions) >= config.max_connections:
-            self._full.say()
+        if len(self._sessions) >= config.broker_max_connections > 0:
+            self._full.say(address)
+            self._refusals.tell(transport, NotAllowed("Reached the maximum number of connections"))
             return False
-        if self._per_address[address] >= config.max_connections_per_ip > 0:
-            self._full_address.say()
+        if self._per_address[address] >= config.broker_max_connections_per_ip > 0:
+            self._full_address.say(address)
+            reason = f"Reached the maximum number of connections on address/{session.peer}"
+            self._refusals.tell(transport, NotAllowed(reason))
             return False
         self._sessions[session] = address
         self._per_address[address] += 1
@@ -123,6 +132,7 @@ class BrokerServer:
             server.close()
         if self._door is not None:
             self._door.close()
+        self._refusals.close()
         watching, self._watching = self._watching, []
         for task in watching:
             task.cancel()

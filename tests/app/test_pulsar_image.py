@@ -256,12 +256,12 @@ def test_a_variable_sets_a_key_with_the_prefix_or_one_that_is_there(container: C
         "bin/apply-config-from-env.py conf/standalone.conf",
         PULSAR_PREFIX_defaultRetentionSizeInMB="7",
         PULSAR_PREFIX_managedLedgerDefaultEnsembleSize="1",
-        maxConnections="50",
+        brokerMaxConnections="50",
         odd="1",
     )
     path = container.home / "conf" / "standalone.conf"
     config = load_config(path)
-    assert (config.default_retention_size_in_mb, config.max_connections) == (7, 50)
+    assert (config.default_retention_size_in_mb, config.broker_max_connections) == (7, 50)
     assert "managedLedgerDefaultEnsembleSize=1\n" in path.read_text()
     assert "odd" not in path.read_text()
 

@@ -51,7 +51,7 @@ def idle_connections(bench: Bench) -> list[Figure]:
     resident = []
     for _ in range(bench.runs):
         with bench.broker(
-            "connections", "maxConnectionsPerIp=2000", "maxConnections=2000"
+            "connections", "brokerMaxConnectionsPerIp=2000", "brokerMaxConnections=2000"
         ) as broker:
             connections = [RawConnection(broker.port) for _ in range(CONNECTIONS)]
             resident.append(broker.resident_mb())

@@ -43,7 +43,7 @@ class SlowClient:
 def slow_clients(bench: Bench) -> list[Figure]:
     costs, p99s, syncs = [], [], []
     per_client = max(10, int(PER_CLIENT_PER_S * SECONDS * bench.scale))
-    with bench.broker("clients", "maxConnectionsPerIp=0") as broker:
+    with bench.broker("clients", "brokerMaxConnectionsPerIp=0") as broker:
         for _ in range(bench.runs):
             clients = connect(broker)
             cpu_before_s = broker.cpu_s()

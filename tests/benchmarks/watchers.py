@@ -16,7 +16,7 @@ TOPICS = 10_000
 NEW_TOPICS = 50
 NAMESPACE = "public/default"
 PATTERN = f"persistent://{NAMESPACE}/an-idle-.*"
-_SETTINGS = (f"maxConnectionsPerIp={10 * WATCHERS}",)
+_SETTINGS = (f"brokerMaxConnectionsPerIp={10 * WATCHERS}",)
 
 
 def watched_topics(bench: Bench) -> list[Figure]:

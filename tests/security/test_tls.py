@@ -467,8 +467,8 @@ def test_a_client_that_says_goodbye_and_one_that_does_not_leave_nothing(
 
 
 def test_an_expired_handshake_is_none_of_the_connections(authority: Authority) -> None:
-    """Those that shake hands do not use up `maxConnections`."""
-    with pybroker.testing.broker(**settings(authority, max_connections=2)) as running:
+    """Those that shake hands do not use up `brokerMaxConnections`."""
+    with pybroker.testing.broker(**settings(authority, broker_max_connections=2)) as running:
         idle = [socket.create_connection(address(running.service_url_tls), 30) for _ in range(10)]
         with client(running, authority) as tls:
             tls.create_producer(TOPIC)

@@ -2,8 +2,12 @@
 
 import asyncio
 import gc
+import re
+import socket
 import sys
+from contextlib import ExitStack
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from raw_client import RawClient
@@ -12,7 +16,7 @@ import pybroker.testing
 from pybroker.broker.dispatch.delivery import ROUND_BYTES
 from pybroker.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.frames import FrameDecoder, encode_frame
+from pybroker.wire.frames import CommandFrame, FrameDecoder, encode_frame
 from pybroker.wire.message_metadata import build_entry
 
 _T = pb.BaseCommand
@@ -26,17 +30,72 @@ def connections(broker: Any) -> int:
     return int(broker.call(count))
 
 
-@pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_ip"])
+@pytest.mark.parametrize("limit", ["broker_max_connections", "broker_max_connections_per_ip"])
 def test_one_connection_too_many_is_closed_and_does_no_harm(limit: str) -> None:
     with pybroker.testing.broker(**{limit: 2}) as broker:
         url = broker.service_url
         with RawClient(url) as first:
-            with RawClient(url), pytest.raises((ConnectionError, OSError)):
-                RawClient(url)
+            with RawClient(url):
+                assert refusal(url).error == pb.NotAllowedError
             assert first.kinds_before_pong() == []
             broker.wait_until(lambda: connections(broker) == 1)
             with RawClient(url) as another:
                 assert another.kinds_before_pong() == []
+
+
+def test_who_is_over_a_limit_hears_what_apache_pulsar_says(caplog: Any) -> None:
+    with pybroker.testing.broker(broker_max_connections_per_ip=1) as broker:
+        with RawClient(broker.service_url):
+            answer = refusal(broker.service_url)
+        assert answer.request_id == 2**64 - 1
+        sentence = r"Reached the maximum number of connections on address/127\.0\.0\.1:\d+"
+        assert re.fullmatch(sentence, answer.message)
+    with pybroker.testing.broker(broker_max_connections=1) as broker, RawClient(broker.service_url):
+        answer = refusal(broker.service_url)
+        assert answer.message == "Reached the maximum number of connections"
+    assert "its address has 1 open (brokerMaxConnectionsPerIp): 127.0.0.1" in caplog.text
+
+
+def test_many_that_are_refused_at_a_time_hear_why_and_the_oldest_make_room() -> None:
+    with (
+        pybroker.testing.broker(broker_max_connections=1) as broker,
+        RawClient(broker.service_url) as first,
+    ):
+        refused = [socket.create_connection(_address(broker.service_url)) for _ in range(100)]
+        for each in refused:
+            each.settimeout(10)
+            assert b"Reached the maximum number" in each.recv(1000)
+        for each in refused:
+            assert each.recv(1000) == b""
+            each.close()
+        assert first.kinds_before_pong() == []
+
+
+def test_a_limit_of_0_is_none() -> None:
+    limits = {"broker_max_connections": 0, "broker_max_connections_per_ip": 0}
+    with pybroker.testing.broker(**limits) as broker, ExitStack() as stack:
+        for _ in range(20):
+            raw = stack.enter_context(RawClient(broker.service_url))
+            assert raw.kinds_before_pong() == []
+
+
+def refusal(url: str) -> Any:
+    """The error, after which the broker closes; the client's CONNECT is under way meanwhile."""
+    connect = _T(type=_T.CONNECT, connect=pb.CommandConnect(client_version="x"))
+    with socket.create_connection(_address(url), timeout=10) as connection:
+        connection.sendall(encode_frame(connect))
+        received = b""
+        while data := connection.recv(65_536):
+            received += data
+    (event,) = FrameDecoder(MIB).receive(received)
+    assert isinstance(event, CommandFrame)
+    assert event.command.type == _T.ERROR
+    return event.command.error
+
+
+def _address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or 0
 
 
 def test_a_small_budget_slows_publishers_down_and_loses_nothing(topic: str) -> None:
