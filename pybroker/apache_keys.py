@@ -1,4 +1,5 @@
-"""Every key that broker.conf and standalone.conf of Apache Pulsar 4 may have, BookKeeper's too.
+"""Every key that broker.conf and standalone.conf of Apache Pulsar 4 may have, BookKeeper's too, and
+those of earlier versions that files in use still have.
 
 Those that BrokerConfig has a field for take effect; a file may set the others, and is told that
 they have none here. What is neither is a mistake.
@@ -266,6 +267,13 @@ webSocketServiceEnabled webSocketSessionIdleTimeoutMillis zooKeeperAllowReadOnly
 zooKeeperCacheExpirySeconds zooKeeperOperationTimeoutSeconds zookeeperServers
 zookeeperSessionExpiredPolicy zooKeeperSessionTimeoutMillis
 """
+# Until Apache Pulsar 2 or 3.
+_FORMER_NAMES: Final = """
+bookkeeperClientMinAvailableBookiesInIsolationGroups clientLibraryVersionCheckAllowUnversioned
+enableProxyProtocol loadBalancerNamespaceBundleSplitIntervalMinutes managedLedgerNumWorkerThreads
+maxPendingPublishdRequestsPerConnection messagePublishBufferCheckIntervalInMillis
+preciseTopicPublishRateLimiterEnable saslJaasBrokerSectionName streamingDispatch
+"""
 # What begins so is handed to BookKeeper's client as it is.
 PREFIXES: Final = ("bookkeeper_",)
-APACHE_KEYS: Final = frozenset(_NAMES.split())
+APACHE_KEYS: Final = frozenset(_NAMES.split() + _FORMER_NAMES.split())
