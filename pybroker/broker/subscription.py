@@ -407,9 +407,7 @@ class Subscription:
         await self.seek(await place_of_time(self._topic, timestamp_ms))
 
     async def skip_to(self, position: Position) -> None:
-        """Acknowledge everything up to `position`, whoever holds it; messages of open transactions
-        are still to come. Raises ServiceNotReady.
-        """
+        """Acknowledge what is visible up to there, whoever holds it. Raises ServiceNotReady."""
         self._check_open()
         self._damage = None
         self.reader.read_anew()

@@ -232,7 +232,7 @@ class TransactionalAcks:
         if self.opened is not None:
             await self.opened.close()
             self.opened.on_restored = self.opened.on_committed = nobody_cares
-        self._restored = self._notify = nobody_cares
+        self._on_restored = self._notify = nobody_cares
 
     async def delete(self) -> None:
         if self.exist:

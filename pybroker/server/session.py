@@ -88,9 +88,7 @@ class ConsumerSlot:
 
 
 class Session(asyncio.BufferedProtocol):
-    """`admit` may refuse a connection by its address, says why, and closes it; `forget` hears of
-    an admitted one's end.
-    """
+    """`admit` may refuse and close a connection; `forget` hears of the end of an admitted one."""
 
     def __init__(
         self,
