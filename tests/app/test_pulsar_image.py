@@ -213,9 +213,65 @@ def test_with_authentication_as_the_dotnet_module_starts_it(container: Container
         assert "public" in admin.stdout, admin.stderr
 
 
+@pytest.mark.slow
+def test_it_runs_in_the_background_as_the_clients_own_tests_start_it(container: Container) -> None:
+    with_ports(container)
+    started = container.run("bin/pulsar-daemon start standalone -nfw -nss")
+    try:
+        assert started.returncode == 0, started.stderr
+        (log,) = (container.home / "logs").glob("pulsar-standalone-*.log")
+        url = re.search(r"HTTP Service started at (\S+)", log.read_text())
+        assert url is not None
+        assert httpx.get(url[1].replace("0.0.0.0", "127.0.0.1") + CLUSTERS).status_code == 200
+        assert "runs as process" in container.run("bin/pulsar-daemon status standalone").stdout
+        twice = container.run("bin/pulsar-daemon start standalone")
+        assert twice.returncode == 1 and "runs already" in twice.stderr
+    finally:
+        stopped = container.run("bin/pulsar-daemon stop standalone")
+    assert (stopped.returncode, stopped.stdout) == (0, "stopping standalone\n")
+    assert "stopped; everything is written" in log.read_text()
+    again = container.run("bin/pulsar-daemon stop standalone")
+    assert (again.returncode, again.stdout) == (0, "no standalone to stop\n")
+
+
+@pytest.mark.slow
+def test_a_daemon_that_does_not_start_says_why(container: Container) -> None:
+    ended = container.run("bin/pulsar-daemon start standalone", PULSAR_PREFIX_clusterNmae="x")
+    assert ended.returncode == 1
+    assert "unknown key 'clusterNmae'" in ended.stderr
+    assert not (container.home / "bin" / "pulsar-standalone.pid").exists()
+
+
+@pytest.mark.slow
+def test_options_of_java_name_the_passwords_and_what_has_no_effect(container: Container) -> None:
+    passwords = container.home / ".htpasswd"
+    passwords.write_text("admin:$apr1$FG4AO6aX$KGYPuMs0ic9W7e7NMgHbk.\n")
+    with_ports(container)
+    environment = {
+        "PULSAR_PREFIX_authenticationEnabled": "true",
+        "PULSAR_PREFIX_authenticationProviders": "basic",
+        "PULSAR_EXTRA_OPTS": "-Dpulsar.auth.basic.conf=.htpasswd -Dother=1",
+        "PULSAR_LOG_LEVEL": "WARN",
+    }
+    command = f"{COMMANDS['plain']} 2>&1"
+    with container.started(command, **environment) as started:
+        assert httpx.get(started.admin_url + CLUSTERS).status_code == 401
+        assert "PULSAR_EXTRA_OPTS: these have no effect here: -Dother=1" in started.said
+        assert "INFO" not in started.said
+    own = "bin/apply-config-from-env.py conf/standalone.conf"
+    container.run(own, PULSAR_PREFIX_basicAuthConf="file:///nowhere")
+    refused = container.run("bin/pulsar standalone", **environment)
+    assert refused.returncode != 0
+    assert "/nowhere" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        ("bin/pulsar-daemon", "Usage: pulsar-daemon"),
+        ("bin/pulsar-daemon start zookeeper", "zookeeper is not served here"),
+        ("bin/pulsar-daemon status standalone", "standalone does not run"),
+        ("bin/pulsar-daemon odd standalone", "odd is not served here"),
         ("bin/pulsar", "nothing is not served here"),
         ("bin/pulsar zookeeper", "zookeeper is not served here"),
         ("bin/pulsar standalone --odd", "does not know --odd"),
