@@ -30,6 +30,7 @@ from managed_ledger.recovery import recover_list
 from managed_ledger.shared_task import shared_task
 from managed_ledger.steady_time import SteadyTime
 from managed_ledger.storage.backend import Backend
+from managed_ledger.storage.fullness import Fullness
 
 log = logging.getLogger(__name__)
 DEFAULT_CONFIG: Final = ManagedLedgerConfig()
@@ -68,6 +69,14 @@ class ManagedLedgerFactory:
             work = self._open(name, config or self._config)
             own(self._opening, name, work)
         return await asyncio.shield(self._opening[name])
+
+    @property
+    def fullness(self) -> Fullness:
+        return self._backend.fullness
+
+    def refusal(self) -> str | None:
+        """Why a message would be refused now; None if it would be taken, as far as is known."""
+        return self._backend.refusal()
 
     def opened(self, name: str) -> ManagedLedger | None:
         """If it is open now."""

@@ -120,6 +120,7 @@ class Broker:
             budget=PublishBudget(config.max_pending_publish_bytes),
             frames=FrameBudget(config.max_pending_frame_bytes),
             outboxes=Outboxes(config.max_pending_delivery_bytes),
+            storage_refusal=backend.refusal,
         )
         self.server = BrokerServer(self._services)
         self.revocations: Revocations | None = None
@@ -195,11 +196,14 @@ class Broker:
         from pybroker.admin.http.server import HttpServer
         from pybroker.admin.services import AdminServices
         from pybroker.broker.clusters import Clusters
+        from pybroker.broker.health import Health
 
         url = "" if plain is None else self._url("http", plain.getsockname())
         url_tls = "" if tls is None else self._url("https", tls.socket.getsockname())
         lag = LoopLag()
         parts.callback(lag.close)
+        health = Health(self.ledgers)
+        parts.push_async_callback(health.close)
         services = AdminServices(
             authentication=self.authentication,
             authorizer=self.authorizer,
@@ -222,6 +226,7 @@ class Broker:
             connections=lambda: len(self.server.sessions),
             listeners=self._listeners,
             loop_lag_s=lag.worst_s,
+            health=health,
             publish=self._publish,
         )
         self._http = HttpServer(create_app(services))

@@ -192,6 +192,7 @@ def subscription_of_log(name: str) -> tuple[str, str]:
 
 
 SYSTEM_NAMESPACE: Final = "pulsar/system"
+HEALTH_LOG: Final = "__health"  # a managed ledger, of no topic
 COORDINATOR_ASSIGN: Final = TopicName(
     "persistent", "pulsar", "system", "transaction_coordinator_assign"
 )

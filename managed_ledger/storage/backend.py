@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from managed_ledger.storage.fullness import Fullness
 from managed_ledger.storage.tag_runs import TagRun
 
 # Called exactly once, on the event loop: None after the entries are durable, else the reason why
@@ -167,6 +168,15 @@ class Backend(LogStorage, Protocol):
     @property
     def pending_bytes(self) -> int:
         """Bytes queued by `append` that are not durable yet: what back-pressure looks at."""
+        ...
+
+    @property
+    def fullness(self) -> Fullness:
+        """Whether messages are refused for want of room."""
+        ...
+
+    def refusal(self) -> str | None:
+        """Why a message would be refused now; None if it would be taken, as far as is known."""
         ...
 
     async def open(self) -> None:

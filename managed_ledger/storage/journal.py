@@ -22,7 +22,7 @@ from managed_ledger.storage.block_reader import BlockReader
 from managed_ledger.storage.checkpoints import Checkpoints
 from managed_ledger.storage.disk import Disk
 from managed_ledger.storage.disk_errors import translated
-from managed_ledger.storage.group_commit import Group
+from managed_ledger.storage.group_commit import Group, no_room
 from managed_ledger.storage.journal_recovery import Recovery
 from managed_ledger.storage.journal_writer import JournalWriter
 from managed_ledger.storage.one_thread import OneThread
@@ -176,12 +176,19 @@ class EmbeddedBackend(QueueingBackend):
     def _room_is_low(self) -> bool:
         old_bytes = self._checkpoints.old_journals * self._journal_max_bytes
         self._room.look(old_bytes + self._writer.size + self._commits.pending_bytes)
+        self.fullness.free_bytes = self._room.free_bytes
+        if not self._room.is_low and self.fullness.is_full:
+            self.fullness.has_room(self._clock.monotonic_s())
         return self._room.is_low
+
+    def refusal(self) -> str | None:
+        return self.fullness.why(self._clock.monotonic_s())
 
     def _must_wait(self, operation: Operation) -> bool:
         """A message that must see to it that the journal makes room."""
         if not self._room.must_wait(operation):
             return False
+        self.fullness.refuse(str(no_room()), self._clock.monotonic_s())
         self._make_room()
         return True
 
@@ -233,6 +240,8 @@ class EmbeddedBackend(QueueingBackend):
         error = done.exception()
         if isinstance(error, Exception) and not isinstance(error, StorageFull):
             self._fail(error)
+        elif isinstance(error, StorageFull):
+            self.fullness.refuse(str(error), self._clock.monotonic_s())
         elif rotated:
             self._checkpoints.wake()
         self._see_to_the_reserve()
@@ -241,7 +250,7 @@ class EmbeddedBackend(QueueingBackend):
         """Others may make room while nothing is written here, and fill the disk up once more; and
         what was deleted may stand in a journal that nobody writes to.
         """
-        is_short = self._room.lacks_reserve or self._room.is_low
+        is_short = self._room.lacks_reserve or self._room.is_low or self.fullness.is_full
         if is_short and self._room_timer is None and self._is_open:
             loop = asyncio.get_running_loop()
             self._room_timer = loop.call_later(LOOK_FOR_ROOM_S, self._look_for_room)

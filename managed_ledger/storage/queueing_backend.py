@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from managed_ledger.errors import LedgerClosed, LedgerNotFound
 from managed_ledger.storage.backend import Appended, LedgerSummary, MetadataStore, Span
 from managed_ledger.storage.engine_state import EngineState, LedgerState
+from managed_ledger.storage.fullness import Fullness
 from managed_ledger.storage.group_commit import Group, GroupCommit
 from managed_ledger.storage.metadata_table import MetadataTable
 from managed_ledger.storage.operations import (
@@ -23,6 +24,7 @@ class QueueingBackend(ABC):
     """A subclass says how a group becomes durable, and adds reading."""
 
     def __init__(self) -> None:
+        self.fullness = Fullness()
         self._state = EngineState(MetadataTable(self._submit_mutation))
         self._commits = GroupCommit(
             self._write,
@@ -39,6 +41,10 @@ class QueueingBackend(ABC):
     @property
     def pending_bytes(self) -> int:
         return self._commits.pending_bytes
+
+    def refusal(self) -> str | None:
+        """Why a message would be refused now; None if it would be taken, as far as is known."""
+        return None
 
     def new_ledger_id(self) -> int:
         ledger_id = self._state.next_ledger_id

@@ -30,14 +30,13 @@ class Room:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._has_reserve = False
-        self._is_known = False
+        self.free_bytes: int | None = None  # when it was last looked at
         self.is_low = False
         self.is_out = False
 
     def look(self, wanted_bytes: int) -> None:
         """`wanted_bytes` would be written now, and the journal once more."""
-        free_bytes = self._disk.free_bytes()
-        self._is_known = free_bytes is not None
+        free_bytes = self.free_bytes = self._disk.free_bytes()
         self.is_low = free_bytes is not None and free_bytes < wanted_bytes + SPARE_BYTES
         self.is_out = free_bytes is not None and free_bytes < NEXT_TO_NOTHING_BYTES
 
@@ -47,7 +46,7 @@ class Room:
     @property
     def lacks_reserve(self) -> bool:
         """It was given up, or there was no room for it yet."""
-        return self._is_known and not self._has_reserve
+        return self.free_bytes is not None and not self._has_reserve
 
     def begin(self) -> None:
         """Use what an earlier process has held in reserve: on a full disk at once, for a broker

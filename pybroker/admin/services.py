@@ -8,6 +8,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.clusters import Clusters
 from pybroker.broker.dynamic_configuration import DynamicConfiguration
+from pybroker.broker.health import Health
 from pybroker.broker.local_messages import LocalBatch, LocalSender
 from pybroker.broker.permissions import Permissions
 from pybroker.broker.records import Records
@@ -47,6 +48,7 @@ class AdminServices:
     admin_url: str  # http://host:port
     connections: Callable[[], int]  # how many clients are connected
     publish: Publish
+    health: Health
     listeners: Listeners = field(default_factory=Listeners)
     service_url_tls: str = ""  # pulsar+ssl://host:port, if there is one
     admin_url_tls: str = ""  # https://host:port

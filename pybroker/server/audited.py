@@ -49,7 +49,9 @@ def _refused(
         result = type(error).__name__
         audit.refused(actor_of(session), _name(kind), _about(body), result, str(error))
     elif kind not in _MANY_REFUSALS and log.isEnabledFor(logging.INFO):
-        log.info("refused %s of %s: %s: %s", _name(kind), session.peer, type(error).__name__, error)
+        name, peer = _name(kind), session.peer
+        limit = {"kind": f"refused {name} of {session.address}", "bucket": audit.REFUSALS}
+        log.info("refused %s of %s: %s: %s", name, peer, type(error).__name__, error, extra=limit)
     handler.answer_error(session, body, error)
 
 

@@ -27,6 +27,7 @@ from pybroker.errors import (
     NotAllowed,
     PersistenceError,
     PulsarError,
+    QuotaExceededException,
     ServiceNotReady,
     TopicTerminated,
 )
@@ -57,6 +58,10 @@ async def producer(session: "Session", command: pb.CommandProducer) -> None:
     await topics.settled(name)
     if session.closed:
         return  # perhaps while the topic was deleted: who is gone makes no new one
+    if name.persistent and (why := session.services.storage_refusal()) is not None:
+        # Of all refusals the one with which official clients fail what they hold, in its order, and
+        # tell the application. Others have them come back without end.
+        raise QuotaExceededException(why)
     topic = await topics.require(name)
     check_encrypts(topic, command.encrypted)
     schema_version = None

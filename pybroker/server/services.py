@@ -1,7 +1,7 @@
 """What the handlers of a connection work with; the composition root fills it in."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -36,6 +36,8 @@ class Services:
     budget: PublishBudget
     frames: FrameBudget
     outboxes: Outboxes
+    # Why the storage would refuse a message now; None if it would take it.
+    storage_refusal: Callable[[], str | None] = lambda: None
     authentication: Authentication | None = None  # None: everybody may do everything
     handlers: Mapping[int, Handler] = field(default_factory=lambda: HANDLERS)
     listeners: Listeners = field(default_factory=Listeners)

@@ -7,6 +7,7 @@ import pybroker.testing
 from pybroker.admin.routes.metrics import MetricsRoutes
 from pybroker.admin.services import AdminServices
 from pybroker.broker.clusters import Clusters
+from pybroker.broker.health import Health
 from pybroker.names import TopicName
 
 
@@ -30,6 +31,7 @@ def test_a_scrape_of_many_topics_is_made_a_little_at_a_time() -> None:
             admin_url="http://localhost:1",
             connections=lambda: 0,
             publish=running._publish,
+            health=Health(running.ledgers),
         )
 
         async def text() -> bytes:

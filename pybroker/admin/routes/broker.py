@@ -97,6 +97,8 @@ class BrokerRoutes:
         return [self._services.broker_id]
 
     async def health(self, _: Request) -> Response:
+        """A message was stored and read back, within the last second; or why not."""
+        await self._services.health.check()
         return PlainTextResponse("ok")
 
     async def version(self, _: Request) -> Response:

@@ -8,6 +8,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from managed_ledger.storage.fullness import Fullness
 from pybroker.admin.operation import Answer, DescribedRoute
 from pybroker.admin.routing import route
 from pybroker.admin.services import AdminServices
@@ -77,6 +78,7 @@ class MetricsRoutes:
         exposition.add("pulsar_active_connections", "gauge", services.connections())
         lag_s = services.loop_lag_s()
         exposition.add("pybroker_loop_lag_seconds_max", "gauge", lag_s)
+        add_storage(exposition, services.ledgers.fullness)
         now_ms = services.clock.now_ms()
         sums: dict[str, float] = dict.fromkeys(_BROKER_SUMS, 0)
         topics_of: Counter[str] = Counter()
@@ -103,6 +105,13 @@ class MetricsRoutes:
         for coordinator in services.coordinators.served():
             add_coordinator(exposition, coordinator, now_ms)
             await pace.step(PARTS_A_TURN)
+
+
+def add_storage(exposition: Exposition, fullness: Fullness) -> None:
+    exposition.add("pybroker_storage_full", "gauge", int(fullness.is_full))
+    exposition.add("pybroker_storage_refused_writes_total", "counter", fullness.refused)
+    if fullness.free_bytes is not None:
+        exposition.add("pybroker_storage_free_bytes", "gauge", fullness.free_bytes)
 
 
 def add_topic(exposition: Exposition, topic: Topic, stats: Stats) -> None:

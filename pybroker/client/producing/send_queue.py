@@ -11,7 +11,11 @@ from dataclasses import dataclass
 
 from pybroker.client.connection.connection import Connection
 from pybroker.client.consuming.acks import EntryKey
-from pybroker.client.errors import ConnectError, Timeout
+from pybroker.client.errors import (
+    ConnectError,
+    ProducerBlockedQuotaExceededException,
+    Timeout,
+)
 from pybroker.client.messages import Done, MessageId
 from pybroker.names import TxnId
 
@@ -141,6 +145,13 @@ class SendQueue:
         error = ConnectError(f"The connection for {self._topic} broke before the receipt came")
         for entry in unsure:
             self.finish(entry, None, error)
+
+    def not_let_in(self, error: BaseException) -> None:
+        """Its producer is tried again; but what waits fails where the broker wants that said at
+        once: the backlog quota says so, or the broker's disk is full. As the official clients do.
+        """
+        if isinstance(error, ProducerBlockedQuotaExceededException):
+            self.fail_all(error)
 
     def fail_all(self, error: Exception) -> None:
         entries, self._entries = self._entries, deque()

@@ -238,6 +238,7 @@ class TopicProducer:
             answer = await connection.request(self._introduction(), self._patience_s)
         except BaseException as error:
             connection.producers.pop(self._id, None)
+            self._queue.not_let_in(error)
             if isinstance(error, Timeout | asyncio.CancelledError):
                 self.leave(connection)
             raise

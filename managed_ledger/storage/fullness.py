@@ -1,0 +1,58 @@
+"""Whether messages are refused for want of room: said once, and once when it is over.
+
+Whether the next message would be refused depends on its size and on what was deleted meanwhile, and
+where a quota counts only a write can tell. So what is known is when the last one was refused: a
+while after that the next one is let through, and tried.
+"""
+
+import logging
+import math
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+TRY_AGAIN_S: Final = 2.0
+OVER_AFTER_S: Final = 10.0  # without a refusal; before that it may begin again at any moment
+
+
+class Fullness:
+    def __init__(self) -> None:
+        self.refused = 0  # writes, since the start
+        self.free_bytes: int | None = None  # as far as it is known, when it was last looked at
+        self._why = ""
+        self._since_s: float | None = None
+        self._last_s = -math.inf
+        self._refused_before = 0
+
+    @property
+    def is_full(self) -> bool:
+        """From the first refusal until some seconds after the last."""
+        return self._since_s is not None
+
+    @property
+    def reason(self) -> str | None:
+        """Of the last refusal, as long as `is_full`."""
+        return self._why if self.is_full else None
+
+    def why(self, now_s: float) -> str | None:
+        """Why a message was refused just now, as the next one would be; else None."""
+        return self._why if now_s < self._last_s + TRY_AGAIN_S else None
+
+    def refuse(self, why: str, now_s: float) -> None:
+        """Counts a write that was refused for want of room."""
+        self.refused += 1
+        self._why, self._last_s = why, now_s
+        if self._since_s is None:
+            self._since_s, self._refused_before = now_s, self.refused - 1
+            free = "" if self.free_bytes is None else f" ({self.free_bytes:,} bytes are free)"
+            log.error("messages are refused: %s%s", why, free)
+
+    def has_room(self, now_s: float) -> None:
+        """The disk says so. It is believed when nothing has been refused for a while."""
+        if self._since_s is not None and now_s - self._last_s >= OVER_AFTER_S:
+            log.warning(
+                "there is room again: messages are taken; %d writes were refused within %.0f s",
+                self.refused - self._refused_before,
+                self._last_s - self._since_s,
+            )
+            self._since_s = None
