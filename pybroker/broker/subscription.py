@@ -2,9 +2,8 @@
 
     readable: notify → dispatcher → consumers, as far as permits and sockets allow
     acknowledged: cursor, then the dispatcher's account of who holds what
-
 The dispatcher lives as long as there are consumers; the next one starts behind the mark-delete
-position. `notify` is called for whatever may let dispatch go on and leads to one dispatch a tick.
+position. `notify` is called for whatever may let dispatch go on; one dispatch a tick follows.
 Pending acknowledgements (of open transactions) are replayed before the first consumer is served.
 """
 

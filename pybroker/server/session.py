@@ -32,13 +32,7 @@ from pybroker.server.transaction_share import BegunTransactions
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.connection_state import ACCEPTED, ConnectionState
-from pybroker.wire.frames import (
-    CommandFrame,
-    Event,
-    ProtocolError,
-    SendRun,
-    encode_frame,
-)
+from pybroker.wire.frames import CommandFrame, Event, ProtocolError, SendRun, encode_frame
 
 log = logging.getLogger("pybroker.session")
 
