@@ -4,8 +4,9 @@ The same declaration says what a body is and refuses what is not. `misfit` reads
 here of draft 2020-12, no more. What a schema takes is bounded: `most` of a list and of an object.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 Schema = dict[str, Any]
 
@@ -88,6 +89,55 @@ def is_nullable(schema: Schema) -> bool:
     return misfit(None, schema) is None
 
 
+# -- what was sent as text
+
+
+def without_text(value: Any, schema: Schema) -> Any:
+    """The value with numbers and truths for text that stands for them where the schema takes no
+    text: clients send them so, and Apache Pulsar's broker (Jackson) takes both.
+    """
+    if "anyOf" in schema:
+        return _without_text_of_any(value, schema["anyOf"])
+    if isinstance(value, str):
+        return _number_or_truth(value, schema.get("type"))
+    if isinstance(value, list):
+        items = schema.get("items")
+        return [without_text(item, items) for item in value] if _is_more_than_text(items) else value
+    if isinstance(value, dict):
+        known, others = schema.get("properties", {}), schema.get("additionalProperties")
+        if _is_more_than_text(others):
+            return {name: without_text(v, known.get(name, others)) for name, v in value.items()}
+        named = {name: without_text(value[name], of) for name, of in known.items() if name in value}
+        return value | named if named else value
+    return value
+
+
+def _is_more_than_text(schema: Schema | bool | None) -> TypeGuard[Schema]:
+    """There may be many of what it describes, to be walked over for nothing."""
+    return isinstance(schema, dict) and bool(schema) and schema.get("type") != "string"
+
+
+def _without_text_of_any(value: Any, schemas: list[Schema]) -> Any:
+    """As the first one takes it; as it is for one that takes it so."""
+    if any(misfit(value, schema) is None for schema in schemas):
+        return value
+    found = ((without_text(value, schema), schema) for schema in schemas)
+    return next((each for each, schema in found if misfit(each, schema) is None), value)
+
+
+def _number_or_truth(text: str, wanted: str | list[str] | None) -> Any:
+    if wanted is None or _is_kind("string", wanted):
+        return text
+    said = text.strip()
+    if _is_kind("integer", wanted) and _WHOLE.fullmatch(said):
+        return int(said)
+    if _is_kind("number", wanted) and _NUMBER.fullmatch(said):
+        return float(said)
+    if _is_kind("boolean", wanted) and said in ("true", "false"):
+        return said == "true"
+    return text
+
+
 # -- does it fit?
 
 
@@ -149,6 +199,8 @@ def _misfit_object(value: dict[str, Any], schema: Schema, what: str) -> str | No
     return None
 
 
+_WHOLE: Final = re.compile(r"[-+]?[0-9]{1,20}")
+_NUMBER: Final = re.compile(r"[-+]?[0-9]{1,20}(\.[0-9]{1,20})?([eE][-+]?[0-9]{1,2})?")
 _INSIDE: Final[Mapping[str, Callable[[Any, Schema, str], str | None]]] = {
     "integer": _misfit_number,
     "number": _misfit_number,

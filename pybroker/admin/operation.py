@@ -54,13 +54,16 @@ WORDS: Final = Answer(TEXT, media="text/plain")
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """`misfit` is the status of the refusal; None: whoever reads it looks at it."""
+    """`misfit` is the status of the refusal; None: whoever reads it looks at it. `at_once` is what
+    is looked at before that, where a body has so many parts that they are read a few in a turn.
+    """
 
     schema: Schema
     required: bool = True
     misfit: int | None = 400
     media: str = JSON
     most_bytes: int = USUAL_BYTES
+    at_once: Schema | None = None
 
 
 def flags(*names: str) -> dict[str, Schema]:

@@ -27,7 +27,7 @@ from pybroker.broker.schemas.compatibility import (
     split_key_value,
     type_name,
 )
-from pybroker.json_schema import LONG, misfit
+from pybroker.json_schema import LONG, misfit, without_text
 from pybroker.json_text import json_of
 from pybroker.key_hash import java_string_hash
 from pybroker.values.by_schema import NotEncodable, TextEncoder
@@ -126,6 +126,7 @@ def made_messages(
 
 
 def _made(message: Any, encoder: _Encoder, now_ms: int) -> LocalMessage | str:
+    message = without_text(message, MESSAGE)
     if (why := misfit(message, MESSAGE, "The message")) is not None:
         return why
     try:

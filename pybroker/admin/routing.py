@@ -194,9 +194,12 @@ async def _parsed_body(request: Request) -> Any:
     if not body.strip():
         return None
     try:
-        return json_of(body)
+        value = json_of(body)
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"The body is not JSON: {error}") from None
+    declared = operation_of(request).body
+    assert declared is not None
+    return json_schema.without_text(value, declared.at_once or declared.schema)
 
 
 async def read_text(request: Request) -> str | None:

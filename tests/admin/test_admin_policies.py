@@ -248,3 +248,38 @@ def test_what_could_not_be_shown_again_is_not_kept(
     assert admin.post(f"{path}/offloadPolicies", content=f'{{"a": {deep}}}').status_code == 204
     assert admin.get(path).status_code == 200
     assert admin.put(f"{P}/{namespace}/t").status_code == 204
+
+
+def test_numbers_may_be_sent_as_text(admin: httpx.Client, topic: str, namespace: str) -> None:
+    of_namespace, of_topic = f"/admin/v2/namespaces/{namespace}", f"/admin/v2/persistent/{topic}"
+    quota = {"limit": "10240", "policy": "producer_request_hold"}
+    rate = {"dispatchThrottlingRateInMsg": "5", "relativeToPublishRate": "true"}
+    for path, body in (
+        (f"{of_namespace}/backlogQuota", quota),
+        (f"{of_namespace}/maxTopicsPerNamespace", "7"),
+        (f"{of_namespace}/dispatchRate", rate),
+        (f"{of_namespace}/encryptionRequired", "false"),
+        (f"{of_topic}/maxProducers", "3"),
+        (f"{of_topic}/retention", {"retentionTimeInMinutes": "1", "retentionSizeInMB": "-1"}),
+        (f"{of_topic}/persistence", {"managedLedgerMaxMarkDeleteRate": "0.5"}),
+    ):
+        answer = admin.post(path, json=body)
+        assert answer.status_code == 204, (path, answer.text)
+    assert admin.get(f"{of_namespace}/maxTopicsPerNamespace").json() == 7
+    assert admin.get(f"{of_topic}/maxProducers").json() == 3
+    assert (
+        admin.get(f"{of_namespace}/backlogQuotaMap").json()["destination_storage"]["limit"] == 10240
+    )
+    assert admin.get(f"{of_namespace}/dispatchRate").json()["relativeToPublishRate"] is True
+    assert admin.put(f"{of_topic}-p/partitions", json="3").status_code == 204
+    assert admin.get(f"{of_topic}-p/partitions").json()["partitions"] == 3
+    assert admin.post(f"{of_topic}-p/partitions", json="three").status_code == 406
+
+
+def test_a_new_namespace_takes_numbers_as_text(admin: httpx.Client, namespace: str) -> None:
+    path = f"/admin/v2/namespaces/{namespace}-text"
+    rate = {"standalone": {"publishThrottlingRateInMsg": "9"}}
+    limits = {"max_producers_per_topic": "2", "publishMaxMessageRate": rate}
+    assert admin.put(path, json=limits).status_code == 204
+    assert admin.get(f"{path}/maxProducersPerTopic").json() == 2
+    assert admin.get(f"{path}/publishRate").json()["publishThrottlingRateInMsg"] == 9

@@ -21,6 +21,7 @@ from pybroker.json_schema import (
     record,
     taken,
     whole,
+    without_text,
 )
 
 POINT = record("Point", {"x": WHOLE, "y": WHOLE, "name": TEXT}, optional=("name",))
@@ -76,3 +77,57 @@ def test_what_fits(value: Any, schema: Schema) -> None:
 )
 def test_what_does_not_fit_is_told(value: Any, schema: Schema, why: str) -> None:
     assert misfit(value, schema) == why
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "read"),
+    [
+        ("3", WHOLE, 3),
+        (" -3 ", WHOLE, -3),
+        ("3", NUMBER, 3),
+        ("1.5e2", NUMBER, 150.0),
+        ("true", TRUTH, True),
+        ("3", TEXT, "3"),
+        ("3", any_of(WHOLE, TEXT), "3"),
+        ("3", any_of(WHOLE, POINT), 3),
+        ({"x": "1", "y": "2"}, any_of(WHOLE, POINT), {"x": 1, "y": 2}),
+        ("3", or_null(WHOLE), 3),
+        (None, or_null(WHOLE), None),
+        (["1", 2], list_of(WHOLE), [1, 2]),
+        (["1"], list_of(TEXT), ["1"]),
+        ({"a": "1"}, map_of(WHOLE), {"a": 1}),
+        ({"a": "1"}, map_of(TEXT), {"a": "1"}),
+        ({"a": "1", "unknown": "2"}, taken({"a": WHOLE}), {"a": 1, "unknown": "2"}),
+        ({"p": {"x": "1", "y": 2}}, taken({"p": POINT}), {"p": {"x": 1, "y": 2}}),
+        ("9223372036854775807", WHOLE, 2**63 - 1),
+    ],
+    ids=repr,
+)
+def test_text_that_stands_for_a_number_is_one_where_one_is_wanted(
+    value: Any, schema: Schema, read: Any
+) -> None:
+    found = without_text(value, schema)
+    assert (found, type(found)) == (read, type(read))
+    assert misfit(found, schema) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "schema"),
+    [
+        ("", WHOLE),
+        ("1.5", WHOLE),
+        ("three", WHOLE),
+        ("1_000", WHOLE),
+        ("\u0663", WHOLE),
+        ("9" * 5000, WHOLE),
+        ("NaN", NUMBER),
+        ("Infinity", NUMBER),
+        ("yes", TRUTH),
+        ("1", TRUTH),
+        ({"x": "1"}, POINT),
+        ("3", exactly(3)),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_text_that_stands_for_no_number_still_does_not_fit(value: Any, schema: Schema) -> None:
+    assert misfit(without_text(value, schema), schema) is not None

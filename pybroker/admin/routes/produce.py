@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _TOPIC: Final = "/topics/{domain:domain}/{tenant:segment}/{namespace:segment}/{topic:form}"
 MOST_BYTES_AT_WORK: Final = 16 * 1024 * 1024
 ENCODING_TIMEOUT_S: Final = 10.0  # what others sent comes first
-_TAKEN: Final = Body(MESSAGES, misfit=None, most_bytes=MAX_BODY_BYTES)
+_TAKEN: Final = Body(MESSAGES, misfit=None, most_bytes=MAX_BODY_BYTES, at_once=UNSEEN_MESSAGES)
 _STORED, _TRY_AGAIN, _REFUSED = 0, 1, 2  # Apache Pulsar's error codes
 _MAY_GO_WELL: Final = (ServiceNotReady, PersistenceError, QuotaExceededError)
 _NO_VERSION: Final = -1
