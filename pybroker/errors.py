@@ -1,7 +1,9 @@
 """One exception class per error code of the wire protocol, each with its HTTP status.
 
 Raise them anywhere; they become ERROR commands or HTTP answers only at the edge (server/, admin/).
-The message is for the user: it names the thing, the state it is in, and what to do.
+The message is for the user: it names the thing, the state it is in, and what to do. Where Apache
+Pulsar has a sentence for a refusal, clients compare it: that is the message then, and what to do
+stands beside it.
 """
 
 from typing import ClassVar
@@ -12,6 +14,17 @@ class PulsarError(Exception):
 
     code: ClassVar[int] = 0  # UnknownError
     http_status: ClassVar[int] = 500
+
+    def __init__(self, sentence: str = "", advice: str = "") -> None:
+        """`advice` is what `sentence`, where that is Apache Pulsar's, does not say."""
+        super().__init__(f"{sentence}: {advice}" if advice else sentence)
+        self.sentence = str(sentence)
+        self.advice = advice
+
+    @property
+    def on_the_wire(self) -> str:
+        """The message of an ERROR command, which has no second field."""
+        return str(self)
 
 
 class MetadataError(PulsarError):
@@ -28,8 +41,20 @@ class AuthenticationError(PulsarError):
 
 
 class AuthorizationError(PulsarError):
+    """On the wire it is Apache Pulsar's sentence alone; the audit log has the whole."""
+
     code = 4
     http_status = 403
+
+    @property
+    def on_the_wire(self) -> str:
+        return self.sentence
+
+
+class TopicOperationRefused(AuthorizationError):
+    """By the admin API, with the status that Apache Pulsar has for these."""
+
+    http_status = 401
 
 
 class ConsumerBusy(PulsarError):

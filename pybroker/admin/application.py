@@ -36,6 +36,7 @@ from pybroker.admin.routes.tenant import TenantRoutes
 from pybroker.admin.routes.topic import TopicRoutes
 from pybroker.admin.routes.transaction import TransactionRoutes
 from pybroker.admin.services import AdminServices
+from pybroker.admin.shapes.common import refusal
 from pybroker.errors import PulsarError
 
 AREAS = (
@@ -95,7 +96,7 @@ def _host_names(services: AdminServices) -> list[str] | None:
 
 async def _pulsar_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, PulsarError)
-    return JSONResponse({"reason": str(error)}, error.http_status)
+    return JSONResponse(refusal(error), error.http_status)
 
 
 async def _http_error(_: Request, error: Exception) -> Response:

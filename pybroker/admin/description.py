@@ -17,7 +17,7 @@ from pybroker.admin.shapes.common import REFUSAL
 from pybroker.json_schema import TEXT, Schema
 from pybroker.runtime import Pace
 from pybroker.security.authorization import Need
-from pybroker.security.permissions import route_need
+from pybroker.security.permissions import route_row
 from pybroker.version import version
 
 _ROUTES_A_TURN: Final = 20
@@ -58,7 +58,7 @@ class Description:
                 *self._query(operation),
             ],
             "responses": self._responses(operation, parts),
-            **_security(route_need(route.method, plain_path(route.path))),
+            **_security(route_row(route.method, plain_path(route.path)).need),
         }
         if operation.summary:
             described["summary"] = operation.summary

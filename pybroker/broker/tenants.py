@@ -114,8 +114,8 @@ class Tenants:
     def check_namespace(self, namespace: str) -> None:
         if not self.has_namespace(namespace):
             raise NotFound(
-                f"Namespace {namespace} does not exist; create it with "
-                f"PUT /admin/v2/namespaces/{namespace}"
+                "Namespace does not exist",
+                f"create {namespace} with PUT /admin/v2/namespaces/{namespace}",
             )
 
     async def create_namespace(

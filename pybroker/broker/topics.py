@@ -301,7 +301,7 @@ class Topics:
     def _check_free(self, name: TopicName) -> None:
         self.tenants.check_takes_topics(name.namespace_name)
         if self.exists(name) or self.tenants.partitions(name):
-            raise Conflict(f"{name} already exists")
+            raise Conflict("This topic already exists", f"choose another name than {name}")
 
     async def update_partitions(self, name: TopicName, partitions: int) -> None:
         """The first partition's subscriptions are on all of them when this returns, those on new

@@ -71,7 +71,7 @@ class TransactionOutcomeUnknown(ClientError):
     """
 
     def __init__(self, txn_id: TxnId) -> None:
-        super().__init__(txn_id)
+        super().__init__(str(txn_id))
         self.txn_id = txn_id
 
     def __str__(self) -> str:

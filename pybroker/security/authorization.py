@@ -86,8 +86,8 @@ class Authorizer:
         for role in identity.roles:
             if not self._role_may(role, need, target):
                 raise AuthorizationError(
-                    f"Client is not authorized to {doing}: on {target} role {role!r} needs "
-                    f"{need.value}"
+                    f"Client is not authorized to {doing}",
+                    f"on {target} role {role!r} needs {need.value}",
                 )
 
     def may(self, identity: Identity, need: Need, target: Target) -> bool:

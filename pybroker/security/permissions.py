@@ -108,9 +108,12 @@ def initial_subscription(body: Any) -> Iterable[Target]:
 
 
 class RouteRow(NamedTuple):
+    """`operation` is Apache Pulsar's name of an operation on a topic: a refusal repeats it."""
+
     method: str
     path: str
     need: Need
+    operation: str = ""
 
 
 _BROKERS: Final = "/admin/v2/brokers"
@@ -129,7 +132,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
     for row in (
         ("GET", "/metrics", Need.NOTHING),  # authenticateMetricsEndpoint asks for a login
         ("GET", "/metrics/", Need.NOTHING),
-        ("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}*", Need.LOOKUP),
+        ("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}*", Need.LOOKUP, "LOOKUP"),
         ("GET", "/admin/openapi.json", Need.LOGIN),
         # the cluster
         ("GET", "/admin/v2/clusters", Need.LOGIN),
@@ -161,28 +164,40 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("GET", _TOPICS, Need.USE_NAMESPACE),
         ("GET", _TOPICS + "/partitioned", Need.USE_NAMESPACE),
         ("GET", _TOPICS + "/{bundle}", Need.USE_NAMESPACE),
-        ("GET", _TOPIC + "/partitions", Need.LOOKUP),
-        ("GET", _TOPIC + "/stats", Need.LOOKUP),
-        ("GET", _TOPIC + "/partitioned-stats", Need.LOOKUP),
-        ("GET", _TOPIC + "/internalStats", Need.LOOKUP),
-        ("GET", _TOPIC + "/partitioned-internalStats", Need.LOOKUP),
-        ("GET", _TOPIC + "/internal-info", Need.LOOKUP),
-        ("GET", _TOPIC + "/properties", Need.LOOKUP),
-        ("GET", _TOPIC + "/subscriptions", Need.CONSUME),
-        ("GET", _TOPIC + "/lastMessageId", Need.CONSUME),
-        ("GET", _TOPIC + "/messageid/*", Need.CONSUME),
-        ("GET", _TOPIC + "/getMessageIdByIndex", Need.CONSUME),
-        ("GET", _TOPIC + "/examinemessage", Need.CONSUME),
-        ("GET", _TOPIC + "/ledger/*", Need.CONSUME),
-        ("GET", _TOPIC + "/backlog", Need.CONSUME),
-        ("PUT", _TOPIC + "/backlogSize", Need.CONSUME),
-        ("*", _SUBSCRIPTION + "*", Need.CONSUME),
+        ("GET", _TOPIC + "/partitions", Need.LOOKUP, "LOOKUP"),
+        ("GET", _TOPIC + "/stats", Need.LOOKUP, "GET_STATS"),
+        ("GET", _TOPIC + "/partitioned-stats", Need.LOOKUP, "GET_STATS"),
+        ("GET", _TOPIC + "/internalStats", Need.LOOKUP, "GET_STATS"),
+        ("GET", _TOPIC + "/partitioned-internalStats", Need.LOOKUP, "GET_STATS"),
+        ("GET", _TOPIC + "/internal-info", Need.LOOKUP, "GET_STATS"),
+        ("GET", _TOPIC + "/properties", Need.LOOKUP, "GET_METADATA"),
+        ("GET", _TOPIC + "/subscriptions", Need.CONSUME, "GET_SUBSCRIPTIONS"),
+        ("GET", _TOPIC + "/lastMessageId", Need.CONSUME, "PEEK_MESSAGES"),
+        ("GET", _TOPIC + "/messageid/*", Need.CONSUME, "PEEK_MESSAGES"),
+        ("GET", _TOPIC + "/getMessageIdByIndex", Need.CONSUME, "PEEK_MESSAGES"),
+        ("GET", _TOPIC + "/examinemessage", Need.CONSUME, "PEEK_MESSAGES"),
+        ("GET", _TOPIC + "/ledger/*", Need.CONSUME, "PEEK_MESSAGES"),
+        ("GET", _TOPIC + "/backlog", Need.CONSUME, "GET_BACKLOG_SIZE"),
+        ("PUT", _TOPIC + "/backlogSize", Need.CONSUME, "GET_BACKLOG_SIZE"),
+        ("GET", _SUBSCRIPTION + "/position/*", Need.CONSUME, "PEEK_MESSAGES"),
+        ("POST", _SUBSCRIPTION + "/skip/*", Need.CONSUME, "SKIP"),
+        ("POST", _SUBSCRIPTION + "/skip_all", Need.CONSUME, "SKIP"),
+        ("POST", _SUBSCRIPTION + "/expireMessages*", Need.CONSUME, "EXPIRE_MESSAGES"),
+        ("POST", _SUBSCRIPTION + "/resetcursor*", Need.CONSUME, "RESET_CURSOR"),
+        ("PUT", _SUBSCRIPTION, Need.CONSUME, "SUBSCRIBE"),
+        ("DELETE", _SUBSCRIPTION, Need.CONSUME, "UNSUBSCRIBE"),
+        ("*", _SUBSCRIPTION + "*", Need.CONSUME, "CONSUME"),
+        ("PUT", _TOPIC + "/unload", Need.TENANT_ADMIN, "UNLOAD"),
+        ("POST", _TOPIC + "/terminate*", Need.TENANT_ADMIN, "TERMINATE"),
+        ("*", _TOPIC + "/compaction", Need.TENANT_ADMIN, "COMPACT"),
+        ("*", _TOPIC + "/offload", Need.TENANT_ADMIN, "OFFLOAD"),
+        ("POST", _TOPIC + "/all_subscription/*", Need.TENANT_ADMIN, "EXPIRE_MESSAGES"),
         ("*", _TOPIC + "*", Need.TENANT_ADMIN),
-        ("POST", "/topics/{domain}" + _IN_TOPIC + "*", Need.PRODUCE),
+        ("POST", "/topics/{domain}" + _IN_TOPIC + "*", Need.PRODUCE, "PRODUCE"),
         # schemas
-        ("GET", _SCHEMAS + "/*", Need.LOOKUP),
+        ("GET", _SCHEMAS + "/*", Need.LOOKUP, "GET_METADATA"),
         ("POST", _SCHEMAS + "/compatibility", Need.LOOKUP),
-        ("POST", _SCHEMAS + "/version", Need.LOOKUP),
+        ("POST", _SCHEMAS + "/version", Need.LOOKUP, "GET_METADATA"),
         ("POST", _SCHEMAS + "/schema", Need.PRODUCE),
         ("*", _SCHEMAS + "/*", Need.TENANT_ADMIN),
         # transactions: what several tenants share is the superusers'
@@ -201,11 +216,11 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
 )  # fmt: skip
 
 
-def route_need(method: str, path: str) -> Need:
+def route_row(method: str, path: str) -> RouteRow:
     """Of a route as it is declared, but without the types of its parts. Raises LookupError."""
     for row in ROUTES:
         if row.method in (method, "*") and _fits(path, row.path):
-            return row.need
+            return row
     raise LookupError(
         f"{method} {path} has no row in pybroker/security/permissions.py: say what it needs"
     )

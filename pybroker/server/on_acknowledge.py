@@ -208,7 +208,7 @@ def _answer_ack(session: "Session", command: pb.CommandAck, error: PulsarError |
         answer.txnid_most_bits = command.txnid_most_bits
     if error is not None:
         answer.error = error.code  # type: ignore[assignment]
-        answer.message = str(error)
+        answer.message = error.on_the_wire
     session.send_command(pb.BaseCommand(type=pb.BaseCommand.ACK_RESPONSE, ackResponse=answer))
 
 

@@ -307,7 +307,7 @@ def consumer_stats_failed(
     answer = pb.CommandConsumerStatsResponse(
         request_id=command.request_id,
         error_code=error.code,  # type: ignore[arg-type]
-        error_message=str(error),
+        error_message=error.on_the_wire,
     )
     _send_stats(session, answer)
 

@@ -45,7 +45,7 @@ def lookup_failed(session: "Session", command: pb.CommandLookupTopic, error: Pul
         request_id=command.request_id,
         response=pb.CommandLookupTopicResponse.Failed,
         error=error.code,  # type: ignore[arg-type]
-        message=str(error),
+        message=error.on_the_wire,
     )
     session.send_command(pb.BaseCommand(type=_TYPE.LOOKUP_RESPONSE, lookupTopicResponse=answer))
 
@@ -71,7 +71,7 @@ def partitioned_metadata_failed(
         request_id=command.request_id,
         response=pb.CommandPartitionedTopicMetadataResponse.Failed,
         error=error.code,  # type: ignore[arg-type]
-        message=str(error),
+        message=error.on_the_wire,
     )
     _send_partitioned_metadata(session, answer)
 
@@ -105,7 +105,7 @@ def get_schema_failed(session: "Session", command: pb.CommandGetSchema, error: P
     answer = pb.CommandGetSchemaResponse(
         request_id=command.request_id,
         error_code=error.code,  # type: ignore[arg-type]
-        error_message=str(error),
+        error_message=error.on_the_wire,
     )
     _send_schema(session, answer)
 
@@ -143,7 +143,7 @@ def get_or_create_schema_failed(
     answer = pb.CommandGetOrCreateSchemaResponse(
         request_id=command.request_id,
         error_code=error.code,  # type: ignore[arg-type]
-        error_message=str(error),
+        error_message=error.on_the_wire,
     )
     _send_created_schema(session, answer)
 

@@ -149,7 +149,10 @@ async def watch(session: "Session", command: pb.CommandWatchTopicList) -> None:
         raise
     if session.watchers.get(command.watcher_id) is not watcher:  # ended meanwhile, before it began
         watcher.end()
-        raise AuthorizationError(f"Client is not authorized to watch {command.namespace} any more")
+        raise AuthorizationError(
+            "Client is not authorized to WatchTopicList",
+            f"it may not watch {command.namespace} any more",
+        )
     names = () if command.topics_hash == found.hash else found.names
     answer = pb.CommandWatchTopicListSuccess(
         request_id=command.request_id,

@@ -70,7 +70,7 @@ def failed(session: "Session", command: Any, error: PulsarError) -> None:
         response.txnid_most_bits, response.txnid_least_bits = _txn_id(command)
     elif isinstance(command, pb.CommandNewTxn):  # the Java client finds who asked by it
         response.txnid_most_bits = command.tc_id
-    response.error, response.message = error.code, str(error)
+    response.error, response.message = error.code, error.on_the_wire
     session.send_command(envelope)
 
 

@@ -283,7 +283,7 @@ def error(request_id: int, failure: PulsarError) -> bytes:
     answer = pb.CommandError(
         request_id=request_id,
         error=failure.code,  # type: ignore[arg-type]
-        message=str(failure),
+        message=failure.on_the_wire,
     )
     return encode_frame(pb.BaseCommand(type=Type.ERROR, error=answer))
 

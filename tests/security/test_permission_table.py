@@ -15,7 +15,7 @@ import pybroker.testing
 from pybroker.admin.application import AREAS
 from pybroker.admin.http.permitted import declared_methods, plain_path
 from pybroker.security.authorization import Need
-from pybroker.security.permissions import COMMANDS, ROUTES, route_need
+from pybroker.security.permissions import COMMANDS, ROUTES, route_row
 from pybroker.server.guarded import guarded_handlers
 from pybroker.server.handlers import HANDLERS
 from pybroker.testing import RunningBroker
@@ -61,7 +61,7 @@ def test_every_command_has_a_row_and_no_other_thing() -> None:
 
 @pytest.mark.parametrize(("method", "path"), DECLARED, ids=map(" ".join, DECLARED))
 def test_every_route_has_a_row(method: str, path: str) -> None:
-    need = route_need(method, path)
+    need = route_row(method, path).need
     parts = {
         Need.TENANT_ADMIN: "{tenant}",
         Need.USE_NAMESPACE: "{namespace}",
@@ -74,7 +74,7 @@ def test_every_route_has_a_row(method: str, path: str) -> None:
 
 def test_a_route_without_a_row_is_an_error() -> None:
     with pytest.raises(LookupError, match=r"permissions\.py"):
-        route_need("GET", "/admin/v2/something-new")
+        route_row("GET", "/admin/v2/something-new")
 
 
 def test_no_row_is_open_but_the_metrics() -> None:
@@ -185,7 +185,8 @@ def test_a_route_refuses_whoever_its_row_does_not_name(
 ) -> None:
     here = broker.admin_url + filled(path, "public", "default", "here")
     gone = broker.admin_url + filled(path, "nobody", "nowhere", "gone")
-    need = route_need(method, path)
+    row = route_row(method, path)
+    need = row.need
     if need is Need.NOTHING:
         assert http.request(method, here).status_code == 200
         return
@@ -193,10 +194,15 @@ def test_a_route_refuses_whoever_its_row_does_not_name(
     if need is Need.LOGIN:
         return
     answers = [http.request(method, url, headers=bearer("mallory")) for url in (here, gone)]
-    assert [answer.status_code for answer in answers] == [403, 403]
-    texts = [answer.json()["reason"] for answer in answers]
+    assert [answer.status_code for answer in answers] == [401 if row.operation else 403] * 2
+    if row.operation:
+        sentence = (
+            f"Unauthorized to validateTopicOperation for operation [{row.operation}] on topic "
+        )
+        assert answers[0].json()["reason"].startswith(sentence)
+    texts = [answer.json()["reason"] + answer.json()["advice"] for answer in answers]
     for name in ("persistent://public/default/here", "public/default", "public"):
-        texts[0] = texts[0].replace(f"on {name} ", "on X ")
+        texts[0] = texts[0].replace(f"on {name} ", "on X ").replace(f"[{name}]", "[X]")
     for name in ("persistent://nobody/nowhere/gone", "nobody/nowhere", "nobody"):
-        texts[1] = texts[1].replace(f"on {name} ", "on X ")
+        texts[1] = texts[1].replace(f"on {name} ", "on X ").replace(f"[{name}]", "[X]")
     assert texts[0] == texts[1]

@@ -62,11 +62,11 @@ class _Answer:
 
 
 def _reason(body: bytes) -> str:
-    """Of a refusal: `{"reason": …}`."""
+    """Of a refusal: `{"reason": …}`, with the advice if there is one."""
     if not body.startswith(b'{"reason":') or len(body) > _MOST_BYTES:
         return ""
     try:
-        return str(json.loads(body)["reason"])
+        return ": ".join(map(str, json.loads(body).values()))
     except ValueError:  # the first piece of several
         return ""
 

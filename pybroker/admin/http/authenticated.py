@@ -12,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pybroker.admin.shapes.common import refusal
 from pybroker.config import BrokerConfig
 from pybroker.errors import PulsarError
 from pybroker.logs import audit
@@ -41,8 +42,8 @@ class Authenticated:
                 audit.act_as(audit.Actor("/".join(identity.roles), address))
             except PulsarError as error:
                 headers = self._challenge if error.http_status == 401 else {}
-                refusal = JSONResponse({"reason": str(error)}, error.http_status, headers)
-                await refusal(scope, receive, send)
+                answer = JSONResponse(refusal(error), error.http_status, headers)
+                await answer(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

@@ -11,17 +11,18 @@ from starlette.routing import Route
 from pybroker.admin.http.authenticated import IDENTITY
 from pybroker.admin.operation import DescribedRoute, Endpoint
 from pybroker.admin.routing import namespace_of, tenant_of, topic_of
+from pybroker.errors import AuthorizationError, TopicOperationRefused
 from pybroker.security.authorization import Authorizer, Need, Target
 from pybroker.security.identity import Identity
-from pybroker.security.permissions import route_need
+from pybroker.security.permissions import RouteRow, route_row
 
 
 def permitted(route: DescribedRoute, authorizer: Authorizer | None) -> DescribedRoute:
     """Raises LookupError for a route without a row, also where nobody is refused anything."""
-    need = route_need(route.method, plain_path(route.path))
-    if authorizer is None or need in (Need.NOTHING, Need.LOGIN):
+    row = route_row(route.method, plain_path(route.path))
+    if authorizer is None or row.need in (Need.NOTHING, Need.LOGIN):
         return route
-    return route.behind(lambda endpoint: _checked(endpoint, need, authorizer))
+    return route.behind(lambda endpoint: _checked(endpoint, row, authorizer))
 
 
 def declared_methods(route: Route) -> set[str]:
@@ -35,12 +36,30 @@ def plain_path(path: str) -> str:
     return re.sub(r"\{(\w+):\w+\}", r"{\1}", path)
 
 
-def _checked(endpoint: Endpoint, need: Need, authorizer: Authorizer) -> Endpoint:
+def _checked(endpoint: Endpoint, row: RouteRow, authorizer: Authorizer) -> Endpoint:
     async def checked(request: Request) -> Response:
-        authorizer.require(identity_of(request), need, target_of(request), "do this")
+        target = target_of(request)
+        try:
+            authorizer.require(identity_of(request), row.need, target, "do this")
+        except AuthorizationError as refusal:
+            raise _as_apache_says(refusal, row, target) from None
         return await endpoint(request)
 
     return checked
+
+
+def _as_apache_says(
+    refusal: AuthorizationError, row: RouteRow, target: Target
+) -> AuthorizationError:
+    if row.operation:
+        sentence = (
+            f"Unauthorized to validateTopicOperation for operation [{row.operation}] on topic "
+            f"[{target.topic}]"
+        )
+        return TopicOperationRefused(sentence, refusal.advice)
+    if row.need is Need.SUPER_USER:
+        return AuthorizationError("This operation requires super-user access", refusal.advice)
+    return refusal
 
 
 def identity_of(request: Request) -> Identity:

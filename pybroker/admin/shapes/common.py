@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from pybroker.errors import PulsarError
 from pybroker.json_schema import (
     COUNT,
     LONG,
@@ -24,7 +25,7 @@ TEXTS: Final = list_of(TEXT, most=None)
 PROPERTIES: Final = map_of(TEXT, most=None)
 PROPERTIES_TAKEN: Final = map_of(TEXT, most=5000)
 TIME: Final = or_null(TEXT)  # as in ISO 8601
-REFUSAL: Final = record("Refusal", {"reason": TEXT})
+REFUSAL: Final = record("Refusal", {"reason": TEXT, "advice": TEXT}, optional=("advice",))
 _ID: Final = whole(-LONG - 1)
 
 MESSAGE_ID: Final = record(
@@ -55,6 +56,11 @@ PARTITION_COUNT: Final = any_of(
         {"partitions": whole(-(2**31), 2**31 - 1), "properties": PROPERTIES_TAKEN}, ("partitions",)
     ),
 )
+
+
+def refusal(error: PulsarError) -> dict[str, str]:
+    """`reason` is Apache Pulsar's sentence where it has one, which clients compare."""
+    return {"reason": error.sentence} | ({"advice": error.advice} if error.advice else {})
 
 
 def process_status(title: str, *more: str) -> Schema:

@@ -50,13 +50,18 @@ class RefusedPolicy(BadPolicy):
     http_status = 412
 
 
-def whole(least: int = 0, most: int = INT) -> Check:
+def whole(least: int = 0, most: int = INT, too_small: str = "") -> Check:
+    """`too_small` is Apache Pulsar's sentence for what is less."""
+
     def check(value: Any) -> int:
         if type(value) is not int:
             raise BadPolicy(f"{str(value)[:80]!r} is not a whole number")
         if not least <= value <= most:
             limit = f"at least {least}" if value < least else f"at most {most}"
-            raise RefusedPolicy(f"{str(value)[:80]} must be {limit}")
+            why = f"{str(value)[:80]} must be {limit}"
+            raise (
+                RefusedPolicy(too_small, why) if value < least and too_small else RefusedPolicy(why)
+            )
         return value
 
     return _plain(json_schema.whole(least, most), check)

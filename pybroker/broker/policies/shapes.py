@@ -93,14 +93,25 @@ def topic_creation(override: Record) -> Record:
         return override
     kind, count = override.get("topicType"), override.get("defaultNumPartitions")
     if kind not in ("partitioned", "non-partitioned"):
-        raise RefusedPolicy("topicType must be partitioned or non-partitioned")
-    if kind == "partitioned" and (count is None or count < 1):
-        raise RefusedPolicy("defaultNumPartitions must be 1 or more for partitioned")
+        raise _not_creatable(
+            f"Unknown topic type [{kind or 'null'}]", "topicType is partitioned or non-partitioned"
+        )
+    if kind == "partitioned" and count is None:
+        raise _not_creatable("[defaultNumPartitions] cannot be null when the type is partitioned.")
+    if kind == "partitioned" and count is not None and count < 1:
+        raise _not_creatable("[defaultNumPartitions] cannot be less than 1 for partition type.")
     if count is not None and count > _MOST_PARTITIONS:
         raise TooManyPartitions(f"There may be at most {_MOST_PARTITIONS} partitions")
     if kind == "non-partitioned" and count is not None:
-        raise RefusedPolicy("defaultNumPartitions must not be set for non-partitioned")
+        raise _not_creatable(
+            "[defaultNumPartitions] is not allowed to be set when the type is non-partition."
+        )
     return override
+
+
+def _not_creatable(detail: str, advice: str = "") -> RefusedPolicy:
+    what = "Invalid configuration for autoTopicCreationOverride. the detail is "
+    return RefusedPolicy(what + detail, advice)
 
 
 def bookies(policies: Record) -> Record:

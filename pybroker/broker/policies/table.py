@@ -63,7 +63,8 @@ def _rate(
 
 def _limit(name: str, path: str, ns_field: str, topic_field: str, broker: str) -> Policy[int]:
     """How many there may be; 0 is no limit."""
-    return Policy(name, whole(), broker, Level(name, ns_field), Level(path, topic_field))
+    check = whole(too_small=f"{name} must be 0 or more")
+    return Policy(name, check, broker, Level(name, ns_field), Level(path, topic_field))
 
 
 def _default_quotas(config: BrokerConfig) -> Record:
@@ -292,7 +293,7 @@ MAX_UNACKED_PER_SUBSCRIPTION: Final = _limit(
 )
 MAX_TOPICS: Final = Policy[int](
     "maxTopicsPerNamespace",
-    whole(),
+    whole(too_small="maxTopicsPerNamespace must be 0 or more"),
     "max_topics_per_namespace",
     Level("maxTopicsPerNamespace", "max_topics_per_namespace"),
 )
@@ -340,7 +341,7 @@ INACTIVE_TOPICS: Final = Policy[Record](
 )
 SUBSCRIPTION_EXPIRY: Final = Policy[int](
     "subscriptionExpirationTime",
-    whole(),
+    whole(too_small="Invalid value for subscription expiration time"),
     "subscription_expiration_time_minutes",
     Level("subscriptionExpirationTime", "subscription_expiration_time_minutes"),
     Level("subscriptionExpirationTime", "subscriptionExpirationTimeInMinutes", by_query=True),

@@ -121,7 +121,8 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 def _reason(error: urllib.error.HTTPError) -> str:
     text = error.read().decode("utf-8", errors="replace")
     try:
-        return str(json.loads(text)["reason"])
+        said = json.loads(text)
+        return ": ".join(str(said[part]) for part in ("reason", "advice") if part in said)
     except (ValueError, KeyError, TypeError):
         return text.strip() or error.reason
 
