@@ -1,13 +1,15 @@
 """Whether data written under one Avro schema can be read under another: Avro's schema resolution.
 
 Schemas are the JSON that Avro defines. Named types are looked up by their name without the
-namespace, which is how Avro's own rules compare them. What is parsed and what is compared is
+namespace. A record may be renamed, as Avro's Java library, which Apache Pulsar asks, allows: its
+fields are what is compared. Enums and fixed types may not. What is parsed and what is compared is
 counted, so that a schema made to be expensive is refused instead.
 Source: Apache Avro specification, "Schema Resolution".
 """
 
 import json
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final
 
 MAX_STEPS: Final = 8000
@@ -18,6 +20,7 @@ _PRIMITIVES: Final = frozenset(
     {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
 )
 _NAMED: Final = ("record", "error", "enum", "fixed")
+_RECORDS: Final = ("record", "error")
 _COMPLEX: Final = (*_NAMED, "array", "map")
 # What a reader's type takes beside its own.
 _PROMOTED: Final = {
@@ -90,7 +93,7 @@ class AvroSchema:
             _check_names(node)
             self._named[_short(node["name"])] = node
             self._short_names[id(node)] = frozenset(map(_short, _names(node)))
-        if kind in ("record", "error"):
+        if kind in _RECORDS:
             for field in _fields(node):
                 _check_names(field)
                 self._collect(field.get("type"))
@@ -168,14 +171,27 @@ class _Comparison:
         return self._why_not_within(kind, reader, writer, at)
 
     def _no_branch(self, reader: list[Any], writer: Any, at: str) -> str | None:
+        """The branch of the writer's own name is the one that reads it; else any that can."""
+        for branch in reader:
+            if self._has_name_of(branch, writer):
+                return self.why_not(branch, writer, at)
         if any(self.why_not(branch, writer, at) is None for branch in reader):
             return None
         return f"{at or 'the union'} has no branch for {_kind(writer)}"
 
+    def _has_name_of(self, reader_node: Any, writer: Any) -> bool:
+        reader = self._reader.resolved(reader_node)
+        if not isinstance(reader, dict) or not isinstance(writer, dict):
+            return False
+        if _kind(reader) != _kind(writer) or _kind(writer) not in _NAMED:
+            return False
+        return _short(reader["name"]) == _short(writer["name"])
+
     def _why_not_within(self, kind: str, reader: Any, writer: Any, at: str) -> str | None:
-        if kind in _NAMED and not self._reader.is_called(reader, writer["name"]):
+        is_bound = kind in _NAMED and kind not in _RECORDS
+        if is_bound and not self._reader.is_called(reader, writer["name"]):
             return f"{at or 'the type'} was {writer['name']}, is {reader['name']}"
-        if kind in ("record", "error"):
+        if kind in _RECORDS:
             return self._record(reader, writer)
         if kind == "enum":
             return self._enum(reader, writer)
@@ -190,13 +206,22 @@ class _Comparison:
     def _record(self, reader: dict[str, Any], writer: dict[str, Any]) -> str | None:
         pair = reader["name"], writer["name"]
         if pair not in self._records:
+            known = len(self._records)
             self._records[pair] = None
             self._count(len(_fields(writer)) // 8)
             written = {field["name"]: field["type"] for field in _fields(writer)}
             record = _short(reader["name"])
             whys = (self._field(field, record, written) for field in _fields(reader))
             self._records[pair] = next(filter(None, whys), None)
+            if self._records[pair] is not None:
+                self._forget_what_rests_on_it(known + 1)
         return self._records[pair]
+
+    def _forget_what_rests_on_it(self, known: int) -> None:
+        """What was found readable while a pair was taken for readable that is not."""
+        for pair in list(islice(self._records, known, None)):
+            if self._records[pair] is None:
+                del self._records[pair]
 
     def _field(self, field: dict[str, Any], record: str, written: dict[str, Any]) -> str | None:
         path, names = f"{record}.{field['name']}", _names(field)

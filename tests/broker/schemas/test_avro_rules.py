@@ -54,6 +54,13 @@ LINKED = record(field("next", ["null", "r"]), A)
         ({"type": "bytes", "logicalType": "decimal"}, "bytes"),
         ("string", "bytes"),
         (LINKED, LINKED),
+        (record(A), record(A, name="other")),
+        (record(field("a", record(A, name="i"))), record(field("a", record(A, name="j")))),
+        ({"type": "array", "items": record(A)}, {"type": "array", "items": record(A, name="o")}),
+        (["null", record(A)], record(A, name="other")),
+        (["null", record(A)], ["null", record(A, name="other")]),
+        (["null", record(B), record(A, name="s")], record(A, name="other")),
+        (LINKED, record(field("next", ["null", "other"]), A, name="other")),
     ],
 )
 def test_what_can_be_read(reader: Any, writer: Any) -> None:
@@ -67,7 +74,17 @@ def test_what_can_be_read(reader: Any, writer: Any) -> None:
         (record(field("a", "string")), record(A), "r.a changed from int to string"),
         (record(A), record(field("a", "long")), "r.a changed from long to int"),
         (record(A), record(field("a", ["null", "int"])), "r.a changed from null to int"),
-        (record(A), record(A, name="other"), "was other, is r"),
+        (record(A, B), record(A, name="other"), "r.b is new"),
+        (enum("x"), enum("x") | {"name": "other"}, "was other, is e"),
+        (record(field("a", enum("x"))), record(field("a", enum("x") | {"name": "o"})), "was o"),
+        (
+            {"type": "fixed", "name": "f", "size": 4},
+            {"type": "fixed", "name": "g", "size": 4},
+            "was g, is f",
+        ),
+        (["null", enum("x")], enum("x") | {"name": "other"}, "no branch for enum"),
+        (["null", record(B)], record(A, name="other"), "no branch for record"),
+        ([record(A, B), record(A, name="s")], record(A), "r.b is new"),
         (enum("x"), enum("x", "y"), "lacks y"),
         (["null", "int"], "string", "no branch for string"),
         ({"type": "array", "items": "int"}, {"type": "map", "values": "int"}, "from map to array"),
@@ -88,6 +105,16 @@ def test_a_record_that_no_branch_could_read_is_not_readable_later() -> None:
     reader = record(field("x", ["null", inner]), field("y", "i"))
     writer = record(field("x", ["null", record(A, name="i")]), field("y", "i"))
     assert why(reader, writer) is not None
+
+
+def test_what_was_readable_on_a_false_assumption_is_looked_at_again() -> None:
+    """That of `back`, while the branch that holds it was taken for readable."""
+    back = record(field("up", ["null", "u"]), name="back")
+    branches = [record(field("b", back), B, name="u"), record(name="anything")]
+    reader = record(field("x", branches), field("y", "back"))
+    its = record(field("up", "v"), name="its")
+    writer = record(field("x", record(field("b", its), name="v")), field("y", "its"))
+    assert "back.up has no branch" in str(why(reader, writer))
 
 
 @pytest.mark.parametrize(
