@@ -9,6 +9,10 @@ class CorruptStorage(ManagedLedgerError):
     """Bytes that were once durable do not read back; nothing was changed on disk."""
 
 
+class NewerFormat(ManagedLedgerError):
+    """A later version wrote the data directory; nothing was changed on disk."""
+
+
 class DamagedEntries(CorruptStorage):
     """Entries of a ledger's file do not read back: `first` up to `last`, both of them included."""
 

@@ -47,7 +47,7 @@ class Recovery:
         self._deleted_later: dict[int, str] = {}  # ledgers with entries but no beginning
 
     def run(self) -> JournalWriter:
-        """Raises CorruptStorage with nothing touched."""
+        """Raises CorruptStorage and NewerFormat with nothing touched."""
         found = snapshot.read(self._disk)
         if found is not None:
             self._load(found)
@@ -57,9 +57,21 @@ class Recovery:
         if found is not None:
             self._disk.sync_folder(snapshot.FOLDER)
         writer = self._reopen(replayed, size, torn)
-        self._look_at_files()
-        self._remove_leftovers()
+        try:
+            self._write_format(found)
+            self._look_at_files()
+            self._remove_leftovers()
+        except BaseException:
+            writer.close()
+            raise
         return writer
+
+    def _write_format(self, found: Snapshot | None) -> None:
+        """Before anything is written that earlier versions might misread. A snapshot that holds
+        nothing says what none says: all journals are replayed.
+        """
+        if found is None or found.format != snapshot.FORMAT:
+            snapshot.write(self._disk, found or snapshot.EMPTY)
 
     def _load(self, found: Snapshot) -> None:
         self.first_generation = found.first_generation

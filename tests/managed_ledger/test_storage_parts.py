@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from faulty_disk import FaultyDisk, failing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managed_ledger.errors import CorruptStorage
+from managed_ledger.errors import CorruptStorage, NewerFormat
 from managed_ledger.storage import journal_format, room, snapshot
 from managed_ledger.storage.backend import LedgerSummary, Versioned
 from managed_ledger.storage.engine_state import EngineState, LedgerState
@@ -187,7 +188,8 @@ SNAPSHOT_BODY = (
 
 def test_the_bytes_of_a_snapshot_stay_what_they_are():
     body = bytes.fromhex(SNAPSHOT_BODY)
-    data = b"PBS1" + crc32c(body).to_bytes(4, "little") + len(body).to_bytes(8, "little") + body
+    header = crc32c(body).to_bytes(4, "little") + len(body).to_bytes(8, "little")
+    data = b"pybroker data directory, format 2\n" + header + body
     assert snapshot.encode(SNAPSHOT) == data
     assert snapshot.decode(data) == SNAPSHOT
     for size in range(len(data)):
@@ -195,9 +197,28 @@ def test_the_bytes_of_a_snapshot_stay_what_they_are():
             snapshot.decode(data[:size])
     with pytest.raises(CorruptStorage):
         snapshot.decode(data + b"x")
-    for at in (0, 5, 9, 20, len(data) - 1):
+    for at in (0, 5, 9, 20, 36, 44, len(data) - 1):
         with pytest.raises(CorruptStorage):
             snapshot.decode(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+
+
+def test_a_snapshot_of_the_first_format_is_read():
+    """It had no line that tells the format."""
+    body = bytes.fromhex(SNAPSHOT_BODY)
+    header = b"PBS1" + crc32c(body).to_bytes(4, "little") + len(body).to_bytes(8, "little")
+    assert snapshot.decode(header + body) == replace(SNAPSHOT, format=1)
+
+
+@pytest.mark.parametrize("found", [0, 1])
+def test_a_format_that_no_version_wrote_is_damage(found):
+    data = snapshot.encode(SNAPSHOT).replace(b"format 2", b"format %d" % found)
+    with pytest.raises(CorruptStorage):
+        snapshot.decode(data)
+
+
+def test_a_later_format_is_refused_whatever_follows():
+    with pytest.raises(NewerFormat, match=r"has format 10, .*formats up to 2\. Start the later"):
+        snapshot.decode(b"pybroker data directory, format 10\nin a way of its own")
 
 
 def test_a_snapshot_is_on_the_disk_before_it_takes_the_place_of_the_old_one():
