@@ -158,8 +158,13 @@ class Client:
         start_message_id_inclusive: bool = False,
         max_pending_chunked_message: int = 10,
         properties: dict[str, str] | None = None,
+        create_topic: bool = True,
     ) -> Reader:
-        """Reads behind `start_message_id` (or from it, if inclusive), without a subscription."""
+        """Reads behind `start_message_id` (or from it, if inclusive), without a subscription.
+
+        `create_topic=False`: raises TopicNotFound for a topic that does not exist, and so does the
+        reader once its topic was deleted. Differs: official clients always let the broker make it.
+        """
         name = f"{subscription_role_prefix or 'reader'}-{self._cluster.rng.getrandbits(40):010x}"
         options = ConsumerOptions(
             consumer_type=ConsumerType.Exclusive,
@@ -174,7 +179,8 @@ class Client:
             properties=properties,
         )
         start = Start(start_message_id, start_message_id_inclusive)
-        consumer = await self._consume([topic], SubscriptionSpec(name, options, start))
+        spec = SubscriptionSpec(name, options, start, create_topic)
+        consumer = await self._consume([topic], spec)
         if start_message_id_inclusive and start_message_id == MessageId.latest:
             try:
                 await consumer.seek_last_messages()
@@ -187,6 +193,7 @@ class Client:
         self, topic: str, start_message_id: MessageId, permits: int = 100_000
     ) -> EntryReader:
         """Reads entries as they are stored behind `start_message_id`, of one topic or partition.
+        Raises TopicNotFound for one that does not exist.
 
         `permits`: how many messages the broker sends ahead. Differs: official clients cannot.
         """
@@ -195,7 +202,7 @@ class Client:
         return reader
 
     async def _consume(self, topics: Sequence[str], spec: SubscriptionSpec) -> Consumer:
-        by_topic = {topic: await self._partitions(topic) for topic in topics}
+        by_topic = {topic: await self._partitions(topic, spec.create_topic) for topic in topics}
         partitions = [name for names in by_topic.values() for name in names]
         growing = [topic for topic, names in by_topic.items() if _are_parts(topic, names)]
         if spec.start is not None and spec.start.left_out is not None and len(partitions) > 1:
@@ -207,26 +214,35 @@ class Client:
         await consumer.open()
         return consumer
 
-    async def get_topic_partitions(self, topic: str) -> list[str]:
-        """The partitions' names; the topic's own name if it has none."""
-        return await self._partitions(topic)
+    async def get_topic_partitions(self, topic: str, create: bool = True) -> list[str]:
+        """The partitions' names; the topic's own name if it has none.
+
+        `create=False`: the broker does not make a topic for that, and one that does not exist is
+        TopicNotFound. Differs: official clients always let the broker make it.
+        """
+        return await self._partitions(topic, create)
 
     async def get_topics_of_namespace(self, namespace: str) -> list[str]:
         """Its persistent topics; of a partitioned one, its partitions. Differs: official clients
         subscribe by patterns, and keep the list to themselves."""
         return await self._cluster.topics_of_namespace(namespace)
 
+    def connections_made(self) -> int:
+        """How many connections were opened so far: where it has grown, one was lost in between.
+        Differs: official clients keep it to themselves."""
+        return self._cluster.connections_made
+
     async def get_schema(self, topic: str, version: bytes | None = None) -> pb.Schema | None:
         """The topic's newest schema, or that of a version; None if there is none. Differs: official
         clients keep it to themselves."""
         return await self._cluster.schema(str(TopicName.parse(topic)), version)
 
-    async def _partitions(self, topic: str) -> list[str]:
+    async def _partitions(self, topic: str, create: bool = True) -> list[str]:
         if self._closed:
             raise AlreadyClosed("The client is closed")
         if (name := TopicName.parse(topic)).partition >= 0:
             return [str(name)]
-        return await self._cluster.partition_topics(topic)
+        return await self._cluster.partition_topics(topic, create)
 
     # --- transactions -----------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
 _ACKNOWLEDGED: Final = "acknowledged"
+_PUBLISHED: Final = "published"
 # Whose cursor: one that a sink's transactions move, or one that the source itself moves.
 _FENCE: Final = "subscription"
 _FOLLOWER: Final = "cursor"
@@ -89,15 +90,21 @@ class SourceOffset:
 
     `acknowledged`: what had been acknowledged one by one when the query began, and is not behind
     the batch yet. `follows`: the source moves the cursor itself, behind what Spark has finished.
+    `published_ms`: when the message at a span's end was, where it is one.
     """
 
     subscription: str
     spans: Mapping[str, Span]
     acknowledged: Mapping[str, Sequence[Stretch]] = field(default_factory=dict)
     follows: bool = False
+    published_ms: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        spans = {topic: span.to_json() for topic, span in self.spans.items()}
+        spans: dict[str, dict[str, Any]] = {
+            topic: span.to_json() for topic, span in self.spans.items()
+        }
+        for topic, published_ms in self.published_ms.items():
+            spans[topic][_PUBLISHED] = published_ms
         whose = _FOLLOWER if self.follows else _FENCE
         offset: dict[str, Any] = {whose: self.subscription, "spans": spans}
         acknowledged = {
@@ -121,7 +128,12 @@ class SourceOffset:
         }
         follows = _FOLLOWER in offset
         subscription = offset[_FOLLOWER if follows else _FENCE]
-        return cls(subscription, spans, acknowledged, follows)
+        published_ms = {
+            topic: int(span[_PUBLISHED])
+            for topic, span in offset["spans"].items()
+            if _PUBLISHED in span
+        }
+        return cls(subscription, spans, acknowledged, follows, published_ms)
 
     def progress(self) -> dict[CursorName, Span]:
         """The spans that hold something, by the cursor that passes over them."""

@@ -7,6 +7,7 @@ not the consumers, decide which of them may move the cursor.
 """
 
 import contextlib
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from pybroker.client import (
     Producer,
     Reader,
     ServiceNotReady,
+    SubscriptionMode,
     Timeout,
     TopicSchema,
     Transaction,
@@ -60,6 +62,11 @@ class Session:
         self._producers: dict[str, Producer] = {}
         self._readers: dict[str, Reader] = {}
 
+    @property
+    def incarnation(self) -> tuple[int, int]:
+        """Another one once the broker may have been started anew."""
+        return id(self), self.client.connections_made()
+
     def close(self) -> None:
         with contextlib.suppress(PulsarError):
             self.client.close()
@@ -73,13 +80,25 @@ class Session:
         consumer = self._consumer(name, initial_position)
         return position_of(consumer.get_mark_delete_position())
 
-    def last_position(self, topic: str) -> Position:
-        """The last entry that can be delivered; entry -1 if there is none."""
+    def last_position(self, topic: str, create: bool = True) -> Position:
+        """The last entry that can be delivered; entry -1 if there is none. Without `create` a topic
+        that does not exist is not made: raises TopicNotFound."""
         if topic not in self._readers:
             self._readers[topic] = self.client.create_reader(
-                topic, MessageId.latest, receiver_queue_size=1
+                topic, MessageId.latest, receiver_queue_size=1, create_topic=create
             )
         return position_of(self._readers[topic].get_last_message_id())
+
+    def log_end(self, topic: str) -> Position:
+        """Where the log of a topic ends, whether that can be delivered or not."""
+        with self.client.subscribe(
+            topic,
+            f"log-end-{uuid.uuid4()}",
+            subscription_mode=SubscriptionMode.NonDurable,
+            initial_position=InitialPosition.Latest,
+            receiver_queue_size=1,
+        ) as consumer:
+            return position_of(consumer.get_mark_delete_position())
 
     def release(self, name: CursorName) -> None:
         """Leaves the subscription to others, until something is asked of it again."""
@@ -145,8 +164,11 @@ class Session:
 
     # --- messages ---------------------------------------------------------------------------
 
-    def partitions(self, topic: str) -> Sequence[str]:
-        return [str(TopicName.parse(name)) for name in self.client.get_topic_partitions(topic)]
+    def partitions(self, topic: str, create: bool = True) -> Sequence[str]:
+        """Without `create` a topic that does not exist is not made: raises TopicNotFound, as far as
+        the broker tells; else `last_position` does."""
+        names = self.client.get_topic_partitions(topic, create)
+        return [str(TopicName.parse(name)) for name in names]
 
     def producer(self, topic: str, schema: TopicSchema | None = None) -> Producer:
         """The broker names it, anew for each session: no name outlives a session's sequence ids,
@@ -167,6 +189,19 @@ class Session:
             return _first_of(reader)
         finally:
             reader.close()
+
+    def message_from(self, topic: str, position: Position) -> tuple[Position, int] | None:
+        """Where the first message from `position` on stands, and when it was published, in ms."""
+        reader = self.reader(
+            topic, position, start_message_id_inclusive=True, receiver_queue_size=1
+        )
+        try:
+            some = _some_of(reader, 1)
+        finally:
+            reader.close()
+        if not some:
+            return None
+        return position_of(some[0].message_id()), some[0].publish_timestamp()
 
     def before_time(self, topic: str, time_ms: int) -> Position:
         """Where the messages end that were published before a time, in ms since 1970."""

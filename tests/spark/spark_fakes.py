@@ -174,8 +174,11 @@ class FakeClient:
     ) -> FakeReader:
         return FakeReader(self.broker.topic(topic), start.entry_id() - start_message_id_inclusive)
 
-    def get_topic_partitions(self, topic: str) -> list[str]:
+    def get_topic_partitions(self, topic: str, create: bool = True) -> list[str]:
         return [topic]
+
+    def connections_made(self) -> int:
+        return 1
 
     def commits_together(self) -> bool:
         return True
@@ -197,6 +200,12 @@ class FakeClient:
 class FakeConsumer:
     broker: FakeBroker
     cursor: tuple[str, str]
+
+    def __enter__(self) -> FakeConsumer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def get_mark_delete_position(self) -> MessageId:
         return message_id(self.broker.cursors[self.cursor])
@@ -263,6 +272,9 @@ class FakeMessage:
 
     def data(self) -> bytes:
         return self.content
+
+    def publish_timestamp(self) -> int:
+        return self.place.entry_id()
 
 
 @dataclass

@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from pybroker.client import Client, CompressionType, InitialPosition, encode_batch
-from pybroker.errors import NotAllowed
+from pybroker.errors import NotAllowed, TopicNotFound
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.options import Mode, chosen
 from pybroker.spark.reading import splitting
@@ -125,8 +125,18 @@ def test_several_topics_and_patterns(client, reader):
 
 
 def test_a_topic_that_is_named_with_one_of_its_partitions_is_read_once():
-    session = MagicMock(partitions=lambda topic: ["a-partition-0"])
+    session = MagicMock(partitions=lambda topic, create=True: ["a-partition-0"])
     assert Topics(("a", "a-partition-0")).partitions(session) == ["a-partition-0"]
+
+
+@pytest.mark.parametrize("topics", ["gone", "in, gone"])
+def test_a_topic_that_does_not_exist_is_an_error_and_is_not_made(client, reader, topics):
+    publish(client, 3)
+    with pytest.raises(TopicNotFound, match=r"public/default/gone does not exist: "):
+        values(reader(topics=topics))
+    assert client.get_topics_of_namespace("public/default") == [TOPIC]
+    wanted = 3 if "in" in topics.split(", ") else 0
+    assert len(values(reader(topics=topics, waitingForNonExistedTopic="true"))) == wanted
 
 
 @pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])

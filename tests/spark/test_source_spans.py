@@ -27,15 +27,19 @@ class FakeSession:
         self.visible = visible
         self._cursor = cursor
         self.began = {}
+        self.incarnation = 1
+        # As the broker may tell after it was restored from a backup.
+        self.published_ms = {}
+        self.log_ends_at = Position(1000, 0)
 
-    def partitions(self, topic):
+    def partitions(self, topic, create=True):
         return PARTITIONS
 
     def cursor(self, name, initial_position=None):
         self.began[name.topic] = initial_position
         return self._cursor
 
-    def last_position(self, topic):
+    def last_position(self, topic, create=True):
         return self.visible[-1] if topic == PARTITIONS[0] else Position(-1, -1)
 
     def release(self, name):
@@ -43,6 +47,16 @@ class FakeSession:
 
     def first_position_after(self, topic, position):
         return next((each for each in self.visible if each > position), None)
+
+    def message_from(self, topic, position):
+        found = next((each for each in self.visible if each >= position), None)
+        return None if found is None else (found, self.published_ms.get(found, 0))
+
+    def log_end(self, topic):
+        return self.log_ends_at
+
+    def let_go(self, name, position):
+        self._cursor = max(position, self._cursor)
 
     def sample(self, topic, after):
         return Sample(rows=1, size_bytes=100)
@@ -58,9 +72,8 @@ class FakeSession:
 
 
 def reader_of(session, **options):
-    reader = PulsarStreamReader(
-        chosen(OPTIONS | options, Mode.READ_STREAM), Shape.of(default_schema())
-    )
+    given = {name: value for name, value in (OPTIONS | options).items() if value}
+    reader = PulsarStreamReader(chosen(given, Mode.READ_STREAM), Shape.of(default_schema()))
     reader._session = session
     return reader
 
@@ -125,7 +138,7 @@ def test_available_now_stops_where_the_topic_ended_at_the_beginning():
 
 def test_available_now_without_any_topic_at_the_beginning_reads_none(monkeypatch):
     reader = reader_of(FakeSession([Position(3, 4)]))
-    monkeypatch.setattr(FakeSession, "partitions", lambda session, topic: [])
+    monkeypatch.setattr(FakeSession, "partitions", lambda session, topic, create=True: [])
     reader.prepareForTriggerAvailableNow()
     start = reader.initialOffset()
     monkeypatch.undo()
@@ -222,11 +235,59 @@ def test_before_pyspark_4_2_the_first_batch_of_a_new_run_begins_at_its_start():
     assert task.work.span == Span(Position(3, 4), Position(3, 9))
 
 
+def test_before_pyspark_4_2_available_now_asks_once_so_that_all_is_read(monkeypatch):
+    monkeypatch.setattr(stream, "LIMITS_TRIGGERS", False)
+    session = FakeSession([Position(3, n) for n in range(10)])
+    earlier = reader_of(session, maxEntriesPerTrigger="2")
+    start = earlier.initialOffset()
+    first = earlier.latestOffset()
+    assert ends(first)[0] == Position(3, 9)
+    session.visible += [Position(3, n) for n in range(10, 20)]
+    later = reader_of(session, maxEntriesPerTrigger="2")
+    later.partitions(start, first)  # Spark asks for the last batch of the run before.
+    second = later.latestOffset()
+    assert ends(second)[0] == Position(3, 19)
+    session.visible += [Position(3, n) for n in range(20, 30)]
+    assert ends(later.latestOffset())[0] == Position(3, 21)  # With other triggers it asks again.
+
+
+def test_before_pyspark_4_2_a_topic_that_is_gone_or_was_set_back_is_missed_as_well(monkeypatch):
+    monkeypatch.setattr(stream, "LIMITS_TRIGGERS", False)
+    session = FakeSession([Position(3, n) for n in range(10)])
+    start = reader_of(session).latestOffset()
+    session.visible = [Position(3, 0), Position(3, 1)]
+    session.log_ends_at = Position(3, 1)
+    later = reader_of(session)
+    with pytest.raises(InputLost, match="ends at 3:1, before 3:9"):
+        later.partitions(start, later.latestOffset())
+    monkeypatch.setattr(FakeSession, "partitions", lambda session, topic, create=True: [])
+    later = reader_of(session)
+    with pytest.raises(InputLost, match="is gone"):
+        later.partitions(start, later.latestOffset())
+
+
 def test_a_first_batch_whose_beginning_was_not_told_is_not_read_from_elsewhere():
     end = {"cursor": "s", "spans": {PARTITIONS[0]: {"to": "3:4"}}}
     start = {"cursor": "s", "spans": {PARTITIONS[0]: {"after": "3:9", "to": "3:9"}}}
-    with pytest.raises(InputLost, match="start from a new checkpoint"):
+    with pytest.raises(InputLost, match="set it to where it stood"):
         reader_of(None).partitions(start, end)
+
+
+def test_before_pyspark_4_2_a_first_batch_begins_where_its_own_subscription_stands(monkeypatch):
+    monkeypatch.setattr(stream, "LIMITS_TRIGGERS", False)
+    session = FakeSession([Position(3, 4)])
+    first = reader_of(session, subscription="").latestOffset()
+    session.visible.append(Position(3, 9))
+    places = {first["cursor"]: BEGINNING}  # A new one begins at the latest message.
+    monkeypatch.setattr(
+        FakeSession,
+        "cursor",
+        lambda session, name, initial=None: places.get(name.subscription, Position(3, 9)),
+    )
+    monkeypatch.setattr(FakeSession, "delete", lambda session, name: None, raising=False)
+    again = reader_of(session, subscription="")
+    [task, *_] = again.partitions(again.initialOffset(), first)
+    assert task.work.span == Span(BEGINNING, Position(3, 4))
 
 
 @pytest.mark.parametrize("available_now", [False, True])
@@ -246,7 +307,9 @@ def test_a_topic_that_is_gone_ends_the_query_unless_data_may_be_lost(caplog, ava
 
 def test_a_topic_that_came_when_the_targets_were_set_is_not_gone(monkeypatch):
     reader = reader_of(FakeSession([Position(3, 4)]))
-    monkeypatch.setattr(FakeSession, "partitions", lambda session, topic: PARTITIONS[:1])
+    monkeypatch.setattr(
+        FakeSession, "partitions", lambda session, topic, create=True: PARTITIONS[:1]
+    )
     reader.prepareForTriggerAvailableNow()
     monkeypatch.undo()
     offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())

@@ -69,13 +69,17 @@ class Client:
         core = self._thread.call(self._core.create_reader(topic, start_message_id, **options))
         return Reader(self._thread, core)
 
-    def get_topic_partitions(self, topic: str) -> list[str]:
-        """The partitions' names; the topic's own name if it has none."""
-        return self._thread.call(self._core.get_topic_partitions(topic))
+    def get_topic_partitions(self, topic: str, create: bool = True) -> list[str]:
+        """The partitions' names; the topic's own name if it has none: see pybroker.client.aio."""
+        return self._thread.call(self._core.get_topic_partitions(topic, create))
 
     def get_topics_of_namespace(self, namespace: str) -> list[str]:
         """Its persistent topics: see pybroker.client.aio."""
         return self._thread.call(self._core.get_topics_of_namespace(namespace))
+
+    def connections_made(self) -> int:
+        """See pybroker.client.aio."""
+        return self._core.connections_made()
 
     def get_schema(self, topic: str, version: bytes | None = None) -> pb.Schema | None:
         """The topic's newest schema, or that of a version: see pybroker.client.aio."""

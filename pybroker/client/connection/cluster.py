@@ -100,6 +100,8 @@ class Cluster:
         self._service_addresses = service_addresses(service_url)
         self._uses_tls = service_url.startswith("pulsar+ssl")
         self._connections: dict[tuple[str, str | None], asyncio.Task[Connection]] = {}
+        # How many have been opened, of all brokers: who sees it grow may be talking to another one.
+        self.connections_made = 0
         self._closed = False
 
     @property
@@ -281,6 +283,7 @@ class Cluster:
                     f"Cannot connect to {address}: {error or 'timed out'}"
                 ) from error
             raise
+        self.connections_made += 1
         return connection
 
 

@@ -59,7 +59,8 @@ class EntryReader:
     # --- Attachment's member, and the connection's --------------------------------------------
 
     async def register(self, connection: Connection) -> None:
-        spec = SubscriptionSpec(self._name, ConsumerOptions(), Start(self._start))
+        start = Start(self._start)
+        spec = SubscriptionSpec(self._name, ConsumerOptions(), start, create_topic=False)
         command = subscribe_command(spec, self.topic, self._id, spec.start, 0)
         connection.consumers[self._id] = self
         try:

@@ -93,11 +93,13 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionSpec:
-    """`start` makes the subscription one without a durable cursor, as a reader's is."""
+    """`start` makes the subscription one without a durable cursor, as a reader's is. Without
+    `create_topic` a topic that is not there, or was deleted meanwhile, is TopicNotFound."""
 
     name: str
     options: ConsumerOptions
     start: Start | None = None
+    create_topic: bool = True
 
     @classmethod
     def of(cls, name: str, options: ConsumerOptions) -> "SubscriptionSpec":
@@ -111,7 +113,7 @@ class SubscriptionSpec:
         """From its first message on: a partition added later has none from before."""
         options = replace(self.options, initial_position=InitialPosition.Earliest)
         start = None if self.start is None else Start(MessageId.earliest)
-        return SubscriptionSpec(self.name, options, start)
+        return SubscriptionSpec(self.name, options, start, self.create_topic)
 
 
 def subscribe_command(
@@ -132,6 +134,7 @@ def subscribe_command(
         subscription_properties=key_values(options.subscription_properties),
         replicate_subscription_state=options.replicate_subscription_state_enabled,
         consumer_epoch=epoch,
+        force_topic_creation=spec.create_topic,
     )
     if start is not None:
         command.start_message_id.CopyFrom(start.entry())

@@ -57,9 +57,8 @@ class PulsarBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         session = Session(self._reading.endpoint.connect())
         try:
-            topics = [
-                topic for topic in self._topics.partitions(session) if self._narrowing.wants(topic)
-            ]
+            there = self._topics.existing_partitions(session)
+            topics = [topic for topic in there if self._narrowing.wants(topic)]
             works = [self._work(session, topic) for topic in topics]
             parts = max(1, -(-self._min_partitions // max(1, len(topics))))
             return [

@@ -9,7 +9,7 @@ import logging
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from pybroker.client import CryptoError, Timeout
 from pybroker.client.consuming.entry_reader import StoredEntry
+from pybroker.errors import TopicNotFound
 from pybroker.names import TopicName
 from pybroker.spark.columns.shape import Shape
 from pybroker.spark.columns.slab import DamagedEntry, Heads, Slab, only, read_heads, slab_of
@@ -76,11 +77,14 @@ def read_span(reading: Reading, work: Work) -> Iterator[pa.RecordBatch]:
                             yield reading.shape.batch(cut, topic, versions.of(entries))
                         after = Position(*last[:2])
                     give_up_at = time.monotonic() + PATIENCE_S
-                return
+                return None
+        except TopicNotFound:
+            return _lost(reading, replace(work, is_exact=True), Span(after, span.to))
         except BROKER_AWAY:
             if time.monotonic() >= give_up_at:
                 raise
             time.sleep(PAUSE_S)
+    return None
 
 
 class _Versions:

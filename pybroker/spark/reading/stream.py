@@ -3,9 +3,10 @@
 The partitions of its topics are read as many tasks. A cursor says where a new query begins, and
 keeps what the query still needs from deletion:
 
-- `subscription`: an exactly-once sink moves it, in the transaction that publishes a batch's
-  results; so a pipeline that lost its checkpoint goes on where its last committed batch ended.
-- `predefinedSubscription`: the source moves it behind what Spark has finished.
+- `subscription`: exactly_once moves it, in the transaction that publishes a batch's results; so a
+  pipeline that lost its checkpoint goes on where its last committed batch ended. Behind any other
+  sink the source moves it, as it moves
+- `predefinedSubscription`: behind what Spark has finished.
 - without either, the source makes such a subscription. Its name is in the query's checkpoint, so it
   outlives a run; Spark ends the planner without a word, so who gives a query up deletes it.
 
@@ -17,15 +18,16 @@ must not have been used to acknowledge parts of producers' batches.
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pybroker.errors import NotAllowed, PulsarError
+from pybroker.errors import NotAllowed, PulsarError, TopicNotFound
 from pybroker.spark.columns.shape import Shape
 from pybroker.spark.compat import (
+    LIMITS_TRIGGERS,
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
@@ -37,6 +39,8 @@ from pybroker.spark.offsets import EARLIEST, UNTOLD, CursorName, Position, Sourc
 from pybroker.spark.options import Chosen
 from pybroker.spark.reading.acknowledged import acknowledged_behind
 from pybroker.spark.reading.backlog import Backlog
+from pybroker.spark.reading.continuity import Continuity
+from pybroker.spark.reading.finished import Finished
 from pybroker.spark.reading.limits import Limits, Sample
 from pybroker.spark.reading.places import FROM_EARLIEST, Start
 from pybroker.spark.reading.spans import Reading, Work, read_span
@@ -76,11 +80,16 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._made: list[CursorName] = []
         # What the entries of each partition were like when somebody last looked.
         self._samples: dict[str, Sample] = {}
+        self._continuity = Continuity()
+        self._finished = Finished()
+        # Where this run began, if it was asked for that, and whether it has planned a batch.
+        self._initial: dict[str, Any] | None = None
+        self._has_planned = False
 
     # --- in the planner ---------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        self._known = self._asking(self._at_cursors).to_json()
+        self._known = self._initial = self._asking(self._at_cursors).to_json()
         return self._known
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -92,17 +101,32 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        start = start or self._known
+        told, start = start, start or self._known
         if start is None:
             self._known = self._asking(self._at_the_end).to_json()
+            self._has_planned = True
             return self._known
         before = SourceOffset.from_json(start)
         limits = None if isinstance(limit, ReadAllAvailable) else self._limits
+        if not LIMITS_TRIGGERS and not self._has_planned:
+            limits = None  # Trigger.AvailableNow asks once there, and reads no further.
         if isinstance(limit, ReadMaxRows):
             # Entries go by the name of rows here: Spark knows no better word.
             limits = Limits(self._limits.size_bytes, self._limits.rows, limit.max_rows)
-        following = self._asking(lambda session: self._following(session, before, limits))
-        self._known = following.to_json() if following.progress() else start
+
+        def plan(session: Session) -> SourceOffset:
+            following = self._following(session, before, limits)
+            if told is not None:
+                of_this_run = self._has_planned and told == self._known
+                self._finished.let_go(session, before, following.spans, of_this_run)
+            return following
+
+        following = self._asking(plan)
+        if following.progress():
+            self._known = following.to_json()
+            self._has_planned = True
+        else:
+            self._known = start
         return self._known
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -111,7 +135,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {topic: backlog.to_json() for topic, backlog in backlogs.items()}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._targets = self._asking(self._ends)
+        """Before it is known what the query has been reading: so no topic is made for this."""
+        self._targets = self._asking(lambda session: self._ends(session, None))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The end says where the batch began: that of the first batch is nowhere else.
@@ -120,6 +145,11 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         may have passed over the batch since.
         """
         offset = SourceOffset.from_json(end, start)
+        if not LIMITS_TRIGGERS and start != self._initial:
+            self._require_what_was_untold(SourceOffset.from_json(start), offset)
+        elif not LIMITS_TRIGGERS and self._is_own and offset.subscription != self._subscription:
+            began = self._asking(lambda session: _stands(session, offset))
+            offset = SourceOffset.from_json(end, began.to_json())
         _require_beginning(offset)
         self._give_up_other_than(offset.subscription)
         if self._known is None or self._known == end:
@@ -135,14 +165,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has finished everything up to `end`, and wrote that down."""
         offset = SourceOffset.from_json(end)
-        if not offset.follows:
-            return
-
-        def let_go(session: Session) -> None:
-            for topic, span in offset.spans.items():
-                session.let_go(CursorName(topic, offset.subscription), span.to)
-
-        self._asking(let_go)
+        there = offset.spans if self._known is None else self._known["spans"]
+        self._asking(lambda session: self._finished.let_go(session, offset, there))
 
     def stop(self) -> None:
         if self._session is not None:
@@ -186,21 +210,33 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "This PySpark does not tell a source where it stands (4.2 does): the first batch after "
             "a start is not limited"
         )
-        spans = {topic: Span(UNTOLD, end) for topic, end in self._ends(session).items()}
+        spans = {topic: Span(UNTOLD, end) for topic, end in self._ends(session, None).items()}
         return SourceOffset(self._subscription, spans, {}, self._follows)
 
-    def _ends(self, session: Session) -> dict[str, Position]:
-        return {topic: session.last_position(topic) for topic in self._topics.partitions(session)}
+    def _ends(self, session: Session, known: Collection[str] | None) -> dict[str, Position]:
+        """Of the topics that are there. One that the query knows, and which is gone, is not made
+        anew for this; with None nothing is."""
+        ends: dict[str, Position] = {}
+        for topic in self._topics.partitions(
+            session, self._topics.names if known is None else known
+        ):
+            is_new = known is not None and topic not in known
+            try:
+                ends[topic] = session.last_position(topic, create=is_new)
+            except TopicNotFound:
+                if is_new:
+                    raise
+        return ends
 
     def _backlogs(self, session: Session) -> dict[str, Backlog]:
         spans = {} if self._known is None else SourceOffset.from_json(self._known).spans
+        reached = {topic: span.to for topic, span in spans.items()}
         return {
-            topic: self._backlog(session, topic, spans[topic].to if topic in spans else EARLIEST)
-            for topic in self._topics.partitions(session)
+            topic: self._backlog(session, topic, reached.get(topic, EARLIEST), last)
+            for topic, last in self._ends(session, spans).items()
         }
 
-    def _backlog(self, session: Session, topic: str, reached: Position) -> Backlog:
-        last = session.last_position(topic)
+    def _backlog(self, session: Session, topic: str, reached: Position, last: Position) -> Backlog:
         if last.entry_id < 0 or last <= reached:
             return Backlog.of(last, 0, self._samples.get(topic))
         if topic not in self._samples and (sample := session.sample(topic, reached)) is not None:
@@ -211,9 +247,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _following(
         self, session: Session, before: SourceOffset, limits: Limits | None
     ) -> SourceOffset:
-        ends = self._ends(session) if self._targets is None else self._targets
+        ends = self._ends(session, before.spans) if self._targets is None else self._targets
         self._require_all(session, before, ends)
-        starts = {topic: self._begin(session, before, topic) for topic in ends}
+        starts = {topic: self._begin(session, before, topic, end) for topic, end in ends.items()}
         behind = [topic for topic, last in ends.items() if starts[topic] < last]
         share = None if limits is None else limits.share(max(1, len(behind)))
         spans = {topic: _nothing_behind(starts[topic]) for topic in ends}
@@ -224,7 +260,16 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for topic, stretches in before.acknowledged.items()
             if topic in spans
         }
-        return SourceOffset(before.subscription, spans, acknowledged, before.follows)
+        published_ms = {
+            topic: before.published_ms[topic]
+            for topic, span in spans.items()
+            if topic in before.published_ms and span.to == before.spans[topic].to
+        }
+        for topic in behind:
+            found = session.message_from(topic, spans[topic].to)
+            if found is not None and found[0] == spans[topic].to:
+                published_ms[topic] = found[1]
+        return SourceOffset(before.subscription, spans, acknowledged, before.follows, published_ms)
 
     def _require_all(
         self, session: Session, before: SourceOffset, ends: Mapping[str, Position]
@@ -232,22 +277,65 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raises InputLost for a topic that is gone."""
         gone = [topic for topic in before.spans if topic not in ends]
         if gone and self._targets is not None:  # One may have come since the targets were set.
-            there = self._topics.partitions(session)
+            there = self._ends(session, before.spans)
             gone = [topic for topic in gone if topic not in there]
-        if gone:
-            account = f"{', '.join(gone)}, which the query has been reading, is gone"
-            if self._reading.fail_on_data_loss:
-                raise InputLost(f"{account}: go on without it with failOnDataLoss=false")
-            log.warning("%s: the query goes on without it, as failOnDataLoss=false says", account)
+        self._lost(gone)
 
-    def _begin(self, session: Session, before: SourceOffset, topic: str) -> Position:
+    def _lost(self, gone: Sequence[str]) -> None:
+        """Raises InputLost unless the query takes it as it is."""
+        if not gone:
+            return
+        account = f"{', '.join(gone)}, which the query has been reading, is gone"
+        if self._reading.fail_on_data_loss:
+            raise InputLost(
+                f"{account}, with what it held and the query had not read. To go on without it, "
+                "set failOnDataLoss=false"
+            )
+        log.warning("%s: the query goes on without it, as failOnDataLoss=false says", account)
+
+    def _begin(self, session: Session, before: SourceOffset, topic: str, end: Position) -> Position:
         if topic in before.spans:
-            return before.spans[topic].to
-        # The topic, or the partition, is new: all of it is, wherever the query began.
+            reached = before.spans[topic].to
+            published_ms = before.published_ms.get(topic)
+            what = self._continuity.broken(session, topic, reached, published_ms, end)
+            if what is None:
+                return reached
+            self._set_back(topic, reached, what)
+        # The topic, or the partition, is new: all of it is, wherever the query began. Or it was set
+        # back: then its cursor was, too.
         name = CursorName(topic, before.subscription)
         cursor = FROM_EARLIEST.cursor(session, name)
         session.release(name)
         return cursor
+
+    def _set_back(self, topic: str, reached: Position, what: str) -> None:
+        """Raises InputLost unless the query takes it as it is."""
+        account = (
+            f"{topic} is not as the query left it, having read up to {reached}: {what}. The broker "
+            "was restored from an older backup, or the topic was deleted and made again, so "
+            "messages are lost, and others stand in their places"
+        )
+        if self._reading.fail_on_data_loss:
+            raise InputLost(
+                f"{account}. Bring back a checkpoint of the same time as the backup; or go on from "
+                "where the query's subscription stands now, which may repeat what was read since "
+                "the backup, with failOnDataLoss=false"
+            )
+        log.warning("%s: the query goes on at its cursor, as failOnDataLoss=false says", account)
+
+    def _require_what_was_untold(self, before: SourceOffset, offset: SourceOffset) -> None:
+        """Before PySpark 4.2 a batch is planned without knowing where the one before ended."""
+        self._lost([topic for topic in before.spans if topic not in offset.spans])
+
+        def look(session: Session) -> None:
+            for topic, span in offset.spans.items():
+                if topic in before.spans and span.to != before.spans[topic].to:
+                    reached, published_ms = before.spans[topic].to, before.published_ms.get(topic)
+                    what = self._continuity.broken(session, topic, reached, published_ms, span.to)
+                    if what is not None:
+                        self._set_back(topic, reached, what)
+
+        self._asking(look)
 
     def _span(self, session: Session, topic: str, whole: Span, limits: Limits | None) -> Span:
         if whole.to.entry_id < 0:
@@ -309,14 +397,25 @@ def _start(options: Chosen) -> Start:
     return start
 
 
+def _stands(session: Session, offset: SourceOffset) -> SourceOffset:
+    """Where the first batch began of a query that had a subscription of its own made for it."""
+    spans: dict[str, Span] = {}
+    for topic in offset.spans:
+        name = CursorName(topic, offset.subscription)
+        spans[topic] = _nothing_behind(session.cursor(name))
+        session.release(name)
+    return SourceOffset(offset.subscription, spans, {}, offset.follows)
+
+
 def _require_beginning(offset: SourceOffset) -> None:
     """Raises InputLost for a first batch that PySpark before 4.2 asks for again."""
     for topic, span in offset.spans.items():
         if span.to < span.after:
             raise InputLost(
-                f"Where the first batch of {topic} began is not known any more: the query stands "
-                f"at {span.after}, and the batch ended at {span.to}. PySpark 4.2 tells a source, "
-                "earlier ones do not: start from a new checkpoint"
+                f"Where the first batch of {topic} began is not known any more: the subscription "
+                f"{offset.subscription!r} stands at {span.after}, the batch ended at {span.to}. "
+                "PySpark 4.2 tells a source, earlier ones do not, and somebody else has moved the "
+                "subscription: set it to where it stood, and start the query again"
             )
 
 

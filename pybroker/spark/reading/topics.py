@@ -1,7 +1,7 @@
 """Which topics a query reads: one, some, or all whose names match a pattern."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -38,16 +38,33 @@ class Topics:
         names = options["topics"] or (options["topic"],)
         return cls(tuple(dict.fromkeys(str(TopicName.parse(name)) for name in names)), wait=wait)
 
-    def partitions(self, session: Session) -> list[str]:
-        """Of all the topics that there are now, in order."""
+    def partitions(self, session: Session, known: Collection[str] = ()) -> list[str]:
+        """Of all the topics that there are now, in order. Where one is `known` already, its topic
+        is not made if it is gone: then it is left out."""
+        known_names = {_PARTITION.sub("", each) for each in known}
         found: list[str] = []
         for name in self.bases(session):
+            is_known = _PARTITION.sub("", name) in known_names
             try:
-                found += session.partitions(name)
+                found += session.partitions(name, create=not is_known)
             except TopicNotFound:
-                if not self.wait:
+                if not self.wait and not is_known:
                     raise
         return list(dict.fromkeys(found))  # A topic may have been named with one of its partitions.
+
+    def existing_partitions(self, session: Session) -> list[str]:
+        """The same; no topic is made. Raises TopicNotFound where one is named that is not there,
+        unless that is an empty one."""
+        found = self.partitions(session, self.names)
+        missing = [name for name in self.names if not _is_among(name, found)]
+        if missing and not self.wait:
+            raise TopicNotFound(
+                f"{', '.join(missing)} does not exist: its name is another one, or it was deleted, "
+                "as brokers do with topics that nobody has used for a minute. Subscribe to a topic "
+                "before it is written to, or set brokerDeleteInactiveTopicsEnabled=false. With "
+                "waitingForNonExistedTopic=true it is an empty one"
+            )
+        return found
 
     def bases(self, session: Session) -> Sequence[str]:
         """The topics, whether they have partitions or not."""
@@ -79,6 +96,10 @@ class Topics:
             if wanted.fullmatch(name.partition(_SCHEME)[2])
             and not TopicName.parse(name).local.startswith(_SYSTEM)
         )
+
+
+def _is_among(name: str, partitions: Collection[str]) -> bool:
+    return any(name in (each, _PARTITION.sub("", each)) for each in partitions)
 
 
 def _of_pattern(pattern: str) -> re.Pattern[str]:
