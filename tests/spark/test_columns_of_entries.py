@@ -14,7 +14,7 @@ from pybroker.client.compression import codec
 from pybroker.client.consuming.entry_reader import StoredEntry
 from pybroker.names import TopicName
 from pybroker.spark.columns import batches
-from pybroker.spark.columns.arrays import message_ids
+from pybroker.spark.columns.arrays import message_ids, times
 from pybroker.spark.columns.fields import NotParsed, read_fields, varints
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.columns.slab import DamagedEntry, read_heads, slab_of
@@ -279,3 +279,11 @@ def test_runs_of_one_shape_are_found_with_one_comparison():
     assert batches.message_starts(blob, data, 0, len(payload), 500).tolist() == [
         stride * number for number in range(501)
     ]
+
+
+@pytest.mark.parametrize("present", [None, np.array([True, True, True, False])])
+def test_a_time_that_spark_has_none_for_is_null_and_no_other_time(present):
+    last_ms = (2**63 - 1) // 1000
+    found = times(np.array([1, last_ms, last_ms + 1, 2**63 - 1]), present)
+    assert found.is_valid().to_pylist() == [True, True, False, False]
+    assert found.cast(pa.int64()).to_pylist()[:2] == [1000, last_ms * 1000]

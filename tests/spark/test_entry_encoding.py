@@ -200,6 +200,19 @@ def test_an_event_time_before_1970_is_refused():
         encode_messages(*arrays([(b"v", None, None, None)])[:2], pa.array([-1]), pa.nulls(1))
 
 
+def test_a_property_that_is_null_is_left_out():
+    kind = pa.map_(pa.string(), pa.string())
+    maps = pa.array([[("a", None), ("b", "1")], None, [("c", None)], [("d", "2")]], kind)
+    for some in (maps, maps.slice(1), pa.concat_arrays([maps.slice(3), maps])):
+        made = encode_messages(*arrays([(b"v", None, None, None)] * len(some))[:3], some)
+        singles = [next(split_batch(message.as_py(), 1))[0] for message in made]
+        found = [[(each.key, each.value) for each in single.properties] for single in singles]
+        assert found == [
+            [(name, text) for name, text in row or () if text is not None]
+            for row in some.to_pylist()
+        ]
+
+
 def test_a_null_map_that_has_contents_is_none():
     maps = pa.MapArray.from_arrays(
         pa.array([0, 1, 2], pa.int32()), pa.array(["a", "b"]), pa.array(["1", "2"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import LongType, StringType
+from pyspark.sql.types import LongType, StringType, TimestampNTZType
 from spark_values import avro, columns, encoded, key_value, zigzag
 
 from pybroker.errors import NotAllowed
@@ -200,6 +200,15 @@ def test_json_records_are_a_column_a_field():
     assert found["tags"] == [["a", "b"], [], None]
     assert found["at"][0] == datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
     assert found["inner"] == [{"x": 0.5}, None, None]
+
+
+@pytest.mark.parametrize("unit", ["millis", "micros"])
+def test_a_time_without_a_zone_has_none(unit):
+    kind = {"type": "long", "logicalType": f"local-timestamp-{unit}"}
+    found = columns(json_of(kind), [b'{"id": 1, "x": -1}'])["x"]
+    step = datetime.timedelta(**{f"{unit.rstrip('s')}seconds": 1})
+    assert found == [datetime.datetime(1970, 1, 1) - step]
+    assert json_of(kind).fields()[1].dataType == TimestampNTZType()
 
 
 def test_what_is_no_json_is_null():

@@ -38,7 +38,10 @@ def test_versions_between_which_nothing_leads_are_an_error():
 
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
+LOCAL_MILLIS = {"type": "long", "logicalType": "local-timestamp-millis"}
 DATE = {"type": "int", "logicalType": "date"}
+WALL_CLOCK = datetime.datetime(1969, 12, 31, 23, 59, 59, 999000)
 
 
 def decimals(precision, scale):
@@ -64,6 +67,9 @@ def evolved(written, wanted, content):
         (MILLIS, "long", zigzag(1500), 1500),
         ("long", MICROS, zigzag(1500), EPOCH + datetime.timedelta(microseconds=1500)),
         (MILLIS, MICROS, zigzag(1), EPOCH + datetime.timedelta(milliseconds=1)),
+        (LOCAL, LOCAL, zigzag(-1000), WALL_CLOCK),
+        (LOCAL_MILLIS, LOCAL, zigzag(-1), WALL_CLOCK),
+        ("long", LOCAL_MILLIS, zigzag(-1), WALL_CLOCK),
         ("int", DATE, zigzag(-1), datetime.date(1969, 12, 31)),
         (DATE, "int", zigzag(-1), -1),
         (["null", "long"], ["null", MILLIS], zigzag(1) + zigzag(0), EPOCH),
@@ -95,6 +101,8 @@ def test_a_value_of_an_earlier_type_is_the_same_in_the_new_one(written, wanted, 
         ("double", "float", struct.pack("<d", 1e300)),
         ("int", "boolean", zigzag(7)),
         ("int", MILLIS, zigzag(7)),
+        (MICROS, LOCAL, zigzag(7)),
+        (LOCAL, MICROS, zigzag(7)),
         ("bytes", decimals(10, 2), zigzag(2) + b"12"),
         (decimals(10, 4), decimals(10, 2), as_bytes(12399)),
         (decimals(18, 2), decimals(4, 2), as_bytes(10**12)),

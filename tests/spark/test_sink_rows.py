@@ -89,6 +89,13 @@ def test_a_row_without_a_topic_is_refused():
         rows("value string, __topic string", None).columns(batch, 0, batch.column("value"))
 
 
+def test_a_time_shortly_before_1970_is_not_taken_for_none():
+    stamps = pa.array([-1, -1000, -1001, None, 0, 999], pa.timestamp("us", "UTC"))
+    batch = pa.RecordBatch.from_arrays([pa.array(list("abcdef")), stamps], ["value", "__eventTime"])
+    columns = rows("value string, __eventTime timestamp").columns(batch, 0, batch.column("value"))
+    assert columns.column("event_time").to_pylist() == [-1, -1, -2, None, 0, 0]
+
+
 def test_times_are_milliseconds_whatever_they_were():
     stamps = pa.array([1_700_000_000_123_456, None], pa.timestamp("us", "UTC"))
     batch = pa.RecordBatch.from_arrays([pa.array(["a", "b"]), stamps], ["value", "__eventTime"])

@@ -98,8 +98,9 @@ def test_columns_are_written_as_avro_with_their_schema(spark, broker, topic):
 EVERYTHING = """
     select 1L id, cast(-12.34 as decimal(12,2)) money, date '1969-12-31' day,
       timestamp '2024-02-29 12:00:00.123456 UTC' at, named_struct('a', 1, 'b', 'x') nested,
-      array(1L, null, 3L) list, map('k', 1.5D, 'n', null) scores, x'00ff' raw, true flag
-    union all select 2L, null, null, null, null, array(), map(), null, null
+      array(1L, null, 3L) list, map('k', 1.5D, 'n', null) scores, x'00ff' raw, true flag,
+      timestamp_ntz '1582-10-10 01:02:03.999999' clock
+    union all select 2L, null, null, null, null, array(), map(), null, null, null
 """
 
 

@@ -39,6 +39,7 @@ SMOKE: Final = (
     "test_a_topic_is_a_frame_with_the_connectors_columns",
     "test_filters_on_metadata_choose_what_is_read",
     "test_a_stream_goes_on_from_its_checkpoint",
+    "test_available_now_reads_all_there_is_whatever_the_limits",
     "test_nothing_of_a_job_that_fails_is_seen",
     "test_a_stream_of_files_is_written_once_over_its_restarts",
 )

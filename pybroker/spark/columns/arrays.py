@@ -10,6 +10,7 @@ from pybroker.spark.columns.fields import Data, Ints, Slices
 from pybroker.spark.columns.slab import Pairs
 
 _MS_TO_US: Final = 1000
+_LAST_MS: Final = (2**63 - 1) // _MS_TO_US
 
 
 def texts(data: Data, slices: Slices) -> pa.Array:
@@ -73,10 +74,14 @@ def repeated_text(text: str, count: int) -> pa.Array:
 
 
 def times(ms: Ints, present: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """Null where nothing is present, and for a time that is too far away for Spark."""
     kind = pa.timestamp("us", "UTC")
     values = pa.py_buffer(ms * _MS_TO_US)
     array = pa.Array.from_buffers(kind, len(ms), [None, values])
-    return array if present is None else with_nulls(array, present)
+    fits = np.abs(ms) <= _LAST_MS
+    if present is None and fits.all():
+        return array
+    return with_nulls(array, fits if present is None else present & fits)
 
 
 def maps(data: Data, pairs: Pairs, count: int) -> pa.Array:

@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -48,6 +49,8 @@ _LOGICAL: Final[dict[tuple[str, str], DataType]] = {
     ("int", "date"): DateType(),
     ("long", "timestamp-millis"): TimestampType(),
     ("long", "timestamp-micros"): TimestampType(),
+    ("long", "local-timestamp-millis"): TimestampNTZType(),
+    ("long", "local-timestamp-micros"): TimestampNTZType(),
 }
 _IN_UTC: Final[dict[str, Any]] = (
     {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
@@ -161,6 +164,8 @@ def _is_meant(given: pa.DataType, wanted: pa.DataType) -> bool:
         return False
     if is_a.is_timestamp(given) and is_a.is_integer(wanted):
         return False
+    if is_a.is_timestamp(given) and is_a.is_timestamp(wanted):
+        return (given.tz is None) == (wanted.tz is None)  # A clock on a wall has no time zone.
     return not is_a.is_boolean(wanted)
 
 

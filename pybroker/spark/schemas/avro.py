@@ -19,7 +19,13 @@ from pybroker.spark.columns.fields import Data, Ints, NotParsed, Slices, varints
 
 Node = Mapping[str, Any]
 _PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-_MS, _US = 1000, 1
+# Logical types: what their numbers are in microseconds, and their time zone.
+_TIMES: Final = {
+    "timestamp-millis": (1000, "UTC"),
+    "timestamp-micros": (1, "UTC"),
+    "local-timestamp-millis": (1000, None),
+    "local-timestamp-micros": (1, None),
+}
 
 
 def parse(schema: Any, names: dict[str, Node] | None = None, space: str = "") -> Node:
@@ -154,10 +160,10 @@ def _int(walk: Walk, node: Node) -> pa.Array:
 
 def _long(walk: Walk, node: Node) -> pa.Array:
     values, logical = walk.long(), node.get("logicalType")
-    unit = {"timestamp-millis": _MS, "timestamp-micros": _US}.get(str(logical))
+    unit, zone = _TIMES.get(str(logical), (None, None))
     if unit is None:
         return pa.array(values)
-    return pa.array(values * unit).cast(pa.timestamp("us", "UTC"))
+    return pa.array(values * unit).cast(pa.timestamp("us", zone))
 
 
 def _float(walk: Walk, node: Node) -> pa.Array:

@@ -25,7 +25,13 @@ _NOT_OF_SCHEMA: Final = (
     RecursionError,
     pa.ArrowException,
 )
-_LOGICAL_UNITS: Final = {"timestamp-millis": "ms", "timestamp-micros": "us"}
+# Logical types: their unit, and their time zone.
+_TIMES: Final = {
+    "timestamp-millis": ("ms", "UTC"),
+    "timestamp-micros": ("us", "UTC"),
+    "local-timestamp-millis": ("ms", None),
+    "local-timestamp-micros": ("us", None),
+}
 _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 _WIDER: Final[Mapping[frozenset[str], Node]] = {
     frozenset(("int", "long")): {"type": "long"},
@@ -174,10 +180,9 @@ def _with_meaning(array: pa.Array, node: Node) -> pa.Array:
         items = _with_meaning(values, node["values"])
         whole = pa.map_(pa.string(), items.type)
         return array if items is values else nested(array, whole, array.keys, items)
-    if kind == "long" and logical in _LOGICAL_UNITS:
-        return array.cast(pa.timestamp(_LOGICAL_UNITS[logical], "UTC")).cast(
-            pa.timestamp("us", "UTC")
-        )
+    if kind == "long" and logical in _TIMES:
+        unit, zone = _TIMES[logical]
+        return array.cast(pa.timestamp(unit, zone)).cast(pa.timestamp("us", zone))
     if kind == "int" and logical == "date":
         return array.cast(pa.date32())
     if kind in ("bytes", "fixed"):

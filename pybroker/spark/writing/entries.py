@@ -210,14 +210,21 @@ def _event_times(event_times: pa.Array) -> list[Part]:
 
 
 def _properties(properties: pa.Array) -> list[Part]:
-    """A map of strings each; null is an empty one, and so is a null text in it."""
+    """A map of strings each; null is an empty one. A message has no null texts, so a property that
+    is null is left out: asked for by its name it is null again."""
     if properties.null_count == len(properties):
         return []
     ends = properties.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     if np.diff(ends)[_mask(properties.is_null())].any():  # Arrow lets a null have contents
         properties = pa.array(properties.to_pylist(), properties.type)
         ends = properties.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    names, texts = byte_columns.of(properties.keys), byte_columns.of(properties.items)
+    keys, items = properties.keys, properties.items
+    if items.null_count:
+        there = items.is_valid()
+        kept = there.to_numpy(zero_copy_only=False)
+        ends = np.concatenate([[0], np.cumsum(kept)])[ends]
+        keys, items = keys.filter(there), items.filter(there)
+    names, texts = byte_columns.of(keys), byte_columns.of(items)
     count = len(names)
     inner: list[Part] = [
         _NAME,

@@ -93,11 +93,14 @@ class Rows(NamedTuple):
             return pa.nulls(batch.num_rows, pa.int64())
         times = batch.column(self.parts["event_time"])
         if pa.types.is_timestamp(times.type):
-            import pyarrow.compute as pc
-
-            microseconds = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
-            return pc.divide(microseconds, 1000)
+            return _whole_ms(times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()))
         return times
+
+
+def _whole_ms(microseconds: pa.Array) -> pa.Array:
+    """Rounded down, so that what is before 1970 stays there; Arrow rounds towards 0."""
+    none = microseconds.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(microseconds.fill_null(0).to_numpy() // 1000, pa.int64(), mask=none)
 
 
 def rows_of(schema: StructType, topic: str | None) -> Rows:
