@@ -14,7 +14,6 @@ from pybroker.security.basic import BasicProvider
 from pybroker.security.certificates import TlsProvider
 from pybroker.security.identity import Credentials, Identity, Login, Provider
 from pybroker.security.keys import KeyFailure
-from pybroker.security.refused_logins import RefusedLogins
 from pybroker.security.token import TokenProvider
 
 _APACHE: Final = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
@@ -33,7 +32,7 @@ def authentication_of(config: BrokerConfig, clock: Clock) -> "Authentication | N
         raise KeyFailure(
             "authenticationEnabled=true needs authenticationProviders: " + ", ".join(_PROVIDERS)
         )
-    return Authentication(config, clock, _providers(config, clock))
+    return Authentication(config, _providers(config, clock))
 
 
 def _providers(config: BrokerConfig, clock: Clock) -> dict[str, Provider]:
@@ -52,17 +51,14 @@ def _method(name: str) -> str:
 
 
 class Authentication:
-    """Every way in passes here, and is counted by address when it fails."""
+    """Every way in passes here."""
 
-    def __init__(
-        self, config: BrokerConfig, clock: Clock, providers: Mapping[str, Provider]
-    ) -> None:
+    def __init__(self, config: BrokerConfig, providers: Mapping[str, Provider]) -> None:
         self._providers = providers
         self._anonymous = config.anonymous_user_role
         self._proxies = frozenset(config.proxy_roles)
         self._verifies_originals = config.authenticate_original_auth_data
         self._strict_method = config.strict_auth_method
-        self.refused = RefusedLogins(clock)
         self.refresh_check_s = config.authentication_refresh_check_seconds
 
     @property
@@ -71,17 +67,12 @@ class Authentication:
 
     async def login(self, credentials: Credentials, address: str) -> Login:
         """Raises AuthenticationError, TooManyRequests."""
-        self.refused.check(address)
-        try:
-            return _nameable(await self._login(credentials))
-        except AuthenticationError:
-            self.refused.failed(address)
-            raise
+        return _nameable(await self._login(credentials, address))
 
-    async def _login(self, credentials: Credentials) -> Login:
+    async def _login(self, credentials: Credentials, address: str) -> Login:
         provider = self._providers.get(credentials.method)
         if provider is not None:
-            return await provider.authenticate(credentials)
+            return await provider.authenticate(credentials, address)
         if not self._anonymous:
             methods = ", ".join(self._providers)
             raise AuthenticationError(f"Log in with one of the methods of this broker: {methods}")

@@ -1,29 +1,29 @@
 """User name and password, compared with an .htpasswd in a thread of its own: hashes take long.
 
-The thread works off one password at a time and only so many wait, so that guessing costs others
-one core at most. An unknown user costs the same work as a known one. What was right is remembered
-for a while, as a keyed digest: HTTP clients show their password with every request.
+A wrong password costs the same whosever it is, be there such a user or not. What was right is
+remembered as a keyed digest, for HTTP clients show their password with every request; so nobody
+whose password is known to be right is ever refused because of others who guess.
 """
 
-import asyncio
 import hashlib
 import hmac
 import secrets
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from pybroker.config import BrokerConfig
-from pybroker.errors import AuthenticationError, TooManyRequests
+from pybroker.errors import AuthenticationError
 from pybroker.runtime import Clock
-from pybroker.security.htpasswd import matches, parse_htpasswd
+from pybroker.security.htpasswd import dearest, matches, padding, parse_htpasswd
 from pybroker.security.identity import Credentials, Login
 from pybroker.security.keys import KeyFailure, read_source
+from pybroker.security.password_queue import PasswordQueue
+from pybroker.security.refused_logins import RefusedLogins, machine_of
 
 MAX_PASSWORD_BYTES: Final = 1024
-_MOST_WAITING: Final = 50
 _REMEMBERED: Final = 1000
-_REMEMBERED_S: Final = 60.0
+_REMEMBERED_S: Final = 600.0  # since it was last shown
 
 
 class BasicProvider:
@@ -34,40 +34,44 @@ class BasicProvider:
         if not config.basic_auth_conf:
             raise KeyFailure("authentication by password needs basicAuthConf: an .htpasswd file")
         self._users = parse_htpasswd(read_source(config.basic_auth_conf, "basicAuthConf"))
-        self._nobodys = next(iter(self._users.values()))
+        self._dearest = dearest(self._users.values())
         self._clock = clock
-        self._thread = ThreadPoolExecutor(1, "passwords")
-        self._waiting = 0
+        self._queue = PasswordQueue(clock)
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, float] = OrderedDict()  # until when, in monotonic seconds
+        self.refused = RefusedLogins(clock)
 
-    async def authenticate(self, credentials: Credentials) -> Login:
+    async def authenticate(self, credentials: Credentials, address: str) -> Login:
         user, password = _split(credentials.data)
-        digest = self._users.get(user)
         proof = hmac.digest(self._key, credentials.data, hashlib.sha256)
-        if self._right.get(proof, 0.0) > self._clock.monotonic_s():
-            return Login(user)
-        right = await self._compare(password, digest or self._nobodys)
-        if digest is None or not right:
-            raise AuthenticationError("Unknown user or wrong password")
+        if self._right.get(proof, 0.0) <= self._clock.monotonic_s():
+            await self._check(user, password, address)
         self._remember(proof)
         return Login(user)
 
-    async def _compare(self, password: bytes, digest: str) -> bool:
-        if self._waiting >= _MOST_WAITING:
-            raise TooManyRequests("Too many passwords are being checked; try again in a second")
-        self._waiting += 1
-        try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, matches, password, digest)
-        finally:
-            self._waiting -= 1
+    async def _check(self, user: str, password: bytes, address: str) -> None:
+        self.refused.check(address, user)
+        machine, digest = machine_of(address), self._users.get(user)
+        compare = partial(_is_right, password, digest, self._dearest)
+        if not await self._queue.compare(machine, user, compare):
+            self.refused.failed(address, user)
+            self._queue.failed(machine)
+            raise AuthenticationError("Unknown user or wrong password")
 
     def _remember(self, proof: bytes) -> None:
         self._right[proof] = self._clock.monotonic_s() + _REMEMBERED_S
         self._right.move_to_end(proof)
         if len(self._right) > _REMEMBERED:
             self._right.popitem(last=False)
+
+
+def _is_right(password: bytes, digest: str | None, most: str) -> bool:
+    """Of a `digest` of None, which no user has, never."""
+    if digest is not None and matches(password, digest):
+        return True
+    for other in padding(digest, most):
+        matches(password, other)
+    return False
 
 
 def _split(data: bytes) -> tuple[str, bytes]:

@@ -17,7 +17,7 @@ class TlsProvider:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    async def authenticate(self, credentials: Credentials) -> Login:
+    async def authenticate(self, credentials: Credentials, address: str) -> Login:
         if not credentials.certificate:
             raise AuthenticationError(
                 "Client unable to authenticate with TLS certificate: none came"

@@ -3,13 +3,14 @@
 import base64
 import hashlib
 import hmac
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from pybroker.security.keys import KeyFailure, missing
 
 _BCRYPT: Final = ("$2y$", "$2b$", "$2a$")
 _BCRYPT_BYTES: Final = 72  # more of a password it never sees, as with Apache's htpasswd
+_NOBODYS_SALT_AND_HASH: Final = "." * 53
 _APR1: Final = "$apr1$"
 _SHA: Final = "{SHA}"
 _ITOA64: Final = "./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -64,6 +65,35 @@ def matches(password: bytes, digest: str) -> bool:
         return hmac.compare_digest(apr1(password, salt).encode(), digest.encode())
     sha = base64.b64encode(hashlib.sha1(password).digest())
     return hmac.compare_digest(sha, digest.removeprefix(_SHA).encode())
+
+
+# -- what a comparison costs
+
+
+def dearest(digests: Iterable[str]) -> str:
+    """The one whose comparison takes longest."""
+    return max(digests, key=_cost)
+
+
+def padding(digest: str | None, most: str) -> list[str]:
+    """What to compare a password with besides, so that it takes as long as with `most`.
+
+    Each step of bcrypt's cost doubles the work: 10, and 10 and 11 besides, are as much as 12.
+    """
+    if digest is None:
+        return [most]
+    (kind, rounds), (most_kind, most_rounds) = _cost(digest), _cost(most)
+    if kind != most_kind:
+        return [most]
+    return [f"$2b${each:02}${_NOBODYS_SALT_AND_HASH}" for each in range(rounds, most_rounds)]
+
+
+def _cost(digest: str) -> tuple[int, int]:
+    """Of its kind, and within it; those of different kinds are far apart."""
+    if digest.startswith(_BCRYPT):
+        rounds = digest[4:6]
+        return 2, int(rounds) if rounds.isdigit() else 0
+    return (1 if digest.startswith(_APR1) else 0), 0
 
 
 def _matches_bcrypt(password: bytes, digest: str) -> bool:

@@ -50,6 +50,9 @@ class Provider(Protocol):
 
     method: str
 
-    async def authenticate(self, credentials: Credentials) -> Login:
-        """Raises AuthenticationError, with a sentence that gives nothing away."""
+    async def authenticate(self, credentials: Credentials, address: str) -> Login:
+        """`address` is where they come from, which may be a proxy's.
+
+        Raises AuthenticationError, with a sentence that gives nothing away; TooManyRequests.
+        """
         ...

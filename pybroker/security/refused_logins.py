@@ -1,7 +1,8 @@
-"""How often an address may fail to log in: a bucket each, of a bounded number of addresses.
+"""How often one may fail with a user name at an address: a bucket for each pair, so many at most.
 
-Whoever emptied its bucket is refused without a look at what it shows, so guessing goes at the pace
-at which the bucket fills. An IPv6 address counts with its /64, which one machine has for itself.
+Whoever emptied its bucket is refused without a look at its password, which is dear to compare; so
+guessing goes at the pace at which the bucket fills, and nobody else at that address pays for it. An
+IPv6 address counts with its /64, which one machine has for itself.
 """
 
 from collections import OrderedDict
@@ -12,35 +13,41 @@ from pybroker.runtime import Clock
 
 FAILURES_AT_ONCE: Final = 100
 FAILURES_PER_SECOND: Final = 5.0
-_ADDRESSES: Final = 10_000
+_PAIRS: Final = 10_000
+_NAME_CHARS: Final = 64
 
 
 class RefusedLogins:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # By address: failures that are not forgiven yet, and as of when.
-        self._failures: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        # By machine and user: failures that are not forgiven yet, and as of when.
+        self._failures: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._failures)
 
-    def check(self, address: str) -> None:
+    def check(self, address: str, user: str) -> None:
         """Raises AuthenticationError for who failed too often."""
-        if self._unforgiven(machine_of(address)) > FAILURES_AT_ONCE - 1:
+        if self._unforgiven(_key(address, user)) > FAILURES_AT_ONCE - 1:
             raise AuthenticationError(
-                "Too many failed logins from this address; wait some seconds and try again"
+                "Too many failed logins of this user from this address; wait some seconds and try "
+                "again"
             )
 
-    def failed(self, address: str) -> None:
-        key = machine_of(address)
+    def failed(self, address: str, user: str) -> None:
+        key = _key(address, user)
         self._failures[key] = self._unforgiven(key) + 1, self._clock.monotonic_s()
         self._failures.move_to_end(key)
-        if len(self._failures) > _ADDRESSES:
+        if len(self._failures) > _PAIRS:
             self._failures.popitem(last=False)
 
-    def _unforgiven(self, key: str) -> float:
+    def _unforgiven(self, key: tuple[str, str]) -> float:
         failures, since_s = self._failures.get(key, (0.0, 0.0))
         return max(0.0, failures - (self._clock.monotonic_s() - since_s) * FAILURES_PER_SECOND)
+
+
+def _key(address: str, user: str) -> tuple[str, str]:
+    return machine_of(address), user[:_NAME_CHARS]
 
 
 def machine_of(address: str) -> str:

@@ -53,7 +53,7 @@ class TokenProvider:
             raise KeyFailure("tokenAudienceClaim is set: say whom with tokenAudience")
         self._skew_ms = config.token_allowed_clock_skew_seconds * 1000
 
-    async def authenticate(self, credentials: Credentials) -> Login:
+    async def authenticate(self, credentials: Credentials, address: str) -> Login:
         return self.login(credentials.data)
 
     def login(self, token: bytes) -> Login:

@@ -176,8 +176,8 @@ def test_a_certificate_holds_until_its_last_second() -> None:
     }
     shown = Credentials("tls", certificate=certificate)
     clock.set_ms = 9_999
-    login = asyncio.run(provider.authenticate(shown))
+    login = asyncio.run(provider.authenticate(shown, "1.2.3.4"))
     assert (login.role, login.expires_ms) == ("alice", 10_000)
     clock.set_ms = 10_000
     with pytest.raises(AuthenticationError, match="expired"):
-        asyncio.run(provider.authenticate(shown))
+        asyncio.run(provider.authenticate(shown, "1.2.3.4"))

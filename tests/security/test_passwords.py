@@ -12,9 +12,10 @@ from pybroker.errors import AuthenticationError, PulsarError, TooManyRequests
 from pybroker.runtime import SystemClock
 from pybroker.security import basic
 from pybroker.security.authentication import Authentication, authentication_of
-from pybroker.security.htpasswd import apr1
+from pybroker.security.htpasswd import apr1, padding
 from pybroker.security.identity import Credentials
 from pybroker.security.keys import KeyFailure
+from pybroker.security.password_queue import MOST_OF_ADDRESS
 
 BCRYPT = bcrypt.hashpw(b"in bcrypt", bcrypt.gensalt(4)).decode().replace("$2b$", "$2y$")
 # The second is what `openssl passwd -apr1 -salt r31..... myPassword` says.
@@ -81,13 +82,40 @@ def test_an_unknown_user_and_a_wrong_password_are_told_the_same() -> None:
     assert len(said) == 1
 
 
-def test_an_unknown_user_costs_a_comparison_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared = []
-    monkeypatch.setattr(basic, "matches", lambda *pair: compared.append(pair) or False)
-    for shown in (b"nobody:x", b"berta:x"):
+LINES = [
+    "a:" + bcrypt.hashpw(b"p", bcrypt.gensalt(6)).decode(),
+    "b:" + bcrypt.hashpw(b"p", bcrypt.gensalt(4)).decode().replace("$2b$", "$2y$"),
+    "c:$apr1$r31.....$HqJZimcKQFAMYayBlzkrA/",
+    "d:{SHA}fEqNCco3Yq9h5ZUglD3CZJT4lBs=",
+]
+
+
+@pytest.mark.parametrize("lines", [LINES, LINES[::-1], LINES[1:], LINES[2:], LINES[3:], LINES[:2]])
+def test_a_wrong_password_costs_the_same_for_every_user_and_for_none(
+    monkeypatch: pytest.MonkeyPatch, lines: list[str]
+) -> None:
+    work: list[int] = []
+
+    def counted(_: bytes, digest: str) -> bool:
+        """In rounds of bcrypt; next to them apr1 counts a little, and SHA nothing."""
+        if digest.startswith("$2"):
+            work.append(100 << int(digest[4:6]))
+        return work.append(1) is not None if digest.startswith("$apr1$") else False
+
+    monkeypatch.setattr(basic, "matches", counted)
+    costs = []
+    for user in [*(line[:1] for line in lines), "nobody"]:
+        work.clear()
         with pytest.raises(AuthenticationError):
-            login(shown)
-    assert compared == [(b"x", BCRYPT)] * 2
+            asyncio.run(role_of(made("\n".join(lines)), user.encode() + b":x"))
+        costs.append(sum(work))
+    assert max(costs) - min(costs) <= 1
+
+
+def test_what_is_compared_besides_can_be_compared() -> None:
+    made_up = padding("$2b$04$" + "x" * 53, "$2b$06$" + "x" * 53)
+    assert [digest[:7] for digest in made_up] == ["$2b$04$", "$2b$05$"]
+    assert not any(bcrypt.checkpw(b"x", digest.encode()) for digest in made_up)
 
 
 def test_a_password_that_was_right_is_remembered_for_a_while(
@@ -102,7 +130,7 @@ def test_a_password_that_was_right_is_remembered_for_a_while(
     assert asyncio.run(twice()) == ["berta", "berta"]
 
 
-def test_only_so_many_passwords_wait_to_be_checked() -> None:
+def test_only_so_many_passwords_of_an_address_wait_to_be_checked() -> None:
     async def flood() -> list[Any]:
         authentication = made()
         shown = [b"anna:%d" % number for number in range(60)]
@@ -110,8 +138,8 @@ def test_only_so_many_passwords_wait_to_be_checked() -> None:
         return await asyncio.gather(*tries, return_exceptions=True)
 
     kinds = [type(error) for error in asyncio.run(flood())]
-    assert kinds.count(TooManyRequests) == 10
-    assert kinds.count(AuthenticationError) == 50
+    assert kinds.count(AuthenticationError) == MOST_OF_ADDRESS + 1  # one is being checked
+    assert kinds.count(TooManyRequests) == 60 - MOST_OF_ADDRESS - 1
 
 
 def test_apr1_is_apaches() -> None:
