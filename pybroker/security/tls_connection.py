@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pybroker.runtime import break_cycles_of
-from pybroker.security.refused_logins import machine_of
+from pybroker.security.newcomers import Newcomers
 from pybroker.security.tls_contexts import TlsContexts
 
 MAX_HANDSHAKES: Final = 200
@@ -52,7 +52,7 @@ class TlsDoor:
         # One buffer for all: it is filled and emptied within one callback.
         self.buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._new_protocol = new_protocol
-        self._handshaking: dict[TlsConnection, str] = {}
+        self._handshaking = Newcomers[TlsConnection]()
 
     def __call__(self) -> "TlsConnection":
         return TlsConnection(self, self._new_protocol())
@@ -62,23 +62,24 @@ class TlsDoor:
         return len(self._handshaking)
 
     def began(self, connection: "TlsConnection", address: str) -> None:
-        """Where too many are at it, that which has been longest makes room."""
-        same = [each for each, its in self._handshaking.items() if its == address]
-        if len(same) >= MAX_HANDSHAKES_OF_ADDRESS:
-            same[0].abort()
-            self.ended(same[0])
+        """Where too many are at it, the oldest of the machine that has most of them makes room."""
+        oldest = None
+        if self._handshaking.of_machine(address) >= MAX_HANDSHAKES_OF_ADDRESS:
+            oldest = self._handshaking.oldest_of(address)
         elif len(self._handshaking) >= MAX_HANDSHAKES:
-            oldest = next(iter(self._handshaking))
+            oldest = self._handshaking.oldest_where_most_are()
+        if oldest is not None:
             oldest.abort()
             self.ended(oldest)
-        self._handshaking[connection] = address
+        self._handshaking.came(connection, address)
 
     def ended(self, connection: "TlsConnection") -> None:
-        self._handshaking.pop(connection, None)
+        self._handshaking.went(connection)
 
     def close(self) -> None:
-        for connection in list(self._handshaking):
+        while (connection := self._handshaking.oldest_where_most_are()) is not None:
             connection.abort()
+            self.ended(connection)
 
 
 class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
@@ -103,7 +104,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         assert isinstance(transport, asyncio.Transport)
         self._socket = transport
         peer = transport.get_extra_info("peername")
-        self._door.began(self, machine_of(peer[0]) if peer else "unknown")
+        self._door.began(self, peer[0] if peer else "unknown")
         self._timer = self._loop.call_later(self._door.handshake_timeout_s, self._too_slow)
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pybroker.broker.topic_lists.lists import TopicList
 from pybroker.broker.topics import Topics
@@ -12,6 +12,7 @@ from pybroker.listeners import Listeners
 from pybroker.runtime import Clock
 from pybroker.security.authentication import Authentication
 from pybroker.security.identity import Identity
+from pybroker.security.newcomers import Newcomers
 from pybroker.server.frame_budget import FrameBudget
 from pybroker.server.handlers import HANDLERS, Handler
 from pybroker.server.held_runs import HeldRoom
@@ -19,6 +20,9 @@ from pybroker.server.outbox import Outboxes
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.transaction.coordinators import Coordinators
 from pybroker.wire import commands
+
+if TYPE_CHECKING:
+    from pybroker.server.session import Session
 
 _RECEIVE_BYTES: Final = 256 * 1024
 
@@ -47,6 +51,7 @@ class Services:
     connection_numbers: Iterator[int] = field(default_factory=itertools.count)
     name_numbers: Iterator[int] = field(default_factory=itertools.count)
     held_runs: HeldRoom = field(default_factory=HeldRoom)
+    newcomers: "Newcomers[Session]" = field(default_factory=Newcomers)
     _encoded_topics: dict[tuple[str, int], tuple[TopicList, bytes]] = field(default_factory=dict)
     # What sockets are read into; a fresh buffer for each read would be mapped and unmapped.
     receive_buffer: memoryview = field(default_factory=_receive_buffer)

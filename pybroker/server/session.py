@@ -368,6 +368,7 @@ class Session(asyncio.BufferedProtocol):
 
     def connected(self) -> None:
         self.state = ConnectionState.CONNECTED
+        self.services.newcomers.went(self)
         self._cancel_timer()
         self._inbox.connected(self.services.config.max_message_size)
 
@@ -430,9 +431,8 @@ class Session(asyncio.BufferedProtocol):
 
     def tell_consumer_closed(self, consumer: Consumer) -> None:
         closing = pb.CommandCloseConsumer(consumer_id=consumer.consumer_id, request_id=2**64 - 1)
-        self.send_command(
-            pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER, close_consumer=closing)
-        )
+        kind = pb.BaseCommand.CLOSE_CONSUMER
+        self.send_command(pb.BaseCommand(type=kind, close_consumer=closing))
 
     def forget_producer(self, producer: Producer) -> bool:
         """Whether it was one of this connection's."""
@@ -455,9 +455,8 @@ class Session(asyncio.BufferedProtocol):
 
     def _tell_closed(self, producer: Producer) -> None:
         closing = pb.CommandCloseProducer(producer_id=producer.producer_id, request_id=2**64 - 1)
-        self.send_command(
-            pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER, close_producer=closing)
-        )
+        kind = pb.BaseCommand.CLOSE_PRODUCER
+        self.send_command(pb.BaseCommand(type=kind, close_producer=closing))
 
     # -- closing
 

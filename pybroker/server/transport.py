@@ -1,8 +1,10 @@
 """The listening socket: limits on connections, keep-alive, an orderly end.
 
-Limits: so many connections in all and per address; who comes beyond is told so, and closed. A
-connection without CONNECT is closed by its session; one that says nothing for two keep-alive
-intervals, though asked by a PING, is closed here.
+Limits: so many connections in all and per address, and an IPv6 address counts with its /64. At a
+limit a connection that has not logged in makes room: one of that address, or of the address with
+most of them. If there is none, the one that comes is told so, and closed. A connection without
+CONNECT is closed by its session; one that says nothing for two keep-alive intervals, though asked
+by a PING, is closed here.
 """
 
 import asyncio
@@ -13,6 +15,7 @@ from typing import Final
 
 from pybroker.errors import NotAllowed
 from pybroker.runtime import Seldom
+from pybroker.security.refused_logins import machine_of
 from pybroker.security.tls_connection import TlsDoor, TlsListener
 from pybroker.server import on_connect
 from pybroker.server.refusals import Refusals
@@ -32,7 +35,7 @@ class BrokerServer:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._sessions: dict[Session, str] = {}
-        self._per_address: Counter[str] = Counter()
+        self._per_machine: Counter[str] = Counter()
         config = services.config
         self._refusals = Refusals()
         self._full = Seldom(
@@ -92,26 +95,39 @@ class BrokerServer:
 
     def _admit(self, session: Session, transport: asyncio.Transport, address: str) -> bool:
         """Who is refused hears Apache Pulsar's words."""
-        config = self._services.config
-        if len(self._sessions) >= config.broker_max_connections > 0:
+        config, machine = self._services.config, machine_of(address)
+        if len(self._sessions) >= config.broker_max_connections > 0 and not self._make_room(
+            self._services.newcomers.oldest_where_most_are()
+        ):
             self._full.say(address)
             self._refusals.tell(transport, NotAllowed("Reached the maximum number of connections"))
             return False
-        if self._per_address[address] >= config.broker_max_connections_per_ip > 0:
+        if self._per_machine[machine] >= config.broker_max_connections_per_ip > 0 and (
+            not self._make_room(self._services.newcomers.oldest_of(address))
+        ):
             self._full_address.say(address)
             reason = f"Reached the maximum number of connections on address/{session.peer}"
             self._refusals.tell(transport, NotAllowed(reason))
             return False
-        self._sessions[session] = address
-        self._per_address[address] += 1
+        self._sessions[session] = machine
+        self._per_machine[machine] += 1
+        self._services.newcomers.came(session, address)
+        return True
+
+    def _make_room(self, newcomer: Session | None) -> bool:
+        if newcomer is None:
+            return False
+        newcomer.close("it had not logged in when another connection needed its place")
+        self._forget(newcomer)
         return True
 
     def _forget(self, session: Session) -> None:
-        address = self._sessions.pop(session, None)
-        if address is not None:
-            self._per_address[address] -= 1
-            if not self._per_address[address]:
-                del self._per_address[address]
+        self._services.newcomers.went(session)
+        machine = self._sessions.pop(session, None)
+        if machine is not None:
+            self._per_machine[machine] -= 1
+            if not self._per_machine[machine]:
+                del self._per_machine[machine]
 
     async def _check_keep_alive(self) -> None:
         while True:

@@ -2,12 +2,13 @@
 
 At any moment a connection is answering (a handler runs), or its peer has to do something: send a
 whole request head within `HEAD_S` of connecting or of the last answer, or take what was written to
-it, some of it every `TAKE_S`. At most `MAX_CONNECTIONS` are open: one more, and that which has been
-waiting for its peer the longest makes room. So whoever asks and reads is always served.
+it, some of it every `TAKE_S`. At most `MAX_CONNECTIONS` are open: one more, and of the address with
+most of those that wait for their peer the one that has waited longest makes room. So whoever asks
+and reads is always served.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from typing import Any, Final
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -16,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from pybroker.admin.http.authenticated import with_certificate
 from pybroker.admin.http.hanging_up import with_hang_up
 from pybroker.runtime import break_cycles_of
+from pybroker.security.refused_logins import machine_of
 
 HEAD_S: Final = 10.0
 TAKE_S: Final = 10.0
@@ -45,6 +47,10 @@ class ImpatientProtocol(H11Protocol):
         self._later: deque[bytes] = deque()  # what was received and not parsed
 
     @property
+    def machine(self) -> str:
+        return machine_of(self.client[0]) if self.client else "unknown"
+
+    @property
     def waits_for_peer(self) -> bool:
         answered = self.cycle is None or self.cycle.response_complete
         return answered or self.flow.write_paused or self.cycle.more_body
@@ -65,7 +71,9 @@ class ImpatientProtocol(H11Protocol):
         if len(open_ones) >= MAX_CONNECTIONS:
             waiting = [other for other in open_ones if other.waits_for_peer]
             if waiting:
-                min(waiting, key=lambda other: other.waiting_since_s).transport.abort()
+                peers = Counter(other.machine for other in waiting)
+                first = min(waiting, key=lambda o: (-peers[o.machine], o.waiting_since_s))
+                first.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
