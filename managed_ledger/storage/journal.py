@@ -240,10 +240,11 @@ class EmbeddedBackend(QueueingBackend):
         error = done.exception()
         if isinstance(error, Exception) and not isinstance(error, StorageFull):
             self._fail(error)
-        elif isinstance(error, StorageFull):
-            self.fullness.refuse(str(error), self._clock.monotonic_s())
-        elif rotated:
-            self._checkpoints.wake()
+        else:
+            if isinstance(error, StorageFull):
+                self.fullness.refuse(str(error), self._clock.monotonic_s())
+            if rotated:  # also if what was to be written then did not fit
+                self._checkpoints.wake()
         self._see_to_the_reserve()
 
     def _see_to_the_reserve(self) -> None:

@@ -13,6 +13,7 @@ from faulty_disk import FaultyDisk, failing
 from virtual_loop import LoopClock, run_virtually
 
 from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.errors import StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage import checkpoints
@@ -427,6 +428,28 @@ def test_a_commit_that_waited_for_the_work_behind_it_is_written_into_the_next_jo
         await backend.close()
 
     run(scenario())
+
+
+def test_a_write_that_did_not_fit_into_a_new_journal_does_not_stop_the_next_ones():
+    """The old journal is to go all the same: the next commit waits until it has gone."""
+
+    async def scenario():
+        disk = FaultyDisk()
+        backend = EmbeddedBackend(
+            disk, LoopClock(), executor=AtOnce(), journal_max_bytes=100, max_old_journals=1
+        )
+        await backend.open()
+        await backend.metadata.put("key", b"x" * 200)
+        disk.fault = failing(errno.ENOSPC, ("write", "journal/0000000002"))
+        with pytest.raises(StorageFull):
+            await backend.metadata.put("key", b"y" * 200)
+        disk.fault = lambda operation, name: None
+        async with asyncio.timeout(60):
+            for number in range(3):
+                await backend.metadata.put("key", b"%d" % number + bytes(200))
+        await backend.close()
+
+    run_virtually(scenario())
 
 
 def test_a_full_disk_is_tried_again_every_second():
