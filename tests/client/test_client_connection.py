@@ -125,6 +125,43 @@ def test_a_broker_behind_a_proxy_is_reached_through_the_one_that_answers(broker:
     assert [peer.address for peer in broker.peers] == ["two:6650", "two:6650"]
 
 
+@pytest.mark.parametrize("response", [pb.CommandLookupTopicResponse.Connect, 0])
+@pytest.mark.parametrize(
+    "named", ["pulsar://two:6650", "two:6650", "http://two:6650", "PULSAR://two:6650"]
+)
+def test_a_client_with_tls_follows_no_lookup_to_an_unencrypted_port(
+    broker: ScriptedBroker, named: str, response: Any
+):
+    broker.answers["LookupTopic"] = lambda *_: pb.CommandLookupTopicResponse(
+        request_id=0,
+        response=response,
+        brokerServiceUrl="pulsar://two:6650",
+        brokerServiceUrlTls=named,
+    )
+
+    async def work() -> None:
+        await aio.Client("pulsar+ssl://one:6651").create_producer("t")
+
+    with pytest.raises(InvalidConfiguration, match="not encrypted"):
+        broker.run(work())
+    assert [peer.address for peer in broker.peers] == ["one:6651"]
+
+
+def test_a_client_with_tls_reaches_a_broker_through_a_proxy_with_tls(broker: ScriptedBroker):
+    broker.answers["LookupTopic"] = lambda *_: pb.CommandLookupTopicResponse(
+        request_id=0,
+        response=pb.CommandLookupTopicResponse.Connect,
+        brokerServiceUrlTls="pulsar://hidden:6650",
+        proxy_through_service_url=True,
+    )
+
+    async def work() -> None:
+        await aio.Client("pulsar+ssl://one:6651").create_producer("t")
+
+    broker.run(work())
+    assert [peer.address for peer in broker.peers] == ["one:6651", "one:6651"]
+
+
 def test_a_circle_of_redirects_ends(broker: ScriptedBroker, client: Any):
     broker.answers["LookupTopic"] = lambda *_: pb.CommandLookupTopicResponse(
         request_id=0,

@@ -221,11 +221,21 @@ class Cluster:
             if found.proxy_through_service_url:  # whoever could be reached is the proxy
                 connection = await self._connection(service, urlsplit(broker).netloc)
             else:
+                self._check_encrypted(broker, topic)
                 connection = await self._connection(broker, None)
             if found.response != pb.CommandLookupTopicResponse.Redirect:
                 return connection
             authoritative = found.authoritative
         raise ServiceNotReady(f"The lookup of {topic} was redirected {MAX_REDIRECTS} times")
+
+    def _check_encrypted(self, broker: str, topic: str) -> None:
+        """Credentials, and messages, of a client with TLS go to no other port."""
+        if self._uses_tls and urlsplit(broker).scheme != "pulsar+ssl":
+            raise InvalidConfiguration(
+                f"The lookup of {topic} names {broker}, which is not encrypted. The service URL of "
+                "this client is pulsar+ssl://, so it connects to no such address: the broker must "
+                "advertise one with pulsar+ssl://"
+            )
 
     async def patiently(self, attempt: Callable[[], Awaitable[T]], what: str) -> T:
         """Repeats `attempt` through passing troubles, up to the operation timeout."""
