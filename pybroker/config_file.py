@@ -33,6 +33,8 @@ _FIELDS: Final = {field.name.replace("_", ""): field for field in fields(BrokerC
 _FIELD_NAMES: Final = frozenset(field.name for field in fields(BrokerConfig))
 _DEFAULTS: Final = {field.name: field.default for field in fields(BrokerConfig)}
 PREFIX: Final = "PULSAR_PREFIX_"
+_NOTHING_CLOSE: Final = "; remove it"
+_SHORT_KEY_CHARS: Final = 24
 _BOOLEANS: Final = {"true": True, "false": False}
 _STRATEGIES: Final = (
     "UNDEFINED",
@@ -179,13 +181,22 @@ def parse_setting(line: str) -> tuple[str, Value]:
     """The field and its value; or a key that means nothing here. Raises ValueError."""
     key, equals, text = (part.strip() for part in line.partition("="))
     if not equals:
-        raise ValueError(f"{line[:80]!r} is not of the form key=value")
+        # It is not repeated: a value without its key may be a secret.
+        raise ValueError("the line is not of the form key=value")
     field = _FIELDS.get(key.replace("_", "").lower())
     if field is not None:
         return field.name, _convert(field.name, type(field.default), text, key)
     if key in APACHE_KEYS or key.startswith(PREFIXES):
         return key, LEFT_OUT
-    raise ValueError(f"unknown key {key[:80]!r}{_closest(key)}")
+    raise ValueError(_unknown(key))
+
+
+def _unknown(key: str) -> str:
+    """A long one that resembles no key is not repeated: a secret in base64 ends with `=`."""
+    closest = _closest(key)
+    if closest == _NOTHING_CLOSE and len(key) > _SHORT_KEY_CHARS:
+        return "unknown key, which is not shown, for it may be a secret; remove the line"
+    return f"unknown key {key[:80]!r}{closest}"
 
 
 def _closest(key: str) -> str:
@@ -193,7 +204,7 @@ def _closest(key: str) -> str:
     if found:
         return f"; did you mean {camel_case(_FIELDS[found[0]].name)}?"
     other = difflib.get_close_matches(key, APACHE_KEYS, n=1)
-    return f"; did you mean {other[0]}?" if other else "; remove it"
+    return f"; did you mean {other[0]}?" if other else _NOTHING_CLOSE
 
 
 def _convert(name: str, kind: type, text: str, key: str) -> Value:

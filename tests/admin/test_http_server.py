@@ -67,6 +67,14 @@ def test_a_body_that_a_delete_does_not_announce_is_no_request() -> None:
     assert b"connection: close" in said
 
 
+def test_what_comes_behind_a_request_with_two_lengths_is_no_request() -> None:
+    head = b"POST /length HTTP/1.1\r\nHost: localhost\r\n"
+    body = b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    said = exchange(head + body + HEAD)
+    assert said.count(b"HTTP/1.1") == 1
+    assert b"connection: close" in said
+
+
 def test_a_delete_that_announces_its_body_keeps_the_connection() -> None:
     delete = b"DELETE / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
     said = exchange(delete + b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

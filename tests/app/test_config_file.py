@@ -106,6 +106,24 @@ def test_a_wrong_value_is_refused(line: str, reason: str) -> None:
     assert reason in refusal(line)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tokenSecretKey {}",
+        "tokenSecretKey: {}",
+        "{}",
+        "{}==",
+        "tokenSecretKye={}",
+        "superUserRoles=admin\n{}",
+    ],
+)
+def test_a_bad_line_is_refused_without_repeating_a_secret(line: str) -> None:
+    secret = "c3VwZXItc2VjcmV0LXZhbHVlLXRoYXQtbXVzdC1ub3Qtc2hvdw"
+    said = refusal(line.format(secret))
+    assert ", line " in said
+    assert secret[:12] not in said
+
+
 def test_every_key_of_apache_pulsar_is_taken_and_those_without_effect_are_named_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -1,7 +1,9 @@
-"""A DELETE whose body is not announced: some clients send one without a length.
+"""Requests that two readers may end in different places: a DELETE whose body is not announced, as
+some clients send it, and one with both Content-Length and Transfer-Encoding.
 
-HTTP takes such a body for the next request, and its answer would go to the next request's sender.
-So the connection ends with the answer: what comes behind the request is never looked at.
+What one takes for a body the other takes for the next request, whose answer would go to the next
+request's sender. So the connection ends with the answer: what comes behind the request is never
+looked at.
 """
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -18,9 +20,10 @@ class UnsaidBodies:
                 MutableHeaders(scope=message)["connection"] = "close"
             await send(message)
 
-        may_follow = scope["method"] == "DELETE" and not _announced(Headers(scope=scope))
-        await self._app(scope, receive, send_and_close if may_follow else send)
+        clear = _has_a_clear_end(scope["method"], Headers(scope=scope))
+        await self._app(scope, receive, send if clear else send_and_close)
 
 
-def _announced(headers: Headers) -> bool:
-    return "content-length" in headers or "transfer-encoding" in headers
+def _has_a_clear_end(method: str, headers: Headers) -> bool:
+    said = [name for name in ("content-length", "transfer-encoding") if name in headers]
+    return len(said) == 1 or (not said and method != "DELETE")

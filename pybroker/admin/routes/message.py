@@ -119,7 +119,7 @@ class MessageRoutes:
             found = await waiting_entry(topic.ledger, nothing, topic.hidden, number)
         if found is None:
             raise HTTPException(404, f"Message not found: {number} messages do not wait on {name}")
-        return await _answer(*found)
+        return await _answer(topic, *found)
 
     async def by_id(self, request: Request) -> Response:
         topic = await self._topic(request)
@@ -166,7 +166,7 @@ class MessageRoutes:
             run = await topic.ledger.read(position, position, 1, 1)
         if run is None:
             raise HTTPException(404, f"Message not found: {topic.name} holds no entry {position}")
-        return await _answer(position, run.entries[0])
+        return await _answer(topic, position, run.entries[0])
 
     async def _topic(self, request: Request) -> Topic:
         return await single(self._topics, topic_of(request), "look at")
@@ -188,7 +188,7 @@ def _nth(ledgers: Sequence[LedgerInfo], index: int) -> Position:
     raise IndexError(index)
 
 
-async def _answer(position: Position, entry: bytes) -> Response:
+async def _answer(topic: Topic, position: Position, entry: bytes) -> Response:
     try:
         metadata, payload = parse_metadata(entry), payload_of(entry)
     except BadEntry as error:
@@ -203,7 +203,11 @@ async def _answer(position: Position, entry: bytes) -> Response:
         except CannotDecompress as error:
             raise HTTPException(501, f"The message at {position} is compressed: {error}") from None
     response = Response(payload, media_type="application/octet-stream")
-    fields = [("Message-ID", f"{position.ledger_id}:{position.entry_id}"), *_described(metadata)]
+    fields = [
+        ("Message-ID", f"{position.ledger_id}:{position.entry_id}"),
+        *_described(metadata),
+        *_decided(topic, position, metadata),
+    ]
     response.raw_headers += [(_header(name), _value(value)) for name, value in fields]
     return response
 
@@ -228,6 +232,13 @@ def _described(metadata: Any) -> Iterator[tuple[str, object]]:
         yield "PROPERTY", json.dumps(properties)  # for Apache Pulsar's clients from 3 on
     for key, value in properties.items():
         yield f"PROPERTY-{key}", value  # for those before
+
+
+def _decided(topic: Topic, position: Position, metadata: Any) -> Iterator[tuple[str, object]]:
+    """Whether readers are given it. A message behind an open transaction is uncommitted, too."""
+    if metadata.HasField("txnid_least_bits") and not metadata.HasField("marker_type"):
+        yield "txn-aborted", topic.hidden.contains(position)
+    yield "txn-uncommitted", position > topic.max_read_position
 
 
 def _text(value: str | bytes) -> str:
