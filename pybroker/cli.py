@@ -48,6 +48,8 @@ class UsageError(ValueError):
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
     words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] in (["--version"], ["-V"]):
+        return _version()
     if words[:1] == ["admin"]:
         from pybroker.commands.admin.main import main as admin  # takes a while: who starts waits
 
@@ -65,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pybroker", description="A message broker for official Apache Pulsar clients."
     )
+    # Answered before anything is parsed: to find it out takes a while.
+    parser.add_argument("-V", "--version", action="store_true", help="say which version this is")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     say_version = commands.add_parser("version", help="say which version this is")
     say_version.set_defaults(run=_version)
@@ -99,7 +103,7 @@ def _add_standalone(parser: argparse.ArgumentParser) -> None:
         type=_log_level,
         metavar="LEVEL[,AREA=LEVEL…]",
         help="debug, info (default), warning, error or off, of everything and of areas; "
-        "access=info logs every HTTP request (docs/logging.md)",
+        "access=info logs every HTTP request",
     )
     add("--log-format", choices=FORMATS, help="of each line; default text")
     add(
@@ -110,10 +114,9 @@ def _add_standalone(parser: argparse.ArgumentParser) -> None:
 
 
 def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65_535:
-        raise argparse.ArgumentTypeError(f"{text} is not a port (0 to 65535)")
-    return port
+    if not (text.isascii() and text.isdecimal() and int(text[:6]) <= 65_535):
+        raise argparse.ArgumentTypeError(f"{text[:80]} is not a port (0 to 65535)")
+    return int(text)
 
 
 def _log_level(text: str) -> str:
@@ -123,7 +126,7 @@ def _log_level(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _version(_: argparse.Namespace) -> int:
+def _version(_: argparse.Namespace | None = None) -> int:
     print(f"pybroker {version()}")
     return 0
 
@@ -172,7 +175,7 @@ def _configuration(options: argparse.Namespace) -> BrokerConfig:
     if not options.insecure and not config.local_only and not config.authentication_enabled:
         raise UsageError(
             f"listening on {config.bind_address} without authentication lets everybody in who "
-            "reaches it; set authenticationEnabled=true (docs/security.md), say --insecure if that "
+            "reaches it; set authenticationEnabled=true, say --insecure if that "
             "is what you want, or --bind 127.0.0.1"
         )
     return config

@@ -6,7 +6,7 @@ broker raised (pybroker.errors, one class per code). Everything derives from Pul
 
 from typing import Final
 
-from pybroker import errors as wire_errors
+from pybroker import errors
 from pybroker.errors import InvalidTxnStatus, PulsarError
 from pybroker.names import TxnId
 
@@ -81,10 +81,37 @@ class TransactionOutcomeUnknown(ClientError):
         )
 
 
-_BY_CODE: Final = {
+# One for each ServerError of the wire protocol. ProducerBusy has the code of NamingError, too.
+_BY_CODE: Final[dict[int, type[PulsarError]]] = {
     error.code: error
-    for error in (*vars(wire_errors).values(), *globals().copy().values())
-    if isinstance(error, type) and issubclass(error, PulsarError) and "code" in vars(error)
+    for error in (
+        errors.PulsarError,
+        errors.MetadataError,
+        errors.PersistenceError,
+        errors.AuthenticationError,
+        errors.AuthorizationError,
+        errors.ConsumerBusy,
+        errors.ServiceNotReady,
+        ProducerBlockedQuotaExceededError,
+        ProducerBlockedQuotaExceededException,
+        errors.ChecksumError,
+        errors.UnsupportedVersionError,
+        errors.TopicNotFound,
+        errors.SubscriptionNotFound,
+        errors.ConsumerNotFound,
+        errors.TooManyRequests,
+        errors.TopicTerminated,
+        errors.ProducerBusy,
+        errors.InvalidTopicName,
+        errors.IncompatibleSchema,
+        errors.ConsumerAssignError,
+        errors.TransactionCoordinatorNotFound,
+        errors.InvalidTxnStatus,
+        errors.NotAllowed,
+        errors.TransactionConflict,
+        errors.TransactionNotFound,
+        errors.ProducerFenced,
+    )
 }
 
 

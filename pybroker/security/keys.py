@@ -40,7 +40,7 @@ def read_source(source: str, setting: str) -> bytes:
 def _why(error: Exception) -> str:
     if isinstance(error, OSError):
         return f", {error.strerror}: {error.filename}"
-    return "; give file:///path, data:;base64,…, a path or base64"
+    return "; give file:///path, data:;base64,…, the path of a file that is there, or base64"
 
 
 def _read(source: str) -> bytes:

@@ -149,7 +149,8 @@ def secret_key(data: bytes) -> bytes:
     """Raises KeyFailure for one that could be guessed, or that is the other kind of key."""
     if len(data) < _LEAST_SECRET_BYTES:
         raise KeyFailure(
-            f"tokenSecretKey has {len(data)} bytes: {_LEAST_SECRET_BYTES} are the least for HS256"
+            f"tokenSecretKey has {len(data)} bytes, and HS256 needs {_LEAST_SECRET_BYTES}; if it "
+            "names a file, there is no such file"
         )
     if is_of_a_pair(data):  # PyJWT 2.14 is the first that tells in DER, too
         raise KeyFailure("tokenSecretKey is no secret key: who has a public one could sign with it")

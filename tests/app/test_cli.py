@@ -11,7 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+import pybroker
 from pybroker.cli import GARBAGE_THRESHOLDS, main
+from pybroker.version import version
 
 READY = re.compile(r"pybroker ready pulsar://localhost:(\d+) (http://localhost:\d+)\n")
 
@@ -301,6 +303,30 @@ def test_an_impossible_command_line_exits_with_2(
 def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == 0
     assert re.fullmatch(r"pybroker \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_the_version_is_an_option_too(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([option]) == 0
+    assert capsys.readouterr().out == f"pybroker {version()}\n"
+
+
+@pytest.mark.parametrize("port", ["abc", "65536", "-1", "1.5", "9" * 5000])
+def test_a_port_that_is_none_is_named(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["standalone", f"--port={port}"])
+    said = capsys.readouterr().err
+    assert "is not a port (0 to 65535)" in said
+
+
+def test_help_and_refusals_name_no_file_that_is_not_installed() -> None:
+    """The documents are not in the wheel."""
+    package = Path(pybroker.__file__).parent
+    sources = [path.read_text() for path in package.rglob("*.py")]
+    named = [
+        text for source in sources for text in re.findall(r"\((?:docs|docker)/[^)]*\)", source)
+    ]
+    assert named == []
 
 
 def test_looking_for_garbage_holds_nobody_up() -> None:

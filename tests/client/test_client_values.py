@@ -36,7 +36,9 @@ from pybroker.client.consuming.acks import (
 )
 from pybroker.client.errors import PulsarException, from_wire
 from pybroker.client.producing.routing import Router, murmur3_hash
+from pybroker.errors import ProducerBusy
 from pybroker.key_hash import java_string_hash
+from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.decompression import CannotDecompress
 from pybroker.wire.single_messages import split_batch
 
@@ -236,6 +238,14 @@ class TestErrors:
         assert type(from_wire(23, "taken")) is TransactionConflict
         assert type(from_wire(21, "ended")) is InvalidTxnStatus
         assert type(from_wire(999, "what?")) is PulsarException
+
+    def test_every_error_of_the_wire_has_a_class_of_its_own(self) -> None:
+        found = [type(from_wire(number, "no")) for number in pb.ServerError.values()]
+        assert len(set(found)) == len(pb.ServerError.values())
+        assert [error.code for error in found] == pb.ServerError.values()
+
+    def test_a_second_exclusive_producer_is_refused_as_busy(self) -> None:
+        assert type(from_wire(pb.ProducerBusy, "it has one")) is ProducerBusy
         assert issubclass(TransactionAborted, InvalidTxnStatus)
 
     def test_an_unknown_outcome_keeps_its_transaction_through_pickling(self):

@@ -14,7 +14,9 @@ from pybroker.commands.admin.grammar import add_arguments, option_names
 from pybroker.commands.admin.main import GROUPS, group_parser, main
 from pybroker.commands.admin.output import shown
 from pybroker.commands.admin.rest import Rest
+from pybroker.commands.admin.tables import summaries
 from pybroker.commands.admin.tables.policies import OF_NAMESPACES, OF_TOPICS, At
+from pybroker.commands.admin.tables.summaries import summary
 from pybroker.commands.admin.values import message_id, size_bytes, time_s
 
 
@@ -183,7 +185,7 @@ def test_answers_are_json_or_a_table() -> None:
     assert shown(None, False) == ""
     assert shown("ok\n", True) == "ok"
     assert shown({"a": [1]}, False) == '{\n  "a": [\n    1\n  ]\n}'
-    assert shown({"name": "x", "n": {"deep": 1}}, True) == 'name  x\nn     {"deep": 1}'
+    assert shown({"name": "x", "n": {"deep": 1}}, True) == "name    x\nn.deep  1"
     assert shown([{"a": 1}, {"b": None}], True) == "a  b\n1  -\n-  -"
     assert shown(["x", "y"], True) == "x\ny"
     assert (shown([], True), shown(7, True)) == ("", "7")
@@ -215,3 +217,68 @@ def test_the_shell_completes_groups_commands_and_options() -> None:
     assert "create" in completed("tenants", "''")
     assert completed("topics", "skip", "--c") == ["--count"]
     assert "bashcompinit" in script("zsh", GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("said", "position"), [("earliest", (-1, -1)), ("latest", (2**63 - 1, 2**63 - 1))]
+)
+def test_a_cursor_is_reset_to_either_end(said: str, position: tuple[int, int]) -> None:
+    _, path, body, _ = asked("topics", "reset-cursor", "t", "-s", "s", "-m", said)
+    assert path.endswith("/t/subscription/s/resetcursor")
+    assert (body["ledgerId"], body["entryId"]) == position
+
+
+def test_every_command_has_a_line_of_help_of_its_own() -> None:
+    for group, commands in GROUPS.items():
+        lines = {command.name: summary(group, command.name) for command in commands}
+        assert all(lines.values()) and max(map(len, lines.values())) < 90
+        help_text = " ".join(group_parser(group).format_help().split())
+        for line in lines.values():
+            assert line in help_text
+
+
+def test_no_line_of_help_is_left_over() -> None:
+    there = {f"{group} {row.name}" for group, rows in GROUPS.items() for row in rows}
+    assert set(summaries._OF_GROUPS) <= there
+    others = {name.partition(" ")[2] for name in there - set(summaries._OF_GROUPS)}
+    assert set(summaries._OF_NAMES) <= others
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("http://localhost:abc", "is no address of a broker"),
+        ("localhost:8080", "http://host:port"),
+        ("pulsar://localhost:6650", "http://host:port"),
+        ("http://no-such-host.invalid:8080", "is the host's name right"),
+        ("http://127.0.0.1:1", "is the broker running"),
+    ],
+)
+def test_what_is_wrong_with_the_address_is_what_is_said(
+    url: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--admin-url", url, "tenants", "list"]) == 1
+    said = capsys.readouterr().err
+    assert says in said
+    others = {"is the host's name right", "is the broker running"} - {says}
+    assert not any(other in said for other in others)
+
+
+def test_a_table_has_a_row_for_each_and_a_column_for_each_field() -> None:
+    stats = {"s": {"backlog": 3, "rate": {"in": 1.5}}, "audit": {"backlog": 0, "by": ["a", "b"]}}
+    assert shown(stats, True).splitlines() == [
+        "name   backlog  rate.in  by",
+        "s      3        1.5      -",
+        "audit  0        -        a, b",
+    ]
+    assert shown({"a": {"b": {"c": 1}}, "d": {}, "e": "x\ny"}, True).splitlines() == [
+        "a.b.c  1",
+        "d      -",
+        "e      x\\ny",
+    ]
+
+
+def test_a_java_class_is_told_where_to_go(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["schemas", "extract", "t", "-j", "a.jar", "-t", "avro", "-c", "com.acme.Order"]
+    assert main(words) == 1
+    assert "schemas upload" in capsys.readouterr().err

@@ -54,6 +54,27 @@ def test_a_reader_of_our_output_that_leaves_ends_the_command_quietly(
         assert b"Error" not in reading.stderr.read()
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [("brokers get-runtime-config", 141), ("--completion bash", 141), ("topics --help", 0)],
+)
+def test_a_reader_of_an_admins_answer_that_has_left_is_no_error(
+    broker: RunningBroker, words: str, code: int
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    asking = [sys.executable, "-m", "pybroker", "admin", "--admin-url", broker.admin_url]
+    ended = subprocess.run([*asking, *words.split()], stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (code, b"")
+
+
+def test_a_url_whose_port_is_none_is_named(capsys: pytest.CaptureFixture[str], topic: str) -> None:
+    for url in ("pulsar://localhost:abc", "pulsar://a:6650,b:0", "pulsar://[::1]:70000"):
+        assert main(["produce", topic, "-m", "a", "--url", url]) == 1
+        assert "is not a port (1 to 65535)" in capsys.readouterr().err
+
+
 def test_a_terminal_of_fewer_characters_shows_what_it_can(
     broker: RunningBroker, client: Client, topic: str
 ) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from pybroker.commands.admin.rest import Rest
 
 Body = Callable[[Namespace], Any]
+Run = Callable[[Rest, Namespace], Any]
 _PLACE: Final = re.compile(r"\{(\w+)\}")
 _NAMED_TOPIC: Final = re.compile(r"(persistent|non-persistent)://(.*)", re.DOTALL)
 
@@ -28,7 +29,7 @@ class Command:
     request: str = ""
     body: Body | None = None
     query: Mapping[str, str] = field(default_factory=dict)
-    run: Callable[[Rest, Namespace], Any] | None = None
+    run: Run | None = None
 
     def execute(self, rest: Rest, options: Namespace) -> Any:
         """The answer: parsed JSON, text, or None. Raises RestError, ValueError."""

@@ -11,11 +11,13 @@ from pybroker.commands.admin.grammar import add_arguments
 from pybroker.commands.admin.output import shown
 from pybroker.commands.admin.rest import RestError
 from pybroker.commands.admin.tables import brokers, namespaces, others, topics
-from pybroker.commands.terminal import for_reader
+from pybroker.commands.admin.tables.summaries import summary
+from pybroker.commands.terminal import for_reader, reader_left
 
 GROUPS: Final[dict[str, tuple[Command, ...]]] = {
     "brokers": brokers.BROKERS,
     "broker-stats": brokers.BROKER_STATS,
+    "bookies": brokers.BOOKIES,
     "clusters": brokers.CLUSTERS,
     "ns-isolation-policy": brokers.ISOLATION,
     "resourcegroups": brokers.RESOURCE_GROUPS,
@@ -35,7 +37,12 @@ _EXIT_USAGE: Final = 2
 
 def main(arguments: list[str]) -> int:
     """Run one command and return the process's exit code."""
-    return run(_parser().parse_args(arguments))
+    try:
+        code = run(_parser().parse_args(arguments))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return reader_left()
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -73,7 +80,8 @@ def group_parser(group: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"pybroker admin {group}", allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in sorted(GROUPS[group], key=lambda found: found.name):
-        added = commands.add_parser(command.name, help=command.arguments, allow_abbrev=False)
+        said = summary(group, command.name)
+        added = commands.add_parser(command.name, help=said, description=said, allow_abbrev=False)
         add_arguments(added, command.arguments)
         added.set_defaults(command_of_group=command)
     return parser

@@ -1,8 +1,11 @@
 """An answer on the screen: JSON, or a table."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
+
+_CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 def shown(answer: Any, as_table: bool) -> str:
@@ -15,25 +18,53 @@ def shown(answer: Any, as_table: bool) -> str:
 
 
 def _table(answer: Any) -> Iterator[str]:
+    """A list of objects, and an object of objects, is a row each; another object a row a field."""
     if isinstance(answer, Mapping):
-        yield from _aligned([[str(key), _cell(value)] for key, value in answer.items()])
+        rows = list(answer.values())
+        if rows and all(isinstance(row, Mapping) for row in rows):
+            yield from _rows([{"name": str(key)} | _flat(row) for key, row in answer.items()])
+        else:
+            yield from _aligned([[key, _cell(value)] for key, value in _flat(answer).items()])
     elif isinstance(answer, list) and answer and all(isinstance(row, Mapping) for row in answer):
-        columns = list(dict.fromkeys(key for row in answer for key in row))
-        rows = [[_cell(row.get(column)) for column in columns] for row in answer]
-        yield from _aligned([columns, *rows])
+        yield from _rows([_flat(row) for row in answer])
     elif isinstance(answer, list):
         yield from map(_cell, answer)
     else:
         yield _cell(answer)
 
 
+def _rows(rows: list[dict[str, Any]]) -> Iterator[str]:
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    yield from _aligned([columns, *([_cell(row.get(c)) for c in columns] for row in rows)])
+
+
+def _flat(answer: Mapping[str, Any], within: str = "") -> dict[str, Any]:
+    """An object in an object by both names, with a dot between."""
+    found: dict[str, Any] = {}
+    for key, value in answer.items():
+        name = f"{within}{key}"
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{name}.")
+        else:
+            found[name] = value
+    return found
+
+
 def _aligned(rows: list[list[str]]) -> Iterator[str]:
+    """What a text has of newlines and controls is escaped: a row is a line."""
+    rows = [[_CONTROLS.sub(_escaped, cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(map(str.ljust, row, widths)).rstrip()
 
 
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
 def _cell(value: Any) -> str:
-    if value is None:
+    if value is None or value in ({}, []):
         return "-"
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
     return value if isinstance(value, str) else json.dumps(value)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -48,7 +49,7 @@ class Rest:
         self, url: str, authorization: str = "", tls: ssl.SSLContext | None = None
     ) -> None:
         """`authorization` is the header's value, or empty."""
-        self._url = url.rstrip("/")
+        self._url = _checked(url)
         self._headers = {"Accept": "application/json"}
         if authorization:
             self._headers["Authorization"] = authorization
@@ -86,11 +87,36 @@ class Rest:
         except HTTPException as error:  # it ends too early, or a line of it is too long
             raise RestError(f"{self._url} gave no answer that can be read: {error}") from None
         except (urllib.error.URLError, OSError, ValueError) as error:
-            reason = getattr(error, "reason", None) or error
-            raise RestError(
-                f"{self._url} cannot be reached: {reason}; is the broker running, and --admin-url "
-                "the address of its HTTP port?"
-            ) from None
+            raise RestError(f"{self._url} cannot be reached: {_why(error)}") from None
+
+
+def _checked(url: str) -> str:
+    """Raises RestError."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in _PORTS and parts.hostname and parts.port != 0
+    except ValueError as error:  # of its port, or of an IPv6 address
+        raise RestError(f"{url} is no address of a broker: {error}") from None
+    if not usable:
+        raise RestError(f"{url} is no address of a broker: it is http://host:port, or https://…")
+    return url.rstrip("/")
+
+
+def _why(error: Exception) -> str:
+    """With what to do about it."""
+    reason = getattr(error, "reason", None) or error
+    if isinstance(reason, socket.gaierror):
+        return f"{reason.strerror}; is the host's name right in --admin-url?"
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return (
+            f"{reason.verify_message}; say whom to trust with --tls-trust-cert-path, and use a "
+            "name of the broker that its certificate has"
+        )
+    if isinstance(reason, ssl.SSLError):
+        return f"{reason}; is this its port with TLS?"
+    if isinstance(reason, TimeoutError):
+        return f"no answer within {_TIMEOUT_S:g} s"
+    return f"{reason}; is the broker running, and --admin-url the address of its HTTP port?"
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):

@@ -1,7 +1,6 @@
 """From the words of a command line to what is sent or shown, and to an exit code."""
 
 import argparse
-import os
 import signal
 import sys
 import threading
@@ -14,7 +13,7 @@ from pybroker.client import PulsarException
 from pybroker.commands.admin.rest import RestError
 from pybroker.commands.messages import COMMANDS, consume, peek, produce, read
 from pybroker.commands.messages.service import add_service
-from pybroker.commands.terminal import for_reader
+from pybroker.commands.terminal import for_reader, reader_left
 from pybroker.version import version
 
 _MODULES: Final[dict[str, ModuleType]] = {
@@ -25,7 +24,6 @@ _MODULES: Final[dict[str, ModuleType]] = {
 }
 _FAILED: Final = 1
 _INTERRUPTED: Final = 130
-_READER_LEFT: Final = 141
 _TERMINATED: Final = 143
 
 
@@ -38,9 +36,7 @@ def main(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # Who read our output has gone, and the interpreter would try once more to write it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _READER_LEFT
+        return reader_left()
     except (PulsarException, RestError, ValueError, OSError) as error:
         print(for_reader(sys.stderr, f"pybroker {options.command}: {error}"), file=sys.stderr)
         return _FAILED

@@ -1,6 +1,7 @@
 """Which broker, and who is there: pulsar-client's general options, over what client.conf says."""
 
 import argparse
+import re
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any, Final
@@ -17,6 +18,7 @@ from pybroker.commands.credentials import Credentials, credentials
 
 URL: Final = "pulsar://localhost:6650"
 _TIMEOUT_S: Final = 30.0
+_PORT: Final = re.compile(r":([^:\]/]*)(?:/.*)?$")  # of host:port or [::1]:port
 
 
 def add_service(parser: argparse.ArgumentParser) -> None:
@@ -73,6 +75,10 @@ def _url(said: Mapping[str, Any], conf: Mapping[str, str]) -> str:
     url: str = said.get("url") or conf.get("brokerServiceUrl") or URL
     if url.startswith(("ws:", "wss:", "http:", "https:")):
         raise ValueError(f"{url} is not the broker's own protocol: pulsar://host:6650, or +ssl")
+    for address in url.partition("://")[2].split(","):
+        port = _PORT.search(address)
+        if port is not None and not (port[1].isdecimal() and 0 < int(port[1][:6]) <= 65_535):
+            raise ValueError(f"{url}: {port[1]!r} is not a port (1 to 65535)")
     return url
 
 

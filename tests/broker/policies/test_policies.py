@@ -8,7 +8,9 @@ from topics_world import ORDERS, World, run
 
 from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.trim import Retention
+from pybroker.broker.policies import table
 from pybroker.broker.policies.policies import Policies, topic_key
+from pybroker.broker.policies.policy import Policy
 from pybroker.broker.policies.table import (
     AUTO_TOPIC_CREATION,
     BACKLOG_QUOTAS,
@@ -254,3 +256,9 @@ def test_what_changes_right_behind_the_last_news_is_told_of_too() -> None:
         assert not following._news
 
     run(scenario)
+
+
+def test_every_policy_that_has_a_name_is_in_the_list() -> None:
+    named = [value for value in vars(table).values() if isinstance(value, Policy)]
+    assert set(named) <= set(table.POLICIES)
+    assert len({policy.name for policy in table.POLICIES}) == len(table.POLICIES)

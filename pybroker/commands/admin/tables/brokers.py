@@ -3,8 +3,8 @@
 from argparse import Namespace
 from typing import Any, Final
 
-from pybroker.commands.admin.command import Command
-from pybroker.commands.admin.rest import Rest
+from pybroker.commands.admin.command import Body, Command, Run
+from pybroker.commands.admin.rest import Rest, RestError
 
 _CLUSTER_FIELDS: Final = {
     "url": "serviceUrl",
@@ -227,4 +227,38 @@ TENANTS: Final = (
     Command("create", _TENANT, run=_new_tenant),
     Command("update", _TENANT, "POST tenants/{tenant}", _tenant),
     Command("delete", "<tenant> [-f|--force]", "DELETE tenants/{tenant}", query={"force": "force"}),
+)
+
+
+def _of_bookies(request: str, body: Body | None = None, **query: str) -> Run:
+    """A broker with a storage of its own has no such routes."""
+
+    def run(rest: Rest, options: Namespace) -> Any:
+        asked = Command("", request=request, body=body, query=query)
+        try:
+            return asked.execute(rest, options)
+        except RestError as error:
+            if "HTTP 404" not in str(error):
+                raise
+            raise RestError(f"this broker has no bookies, or not that one: {error}") from None
+
+    return run
+
+
+_RACK: Final = "bookies/racks-info/{bookie}"
+_BOOKIE: Final = "-b|--bookie String"
+BOOKIES: Final = (
+    Command("list-bookies", run=_of_bookies("GET bookies/all")),
+    Command("racks-placement", run=_of_bookies("GET bookies/racks-info")),
+    Command("get-bookie-rack", _BOOKIE, run=_of_bookies(f"GET {_RACK}")),
+    Command("delete-bookie-rack", _BOOKIE, run=_of_bookies(f"DELETE {_RACK}")),
+    Command(
+        "set-bookie-rack",
+        f"[-g|--group String] {_BOOKIE} -r|--rack String [-hn|--hostname String]",
+        run=_of_bookies(
+            f"POST {_RACK}",
+            lambda o: {"rack": o.rack, "hostname": o.hostname},
+            group="group",
+        ),
+    ),
 )

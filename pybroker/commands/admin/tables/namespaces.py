@@ -3,7 +3,7 @@
 from argparse import Namespace
 from typing import Any, Final
 
-from pybroker.commands.admin.command import Command, filled
+from pybroker.commands.admin.command import Command, filled, segment
 from pybroker.commands.admin.rest import Rest
 from pybroker.commands.admin.tables.policies import of_namespace
 
@@ -36,6 +36,14 @@ def _clear_backlog(rest: Rest, options: Namespace) -> Any:
     return _for_bundle("POST", "clearBacklog" + ("/{sub}" if options.sub else ""))(rest, options)
 
 
+def _list_cluster(rest: Rest, options: Namespace) -> Any:
+    """Of names with a cluster in them, as Apache Pulsar once had."""
+    tenant, slash, cluster = options.params.partition("/")
+    if not slash:
+        raise ValueError(f"{options.params!r} is not tenant/cluster")
+    return rest.ask("GET", f"/admin/namespaces/{segment(tenant)}/{segment(cluster)}")
+
+
 def _topic_positions(rest: Rest, options: Namespace) -> Any:
     path = _NS + "/" + (options.bundle or "0x00000000_0xffffffff") + "/topicHashPositions"
     topics = {"topics": ",".join(options.topic_list)} if options.topic_list else {}
@@ -45,6 +53,8 @@ def _topic_positions(rest: Rest, options: Namespace) -> Any:
 _SUBSCRIPTION: Final = "-s|--subscription String"
 NAMESPACES: Final = (
     Command("list", "<tenant>", "GET namespaces/{tenant}"),
+    Command("list-cluster", "<params>", run=_list_cluster),
+    Command("update-migration-state", f"{_PLACE} [--migrated]", f"POST {_NS}/migration", lambda o: o.migrated),
     Command("topics", f"{_PLACE} [-m|--mode String] [-ist|--include-system-topic]", f"GET {_NS}/topics",
             query={"mode": "mode", "includeSystemTopic": "include_system_topic"}),
     Command("destinations", _PLACE, f"GET {_NS}/topics"),

@@ -32,7 +32,15 @@ def _schema(rest: Rest, options: Namespace) -> Any:
     return rest.ask("GET", filled(path, options))
 
 
+def _extract(rest: Rest, options: Namespace) -> Any:
+    raise ValueError(
+        f"{options.classname} is a Java class, which only Java's pulsar-admin can load: have it "
+        "print the schema with --dry-run, and give that to `schemas upload`"
+    )
+
+
 SCHEMAS: Final = (
+    Command("extract", "<topicName> -j|--jar String -t|--type String -c|--classname String [-a|--always-allow-null] [-n|--dry-run]", run=_extract),
     Command("get", "<topicName> [-v|--version Long] [-a|--all-version]", run=_schema),
     Command("metadata", "<topicName>", "GET schemas/{bare}/metadata"),
     Command("upload", "<topicName> -f|--filename String", "POST schemas/{bare}/schema", _schema_in_file),

@@ -23,6 +23,8 @@ _STATS_OPTIONS: Final = (
     "[-gpb|--get-precise-backlog] [-sbs|--get-subscription-backlog-size] "
     "[-etb|--get-earliest-time-in-backlog]"
 )
+_ENDS: Final = {"earliest": "-1:-1", "latest": f"{2**63 - 1}:{2**63 - 1}"}
+_SHADOW_SOURCE: Final = "PULSAR.SHADOW_SOURCE"  # the property that says so
 _POLL_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 3600.0
 
@@ -34,12 +36,28 @@ def _create_partitioned(rest: Rest, options: Namespace) -> None:
     rest.ask("PUT", filled("{topic}/partitions", options), body)
 
 
+def _create_shadow(rest: Rest, options: Namespace) -> None:
+    """With as many partitions as its source has."""
+    properties = dict(options.properties or ()) | {_SHADOW_SOURCE: options.source}
+    count = rest.ask("GET", filled("{topic}/partitions", Namespace(topicName=options.source)))
+    if partitions := count["partitions"]:
+        body = {"partitions": partitions, "properties": properties}
+        rest.ask("PUT", filled("{topic}/partitions", options), body)
+    else:
+        rest.ask("PUT", filled("{topic}", options), properties)
+
+
+def _shadow_source(rest: Rest, options: Namespace) -> str | None:
+    properties = rest.ask("GET", filled("{topic}/properties", options)) or {}
+    source: str | None = properties.get(_SHADOW_SOURCE)
+    return source
+
+
 def _create_subscription(rest: Rest, options: Namespace) -> None:
     text = options.messageId or "latest"
     body: Any = text if text in ("latest", "earliest") else message_id(text)
     if options.property:
-        ids = {"earliest": "-1:-1", "latest": f"{2**63 - 1}:{2**63 - 1}"}
-        body = message_id(ids.get(text, text)) | {"properties": dict(options.property)}
+        body = message_id(_ENDS.get(text, text)) | {"properties": dict(options.property)}
     rest.ask("PUT", filled(_S, options), body, {"replicated": "true"} if options.replicated else {})
 
 
@@ -73,7 +91,7 @@ def _reset_cursor(rest: Rest, options: Namespace) -> None:
         rest.ask("POST", filled(f"{_S}/resetcursor/{at_ms}", options))
         return
     excluded = getattr(options, "exclude_reset_position", False)
-    body = message_id(options.messageId) | {"excluded": excluded}
+    body = message_id(_ENDS.get(options.messageId, options.messageId)) | {"excluded": excluded}
     rest.ask("POST", filled(f"{_S}/resetcursor", options), body)
 
 
@@ -281,6 +299,8 @@ TOPICS: Final = (
     Command("disable-deduplication", _PLACE, "POST {topic}/deduplicationEnabled", lambda o: False),
     Command("get-schema-validation-enforce", f"{_PLACE} [-ap|--applied]", "GET {topic}/schemaValidationEnforced", query={"applied": "applied"}),
     Command("set-schema-validation-enforce", f"{_PLACE} [--enable|-e]", "POST {topic}/schemaValidationEnforced", value("enable")),
+    Command("create-shadow-topic", f"{_PLACE} --source|-s String [--properties|-p Map]", run=_create_shadow),
+    Command("get-shadow-source", _PLACE, run=_shadow_source),
     Command("get-shadow-topics", _PLACE, "GET {topic}/shadowTopics"),
     Command("set-shadow-topics", f"{_PLACE} --topics|-t List", "PUT {topic}/shadowTopics", value("topics")),
     Command("remove-shadow-topics", _PLACE, "DELETE {topic}/shadowTopics"),
