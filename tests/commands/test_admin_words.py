@@ -282,3 +282,22 @@ def test_a_java_class_is_told_where_to_go(capsys: pytest.CaptureFixture[str]) ->
     words = ["schemas", "extract", "t", "-j", "a.jar", "-t", "avro", "-c", "com.acme.Order"]
     assert main(words) == 1
     assert "schemas upload" in capsys.readouterr().err
+
+
+class OfSource(Recorded):
+    """Knows one topic with 3 partitions, and what its shadow says of itself."""
+
+    def ask(self, verb: str, path: str, body: Any = None, query: Any = None) -> Any:
+        super().ask(verb, path, body, query)
+        return {"partitions": 3} if path.endswith("/partitions") else {"PULSAR.SHADOW_SOURCE": "w"}
+
+
+def test_a_shadow_topic_has_its_sources_partitions_and_names_it() -> None:
+    words = ["create-shadow-topic", "s", "--source", "w", "-p", "a=b"]
+    options, rest = group_parser("topics").parse_args(words), OfSource()
+    options.command_of_group.execute(rest, options)
+    verb, path, body, _ = rest.asked[-1]
+    assert (verb, path) == ("PUT", "persistent/public/default/s/partitions")
+    assert body == {"partitions": 3, "properties": {"a": "b", "PULSAR.SHADOW_SOURCE": "w"}}
+    options = group_parser("topics").parse_args(["get-shadow-source", "s"])
+    assert options.command_of_group.execute(rest, options) == "w"

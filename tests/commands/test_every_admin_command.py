@@ -54,6 +54,7 @@ REFUSED: Final = {
     ("tenants", "create"): "already exists",
     ("tenants", "delete"): "namespaces",
     ("topics", "create"): "already exists",
+    ("topics", "create-shadow-topic"): "already exists",
     ("topics", "create-subscription"): "already exists",
     ("topics", "create-partitioned-topic"): "already exists",
     ("persistent", "create-subscription"): "already exists",

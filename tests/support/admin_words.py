@@ -55,6 +55,7 @@ OPTIONS: Final = {
     "--property": "a=b",
     "--initialPosition": "earliest",
     "--topics": TOPIC,
+    "--source": TOPIC,
     "--coordinator-id": "0",
     "--max-message-size": "1048576",
     "--messageTTL": "1h",
