@@ -127,15 +127,28 @@ def sticky_key(metadata: pb.MessageMetadata) -> bytes:
     """What Key_Shared routes by: the ordering key, else the partition key, else nothing."""
     if metadata.HasField("ordering_key"):
         return metadata.ordering_key
-    key: str | bytes = metadata.partition_key  # protobuf's, where it is no UTF-8
-    if isinstance(key, str):
-        key = key.encode()
+    key = _bytes_of(metadata.partition_key)
     if not metadata.partition_key_b64_encoded:
         return key
     try:
         return base64.b64decode(key, validate=True)
     except binascii.Error:
         return key
+
+
+def has_sticky_key(metadata: pb.MessageMetadata) -> bool:
+    """An empty one is one."""
+    return metadata.HasField("partition_key") or metadata.HasField("ordering_key")
+
+
+def origin(metadata: pb.MessageMetadata) -> bytes:
+    """What Key_Shared routes by where there is no key: such messages spread over the consumers."""
+    return b"%b-%d" % (_bytes_of(metadata.producer_name), metadata.sequence_id)
+
+
+def _bytes_of(text: str | bytes) -> bytes:
+    """Protobuf hands out bytes where it is no UTF-8."""
+    return text.encode() if isinstance(text, str) else text
 
 
 def may_be_delayed(entries: Sequence[bytes]) -> list[int]:

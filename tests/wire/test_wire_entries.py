@@ -13,7 +13,9 @@ from pybroker.wire.message_metadata import (
     MARKER_TXN_ABORT,
     BadEntry,
     build_entry,
+    has_sticky_key,
     marker_entry,
+    origin,
     parse_metadata,
     payload_of,
     sticky_key,
@@ -90,3 +92,9 @@ def test_the_sticky_key_is_the_ordering_key_then_the_partition_key(
     fields: dict[str, object], key: bytes
 ) -> None:
     assert sticky_key(metadata(**fields)) == key
+    assert has_sticky_key(metadata(**fields)) == bool(fields)
+
+
+def test_an_empty_key_is_a_key() -> None:
+    assert has_sticky_key(metadata(partition_key=""))
+    assert origin(metadata()) == b"p-1"

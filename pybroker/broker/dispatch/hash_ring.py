@@ -49,6 +49,11 @@ def slot_of(key: bytes) -> int:
     return _slot_of_short(key) if len(key) <= 64 else murmur3_32(key[:MAX_HASHED_BYTES]) % RING_SIZE
 
 
+def slot_of_origin(origin: bytes) -> int:
+    """Of a producer's name and a sequence id, which hardly come again: nothing is remembered."""
+    return murmur3_32(origin[-MAX_HASHED_BYTES:]) % RING_SIZE
+
+
 @lru_cache(maxsize=RING_SIZE)
 def _slot_of_short(key: bytes) -> int:
     return murmur3_32(key) % RING_SIZE

@@ -22,22 +22,32 @@ from pybroker.broker.dispatch.delivery import (
     EntryIds,
 )
 from pybroker.broker.dispatch.entry_reader import EntryReader
-from pybroker.broker.dispatch.hash_ring import check_same_mode, slot_of
+from pybroker.broker.dispatch.hash_ring import check_same_mode, slot_of, slot_of_origin
 from pybroker.broker.dispatch.redelivery import RedeliveryCounts
 from pybroker.broker.dispatch.shared import SharedDispatcher, Source, UnackedLimits
 from pybroker.broker.dispatch.slots import SlotsInFlight, WaitingEntries
 from pybroker.broker.dispatch.split_ranges import split_by
-from pybroker.wire.message_metadata import BadEntry, parse_metadata, sticky_key
+from pybroker.wire.message_metadata import (
+    BadEntry,
+    has_sticky_key,
+    origin,
+    parse_metadata,
+    sticky_key,
+)
 
 MAX_WAITING_PER_CONSUMER: Final = 2000
 MAX_WAITING: Final = 20_000
 
 
 def slot_of_entry(entry: bytes) -> int:
+    """As Apache Pulsar 4: a message without a key has that of where it came from."""
     try:
-        return slot_of(sticky_key(parse_metadata(entry)))
+        metadata = parse_metadata(entry)
     except BadEntry:
         return slot_of(b"")
+    if has_sticky_key(metadata):
+        return slot_of(sticky_key(metadata))
+    return slot_of_origin(origin(metadata))
 
 
 class DrainingSlot(NamedTuple):

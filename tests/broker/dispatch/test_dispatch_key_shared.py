@@ -1,5 +1,7 @@
 """Key_Shared dispatch: one consumer a key, in order, whoever comes and goes."""
 
+from typing import Any
+
 import pytest
 from dispatch_fakes import KEY_SHARED, KEYS, FakeTopic, check_parked, owner_among, with_topic
 
@@ -8,6 +10,8 @@ from pybroker.broker.consumer import KeySharedMode, KeySharedPolicy
 from pybroker.broker.dispatch import key_shared
 from pybroker.broker.dispatch.hash_ring import slot_of
 from pybroker.errors import ConsumerAssignError
+from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.message_metadata import build_entry
 
 HALVES = ((0, 32767), (32768, 65535))
 
@@ -403,3 +407,18 @@ def test_what_waits_is_read_from_the_disk_when_it_left_the_memory() -> None:
         assert subscription.unacked_messages == len(positions)
 
     with_topic(scenario)
+
+
+def test_messages_without_a_key_spread_and_each_has_its_place() -> None:
+    """A copy, and each chunk of a message, has the place of the first."""
+
+    def slot(sequence_id: int, **fields: Any) -> int:
+        metadata = pb.MessageMetadata(
+            producer_name="p", sequence_id=sequence_id, publish_time=0, **fields
+        )
+        return key_shared.slot_of_entry(build_entry(metadata, b"x"))
+
+    assert slot(7) == slot(7, chunk_id=3) == slot_of(b"p-7")
+    assert len({slot(number) for number in range(1000)}) > 900
+    assert slot(7, partition_key="") == slot(8, partition_key="") == slot_of(b"")
+    assert slot(7, partition_key="k") == slot_of(b"k")
