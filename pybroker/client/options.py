@@ -154,7 +154,9 @@ class ProducerOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """Differs: batch_index_ack_enabled is on, so an acknowledged part of a batch stays so."""
+    """Differs: batch_index_ack_enabled is on, so an acknowledged part of a batch stays so. With
+    create_topic=False, which official clients lack, a topic that is not there, or is deleted later,
+    is not made: TopicNotFound."""
 
     consumer_type: ConsumerType = ConsumerType.Exclusive
     initial_position: InitialPosition = InitialPosition.Latest
@@ -179,6 +181,7 @@ class ConsumerOptions:
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
     auto_update_partitions: bool = True
     auto_update_partitions_interval_s: float = 60.0
+    create_topic: bool = True
 
     @property
     def partitions_watched_every_s(self) -> float:

@@ -82,7 +82,7 @@ class Chain:
         abort_all(session, self.noted(session, batch_id, job))
 
     def _find(self, session: Session) -> Link | None:
-        cursor = session.cursor(self._cursor_name(session))
+        cursor = session.cursor(self._cursor_name(session), create=True)
         links = list(self._links(session, cursor))
         if not links:
             return None

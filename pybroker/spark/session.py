@@ -74,10 +74,14 @@ class Session:
     # --- cursors ----------------------------------------------------------------------------
 
     def cursor(
-        self, name: CursorName, initial_position: InitialPosition = InitialPosition.Earliest
+        self,
+        name: CursorName,
+        initial_position: InitialPosition = InitialPosition.Earliest,
+        create: bool = False,
     ) -> Position:
-        """The subscription's mark-delete position. Creates the subscription if it is missing."""
-        consumer = self._consumer(name, initial_position)
+        """The subscription's mark-delete position. Creates the subscription if it is missing, and
+        with `create` the topic. Raises TopicNotFound."""
+        consumer = self._consumer(name, initial_position, create)
         return position_of(consumer.get_mark_delete_position())
 
     def last_position(self, topic: str, create: bool = True) -> Position:
@@ -99,6 +103,15 @@ class Session:
             receiver_queue_size=1,
         ) as consumer:
             return position_of(consumer.get_mark_delete_position())
+
+    def forget(self, topic: str) -> None:
+        """It is gone, and what was open there is of no use, should it come again."""
+        with contextlib.suppress(PulsarError):
+            if (reader := self._readers.pop(topic, None)) is not None:
+                reader.close()
+        for name in [each for each in self._consumers if each.topic == topic]:
+            with contextlib.suppress(PulsarError):
+                self.release(name)
 
     def release(self, name: CursorName) -> None:
         """Leaves the subscription to others, until something is asked of it again."""
@@ -151,7 +164,10 @@ class Session:
         if position.entry_id >= 0:
             consumer.acknowledge_cumulative(message_id_at(name.topic, position))
 
-    def _consumer(self, name: CursorName, initial_position: InitialPosition) -> Consumer:
+    def _consumer(
+        self, name: CursorName, initial_position: InitialPosition, create: bool = False
+    ) -> Consumer:
+        """Without `create` it does not make a topic anew either that is deleted under it."""
         if name not in self._consumers:
             self._consumers[name] = self.client.subscribe(
                 name.topic,
@@ -159,6 +175,7 @@ class Session:
                 consumer_type=ConsumerType.Failover,
                 initial_position=initial_position,
                 receiver_queue_size=1,
+                create_topic=create,
             )
         return self._consumers[name]
 

@@ -241,11 +241,14 @@ def test_a_topic_that_was_deleted_between_runs_is_not_made_anew_but_missed(
             assert world.call("GET", "persistent/public/default") == []
 
 
-def test_a_topic_that_is_deleted_under_a_running_stream_is_missed(world):
+@pytest.mark.parametrize("kind", ["subscription", "predefinedSubscription"])
+def test_a_topic_that_is_deleted_under_a_running_stream_is_missed(world, kind):
+    options = {"subscription": None, kind: "s", "startingOffsets": "earliest"}
     with world.running():
         world.send(10)
-        with world.run() as reader:
+        with world.run(**options) as reader:
             offset = as_spark_keeps_it(reader.latestOffset(reader.initialOffset(), ALL))
+            assert reader.latestOffset(offset, ALL) == offset  # A consumer moves the cursor.
             world.call("DELETE", "persistent/public/default/in?force=true")
             with pytest.raises(InputLost, match="is gone"):
                 reader.latestOffset(offset, ALL)
@@ -294,6 +297,22 @@ def test_a_new_query_without_its_topic_fails_where_brokers_make_none(tmp_path):
             reader.initialOffset()
         finally:
             reader.stop()
+
+
+def test_without_the_deleted_topic_a_stream_reads_it_when_it_comes_again(world):
+    options = {"predefinedSubscription": "s", "startingOffsets": "earliest"}
+    with world.running():
+        world.send(10)
+        with world.run(subscription=None, failOnDataLoss="false", **options) as reader:
+            offset = as_spark_keeps_it(reader.latestOffset(reader.initialOffset(), ALL))
+            assert reader.latestOffset(offset, ALL) == offset
+            world.call("DELETE", "persistent/public/default/in?force=true")
+            gone = as_spark_keeps_it(reader.latestOffset(offset, ALL))
+            world.send(3)
+            again = as_spark_keeps_it(reader.latestOffset(gone, ALL))
+            assert span(again).to.entry_id == 2
+            world.send(3)
+            assert span(reader.latestOffset(again, ALL)).to.entry_id == 5
 
 
 # --- the cursor follows --------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class FakeSession:
     def partitions(self, topic, create=True):
         return PARTITIONS
 
-    def cursor(self, name, initial_position=None):
+    def cursor(self, name, initial_position=None, create=False):
         self.began[name.topic] = initial_position
         return self._cursor
 
@@ -282,7 +282,9 @@ def test_before_pyspark_4_2_a_first_batch_begins_where_its_own_subscription_stan
     monkeypatch.setattr(
         FakeSession,
         "cursor",
-        lambda session, name, initial=None: places.get(name.subscription, Position(3, 9)),
+        lambda session, name, initial=None, create=False: places.get(
+            name.subscription, Position(3, 9)
+        ),
     )
     monkeypatch.setattr(FakeSession, "delete", lambda session, name: None, raising=False)
     again = reader_of(session, subscription="")

@@ -103,10 +103,12 @@ class SubscriptionSpec:
 
     @classmethod
     def of(cls, name: str, options: ConsumerOptions) -> "SubscriptionSpec":
+        create_topic = options.create_topic
         if options.subscription_mode is SubscriptionMode.Durable:
-            return cls(name, options)
+            return cls(name, options, None, create_topic)
         earliest = options.initial_position is InitialPosition.Earliest
-        return cls(name, options, Start(MessageId.earliest if earliest else MessageId.latest))
+        start = Start(MessageId.earliest if earliest else MessageId.latest)
+        return cls(name, options, start, create_topic)
 
     @property
     def of_new_partition(self) -> "SubscriptionSpec":

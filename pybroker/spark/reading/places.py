@@ -97,8 +97,8 @@ class Start:
         Ids within a batch count as the batch: a cursor of the source stands between entries.
         """
         if self.time_ms is None and isinstance(self.where, str):
-            return session.cursor(name, _INITIAL[self.where])
-        cursor, place = session.cursor(name), self.place(session, name.topic).position
+            return session.cursor(name, _INITIAL[self.where], create=True)
+        cursor, place = session.cursor(name, create=True), self.place(session, name.topic).position
         session.let_go(name, place)
         return max(cursor, place)
 

@@ -224,6 +224,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 ends[topic] = session.last_position(topic, create=is_new)
             except TopicNotFound:
+                session.forget(topic)
                 if is_new:
                     raise
         return ends
