@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("pybroker.session")
 
 _TEXT_BYTES: Final = 200
-_MANY_REFUSALS: Final = frozenset({pb.BaseCommand.ACK})  # conflicts are a consumer's daily life
+# Conflicts of acknowledgements, and topics without a schema, are daily life.
+_USUAL_REFUSALS: Final = frozenset({pb.BaseCommand.ACK, pb.BaseCommand.GET_SCHEMA})
 
 
 def audited_handlers(handlers: "Mapping[int, Handler]") -> "dict[int, Handler]":
@@ -48,7 +49,7 @@ def _refused(
     if isinstance(error, AuthenticationError | AuthorizationError):
         result = type(error).__name__
         audit.refused(actor_of(session), _name(kind), _about(body), result, str(error))
-    elif kind not in _MANY_REFUSALS and log.isEnabledFor(logging.INFO):
+    elif kind not in _USUAL_REFUSALS and log.isEnabledFor(logging.INFO):
         name, peer = _name(kind), session.peer
         limit = {"kind": f"refused {name} of {session.address}", "bucket": audit.REFUSALS}
         log.info("refused %s of %s: %s: %s", name, peer, type(error).__name__, error, extra=limit)

@@ -19,6 +19,7 @@ from cryptography.x509.oid import NameOID
 
 import pybroker.testing
 from pybroker.admin.http import server as http_server
+from pybroker.app import Broker
 from pybroker.client import AuthenticationTLS, AuthenticationToken, Client
 from pybroker.client.errors import PulsarException
 from pybroker.security import tls_connection
@@ -301,6 +302,28 @@ def test_a_running_broker_takes_a_changed_certificate(tmp_path: Path) -> None:
         before = ssl.get_server_certificate(port)
         authority.issue("broker")
         assert ssl.get_server_certificate(port) != before
+
+
+def test_a_hangup_loads_a_changed_certificate_at_once(tmp_path: Path) -> None:
+    """As `systemctl reload` asks for: `tlsCertRefreshCheckDurationSec` need not have passed."""
+    authority = Authority(tmp_path)
+    authority.issue("broker")
+    more = {"tls_cert_refresh_check_duration_sec": 3600}
+    with pybroker.testing.broker(**settings(authority, **more)) as running:
+
+        async def reload(broker: Broker) -> None:
+            broker.reload_certificates()
+
+        port = address(running.service_url_tls)
+        before = ssl.get_server_certificate(port)
+        certificate, _ = authority.issue("broker")
+        assert ssl.get_server_certificate(port) == before
+        running.call(reload)
+        after = ssl.get_server_certificate(port)
+        assert after != before
+        Path(certificate).write_text("half writ")
+        running.call(reload)
+        assert ssl.get_server_certificate(port) == after, "what cannot be used changes nothing"
 
 
 # -- configuration

@@ -41,7 +41,6 @@ def test_an_order_becomes_an_invoice_and_a_debit() -> None:
         client = pulsar.Client(
             broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         )
-        client.create_producer("orders").send(b"one lamp")
         run(TRANSACTIONS, broker.service_url)
         assert messages(client, "invoices", "test", 1) == [b"invoice for one lamp"]
         assert messages(client, "ledger", "test", 1) == [b"debit"]

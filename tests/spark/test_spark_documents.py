@@ -1,0 +1,87 @@
+"""The Spark examples of README.md, spark.md and spark-writing.md, run as they are typed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from documents import ROOT, Block, blocks
+
+from pybroker.client import Client, InitialPosition
+from pybroker.client.errors import Timeout
+from pybroker.testing.broker_process import BrokerProcess
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+
+URL = "pulsar://localhost:6650"
+LIMIT_S = 200.0
+
+
+def examples(document: str) -> list[Block]:
+    declared = f"runs in tests/spark/{Path(__file__).name}"
+    return [block for block in blocks(ROOT / document) if block.declared == declared]
+
+
+@contextmanager
+def typed(broker: BrokerProcess, folder: Path, text: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that runs it, with its JVM; both are gone afterwards."""
+    script = folder / "example.py"
+    script.write_text(text.replace(URL, broker.service_url))
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(script)],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
+
+
+def test_transfers_become_debits_and_credits(broker: BrokerProcess, tmp_path: Path) -> None:
+    (example,) = examples("README.md")
+    client = Client(broker.service_url)
+    transfers = client.create_producer("transfers")
+    outputs = [
+        client.subscribe(topic, "test", initial_position=InitialPosition.Earliest)
+        for topic in ("debits", "credits")
+    ]
+    with typed(broker, tmp_path, example.text) as process:
+        deadline_s = time.monotonic() + LIMIT_S
+        found: list[bytes] = []
+        while not found:
+            said = (tmp_path / "log").read_text()
+            assert process.poll() is None, said
+            assert time.monotonic() < deadline_s, said
+            transfers.send(b"one lamp")  # the stream begins with what comes after its start
+            with suppress(Timeout):
+                found.append(outputs[0].receive(timeout_millis=2000).data())
+        found.append(outputs[1].receive(timeout_millis=30_000).data())
+    assert found == [b"one lamp", b"one lamp"]
+    client.close()
+
+
+def test_orders_are_counted_and_saved(broker: BrokerProcess, tmp_path: Path) -> None:
+    reading, progress = examples("docs/spark.md")
+    (writing,) = examples("docs/spark-writing.md")
+    client = Client(broker.service_url)
+    client.create_producer("orders").send(b"one lamp", partition_key="lamps")
+    consumer = client.subscribe("orders", "test")
+    save = "save(orders.selectExpr('value', '__key'))\n"
+    text = "\n".join((reading.text, progress.text, writing.text, save))
+    with typed(broker, tmp_path, text) as process:
+        assert process.wait(LIMIT_S) == 0, (tmp_path / "log").read_text()
+    assert "6C 61 6D 70 73" in (tmp_path / "log").read_text(), "its key, as bytes"
+    assert consumer.receive(timeout_millis=30_000).data() == b"one lamp"
+    client.close()

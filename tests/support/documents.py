@@ -1,0 +1,63 @@
+"""The code blocks of README and docs, and what each says of how it is run.
+
+A comment in the line above a block declares one that the block runner leaves alone:
+
+    <!-- runs in tests/x/test_y.py -->    a test of its own runs it
+    <!-- shows output -->                 nobody types it
+    <!-- not run: docker -->              one of the REASONS, whose pattern every such block matches
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+DOCUMENTS: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+RUNS_IN: Final = re.compile(r"runs in (tests/[\w/]+\.py)")
+OUTPUT: Final = "shows output"
+NOT_RUN: Final = re.compile(r"not run: (.+)")
+
+# Why a block is not run, and what only such a block holds.
+REASONS: Final[Mapping[str, str]] = {
+    "make": r"^make ",  # these run everything, this too
+    "docker": r"^docker |PulsarContainer|pulsar\.Run\(",
+    "root": r"/etc/systemd",
+    "Spark cluster": r"spark-submit|venv-pack",
+}
+_FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_COMMENT: Final = re.compile(r"<!-- (.*) -->\n\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    document: str
+    line: int
+    language: str  # empty: what is typed into a shell
+    text: str
+    declared: str  # empty: the block runner runs it
+
+    def __str__(self) -> str:
+        return f"{self.document}:{self.line}"
+
+
+def blocks(document: Path) -> list[Block]:
+    text, found = document.read_text(), []
+    for fence in _FENCE.finditer(text):
+        before = text[: fence.start()]
+        comment = _COMMENT.search(before)
+        found.append(
+            Block(
+                str(document.relative_to(ROOT)),
+                before.count("\n") + 1,
+                fence[1],
+                fence[2],
+                comment[1] if comment else "",
+            )
+        )
+    return found
+
+
+def all_blocks() -> list[Block]:
+    return [block for document in DOCUMENTS for block in blocks(document)]

@@ -1,0 +1,156 @@
+"""Each code block of README and docs runs as it is typed, in order, within a limit of time.
+
+What starts a broker starts it, and the blocks that follow use it. Only its ports are others than
+those that are typed, for the usual ones may be taken. Installing is looked at, not done.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from documents import DOCUMENTS, NOT_RUN, OUTPUT, REASONS, ROOT, RUNS_IN, Block, all_blocks, blocks
+
+LIMIT_S = 60.0
+_READY = re.compile(r"pybroker ready (pulsar://localhost:\d+) (http://localhost:\d+)\n")
+_USUAL = "pulsar://localhost:6650", "http://localhost:8080"
+_EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+class Reader:
+    """Types what a document says, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._broker: subprocess.Popen[str] | None = None
+        self._urls = _USUAL
+        commands = folder / "bin"
+        commands.mkdir()
+        pybroker = commands / "pybroker"
+        pybroker.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pybroker "$@"\n')
+        pybroker.chmod(0o755)
+        path = f"{commands}:{os.environ['PATH']}"
+        self._environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
+
+    def run(self, block: Block) -> None:
+        if block.language == "python":
+            self._run(block, [sys.executable, "-c", self._here(block.text)])
+            return
+        assert block.language == "", f"{block}: nobody knows how to run {block.language}"
+        for line in block.text.replace("\\\n", " ").splitlines():
+            if line.startswith("pip install "):
+                _check_extra(line)
+            elif line.startswith("pybroker standalone"):
+                self._start(line)
+            elif line:
+                self._run(block, ["bash", "-o", "pipefail", "-c", self._here(line)])
+
+    def _here(self, text: str) -> str:
+        for usual, mine in zip(_USUAL, self._urls, strict=True):
+            text = text.replace(usual, mine)
+        return text
+
+    def _run(self, block: Block, command: list[str]) -> None:
+        try:
+            ended = subprocess.run(
+                command,
+                cwd=self._folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"{block} waits for ever: {command[-1]}\n{error.output}") from None
+        assert ended.returncode == 0, f"{block}: {command[-1]}\n{ended.stdout}"
+
+    def _start(self, line: str) -> None:
+        self.stop()
+        words = shlex.split(line)
+        self._broker = subprocess.Popen(
+            [*words, "--port", "0", "--http-port", "0"],
+            cwd=self._folder,
+            env=self._environment,
+            executable=str(self._folder / "bin/pybroker"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._broker.stdout is not None
+        ready = _READY.fullmatch(self._broker.stdout.readline())
+        assert ready is not None, f"{line} does not start a broker"
+        self._urls = ready[1], ready[2]
+        settings = self._folder / "client.conf"
+        settings.write_text(f"brokerServiceUrl={ready[1]}\nwebServiceUrl={ready[2]}\n")
+        self._environment["PULSAR_CLIENT_CONF"] = str(settings)
+
+    def stop(self) -> None:
+        if self._broker is not None:
+            self._broker.terminate()
+            assert self._broker.wait(30) == 0
+            assert self._broker.stdout is not None
+            self._broker.stdout.close()
+            self._broker = None
+
+
+def _check_extra(line: str) -> None:
+    found = re.fullmatch(r"pip install (?:\.|'\.\[(\w+)\]')", line)
+    assert found is not None, line
+    assert found[1] is None or found[1] in _EXTRAS, line
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+def test_what_is_typed_as_it_stands_runs_and_ends(document: Path, tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    try:
+        for block in blocks(document):
+            if not block.declared:
+                reader.run(block)
+    finally:
+        reader.stop()
+
+
+@pytest.mark.parametrize("block", [b for b in all_blocks() if b.declared], ids=str)
+def test_a_block_that_is_left_out_says_why_and_that_is_so(block: Block) -> None:
+    if (elsewhere := RUNS_IN.fullmatch(block.declared)) is not None:
+        assert Path(block.document).name in (ROOT / elsewhere[1]).read_text()
+    elif (reason := NOT_RUN.fullmatch(block.declared)) is not None:
+        assert reason[1] in REASONS, f"reasons are {', '.join(REASONS)}"
+        assert re.search(REASONS[reason[1]], block.text, re.MULTILINE)
+    else:
+        assert block.declared == OUTPUT
+        assert not re.search(r"^(pybroker|pip|curl|seq|import|from) ", block.text, re.MULTILINE)
+
+
+def test_every_fence_of_a_document_is_found() -> None:
+    for document in DOCUMENTS:
+        fences = re.findall(r"^ *```", document.read_text(), re.MULTILINE)
+        assert len(fences) == 2 * len(blocks(document)), document.name
+
+
+def test_most_of_the_readme_runs() -> None:
+    left_out = [b for b in blocks(ROOT / "README.md") if b.declared]
+    assert {b.declared for b in left_out} == {
+        "not run: make",
+        "runs in tests/spark/test_spark_documents.py",
+    }
+
+
+def test_a_block_that_waits_for_ever_is_found(tmp_path: Path) -> None:
+    global LIMIT_S
+    reader, before = Reader(tmp_path), LIMIT_S
+    LIMIT_S = 0.2
+    try:
+        with pytest.raises(AssertionError, match="waits for ever: sleep 60"):
+            reader.run(Block("x.md", 1, "", "sleep 60\n", ""))
+        with pytest.raises(AssertionError, match=r"x\.md:1: false"):
+            reader.run(Block("x.md", 1, "", "false\n", ""))
+    finally:
+        LIMIT_S = before
