@@ -7,6 +7,7 @@ those that are typed, for the usual ones may be taken. Installing is looked at, 
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -19,6 +20,9 @@ LIMIT_S = 60.0
 _READY = re.compile(r"pybroker ready (pulsar://localhost:\d+) (http://localhost:\d+)\n")
 _USUAL = "pulsar://localhost:6650", "http://localhost:8080"
 _EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+_HAVE_DATA = ("upgrading.md",)  # these pages presume `data`, and its copy `backup`
 
 
 class Reader:
@@ -91,6 +95,13 @@ class Reader:
         settings.write_text(f"brokerServiceUrl={ready[1]}\nwebServiceUrl={ready[2]}\n")
         self._environment["PULSAR_CLIENT_CONF"] = str(settings)
 
+    def have_data(self, first: str, *copies: str) -> None:
+        """Data directories of a broker that was stopped."""
+        self._start(f"pybroker standalone --data-dir {first}")
+        self.stop()
+        for copy in copies:
+            shutil.copytree(self._folder / first, self._folder / copy)
+
     def stop(self) -> None:
         if self._broker is not None:
             self._broker.terminate()
@@ -110,6 +121,8 @@ def _check_extra(line: str) -> None:
 def test_what_is_typed_as_it_stands_runs_and_ends(document: Path, tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     try:
+        if document.name in _HAVE_DATA:
+            reader.have_data("data", "backup")
         for block in blocks(document):
             if not block.declared:
                 reader.run(block)
