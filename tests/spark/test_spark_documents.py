@@ -1,4 +1,4 @@
-"""The Spark examples of README.md, spark.md and spark-writing.md, run as they are typed."""
+"""The examples of README.md, docs/spark.md and docs/spark-writing.md that need Spark, as typed."""
 
 import os
 import signal

@@ -22,7 +22,7 @@ _USUAL = "pulsar://localhost:6650", "http://localhost:8080"
 _EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
-_HAVE_DATA = ("upgrading.md",)  # these pages presume `data`, and its copy `backup`
+_HAVE_DATA = ("docs/upgrading.md",)  # these pages presume `data`, and its copy `backup`
 
 
 class Reader:
@@ -121,7 +121,7 @@ def _check_extra(line: str) -> None:
 def test_what_is_typed_as_it_stands_runs_and_ends(document: Path, tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     try:
-        if document.name in _HAVE_DATA:
+        if str(document.relative_to(ROOT)) in _HAVE_DATA:
             reader.have_data("data", "backup")
         for block in blocks(document):
             if not block.declared:
@@ -162,8 +162,8 @@ def test_a_block_that_waits_for_ever_is_found(tmp_path: Path) -> None:
     LIMIT_S = 0.2
     try:
         with pytest.raises(AssertionError, match="waits for ever: sleep 60"):
-            reader.run(Block("x.md", 1, "", "sleep 60\n", ""))
-        with pytest.raises(AssertionError, match=r"x\.md:1: false"):
-            reader.run(Block("x.md", 1, "", "false\n", ""))
+            reader.run(Block("README.md", 1, "", "sleep 60\n", ""))
+        with pytest.raises(AssertionError, match=r"README\.md:1: false"):
+            reader.run(Block("README.md", 1, "", "false\n", ""))
     finally:
         LIMIT_S = before
