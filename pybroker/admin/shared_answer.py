@@ -7,10 +7,11 @@ a client that has taken longer than `TAKE_S` over an older one is hung up on whe
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 from weakref import ref
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -122,7 +123,11 @@ class SharedAnswer(Response):
         self._renderings = renderings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        rendering = await unless_gone(receive, self._renderings.newest())
+        with suppress(ClientDisconnect):
+            await unless_gone(receive, self._answer(scope, send))
+
+    async def _answer(self, scope: Scope, send: Send) -> None:
+        rendering = await self._renderings.newest()
         pace = Pace(1)
         with rendering.taken(scope.get(HANG_UP, _nobody_there)):
             length = sum(map(len, rendering.pieces))

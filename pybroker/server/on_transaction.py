@@ -11,6 +11,7 @@ from pybroker.broker.txn_participants import (
 )
 from pybroker.errors import InvalidTxnStatus, NotAllowed, PulsarError
 from pybroker.names import TopicName, TxnId
+from pybroker.server import transaction_share
 from pybroker.server.transaction_share import is_exempt, within_share
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinators import Coordinators
@@ -141,7 +142,7 @@ def new_txn(session: "Session", command: pb.CommandNewTxn) -> Awaitable[TxnId]:
 
 
 def began(session: "Session", command: pb.CommandNewTxn, txn_id: TxnId) -> None:
-    session.begun.began(txn_id)
+    transaction_share.count(session, txn_id)
     done(session, command, txn_id)
 
 

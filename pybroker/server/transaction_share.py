@@ -30,6 +30,9 @@ class BegunTransactions:
         self._since_look = 0  # how many began
         self._next_look_s = 0.0
 
+    def __len__(self) -> int:
+        return len(self._ids)
+
     def began(self, txn_id: TxnId) -> None:
         self._ids.add(txn_id)
         self._since_look += 1
@@ -54,6 +57,13 @@ class BegunTransactions:
 
 def is_exempt(session: "Session") -> bool:
     return session.login is not None and session.login.is_super_user
+
+
+def count(session: "Session", txn_id: TxnId) -> None:
+    """As one that this connection began, where they are limited: else nobody would forget it."""
+    most = session.services.config.max_active_transactions_per_connection
+    if most and not is_exempt(session):
+        session.begun.began(txn_id)
 
 
 def within_share(session: "Session", begin: Callable[[], Awaitable[T]]) -> Awaitable[T]:

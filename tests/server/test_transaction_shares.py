@@ -126,3 +126,17 @@ def test_no_limit_is_none() -> None:
     }
     with pybroker.testing.broker(**settings) as broker, login(broker, "alice") as alice:
         begin_all(alice, 5 * OF_PRINCIPAL)
+
+
+@pytest.mark.parametrize("role", ["admin", "alice"])
+def test_what_is_not_limited_is_not_remembered(role: str) -> None:
+    settings = SETTINGS | {"max_active_transactions_per_principal": 0}
+    if role == "alice":
+        settings["max_active_transactions_per_connection"] = 0
+
+    async def remembered(running: Any) -> int:
+        return sum(len(session.begun) for session in running.server.sessions)
+
+    with pybroker.testing.broker(**settings) as broker, login(broker, role) as client:
+        begin_all(client, 10)
+        assert broker.call(remembered) == 0
