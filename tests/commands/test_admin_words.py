@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pybroker.broker.policies.policy import Level
-from pybroker.broker.policies.table import POLICIES
+from pybroker.broker.policies.table import BY_NAME
 from pybroker.commands.admin.command import filled, topic_parts
 from pybroker.commands.admin.completion import script
 from pybroker.commands.admin.grammar import add_arguments, option_names
@@ -165,20 +165,22 @@ def test_enable_and_disable_are_never_both() -> None:
 
 @pytest.mark.parametrize(
     ("at", "level"),
-    [(at, "namespace") for at in OF_NAMESPACES] + [(at, "topic") for at in OF_TOPICS],
-    ids=lambda found: found.name if isinstance(found, At) else found,
+    [
+        *((at, "namespace") for at in OF_NAMESPACES),
+        *((at, "topic") for at in OF_TOPICS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.name,
 )
-def test_a_policys_command_asks_for_the_route_that_there_is(at: At, level: str) -> None:
-    levels: list[Level] = [
-        found for policy in POLICIES if (found := getattr(policy, level)) is not None
-    ]
-    if at.path in ("backlogQuotaMap",):  # shown under another path than set
-        return
-    (found,) = [
-        one for one in levels if one.path == at.path and one.field != "subscriptionPolicies"
-    ]
-    assert found.verb == at.verb
+def test_a_policys_row_is_of_a_policy_that_has_that_level(at: At, level: str) -> None:
+    found: Level | None = getattr(BY_NAME[at.policy], level)
+    assert found is not None
     assert found.by_query == bool(at.by_query)
+
+
+def test_what_cannot_be_taken_back_has_no_command_for_it() -> None:
+    names = {command.name for command in GROUPS["namespaces"]}
+    assert "set-encryption-required" in names and "remove-encryption-required" not in names
+    assert "remove-retention" in names
 
 
 def test_answers_are_json_or_a_table() -> None:

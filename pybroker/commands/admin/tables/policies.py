@@ -1,29 +1,33 @@
-"""The commands of policies: get-…, set-… and remove-… of namespaces and topics, from a row each."""
+"""The commands of policies: get-…, set-… and remove-… of namespaces and topics, from a row each.
+
+A row has what only the command line knows: what commands call the policy, and the options that make
+its value. Its path, its verb and whether it can be taken back stand in the broker's own table.
+"""
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pybroker.commands.admin.command import Command
+from pybroker.broker.policies.policy import Level
+from pybroker.broker.policies.table import BY_NAME
+from pybroker.commands.admin.command import Body, Command
 from pybroker.commands.admin.values import megabytes, minutes
-
-Body = Callable[[Namespace], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A policy at a level: what commands call it, the route, and the options that set it.
+    """A policy at a level: what commands call it, its name in the broker's table, and the options
+    that set it.
 
-    `also` are its other names among `topics`; `names` of each. `by_query` is the parameter that
-    carries the value. `verbs` are the commands that exist.
+    `also` are its other names among `topics`. `by_query` is the option that carries the value of
+    one that is set by a query parameter. `verbs` are the commands that pulsar-admin has.
     """
 
     name: str
-    path: str
+    policy: str
     options: str = ""
     body: Body | None = None
-    verb: str = "POST"
     also: tuple[str, ...] = ()
     by_query: str = ""
     verbs: tuple[str, ...] = ("get", "set", "remove")
@@ -172,8 +176,8 @@ OF_NAMESPACES: Final = (
     At("retention", "retention", "--time|-t Seconds --size|-s Bytes", _retention),
     At("message-ttl", "messageTTL", "--messageTTL|-ttl Seconds", value("messageTTL")),
     At("backlog-quota", "backlogQuota", _QUOTA, _quota, verbs=("set", "remove"), query=_QUOTA_QUERY),
-    At("backlog-quotas", "backlogQuotaMap", verbs=("get",)),
-    At("compaction-threshold", "compactionThreshold", "--threshold|-t Bytes", value("threshold"), "PUT"),
+    At("backlog-quotas", "backlogQuota", verbs=("get",), get_path="backlogQuotaMap"),
+    At("compaction-threshold", "compactionThreshold", "--threshold|-t Bytes", value("threshold")),
     At("delayed-delivery", "delayedDelivery", _DELAYED, _delayed),
     At("persistence", "persistence", _PERSISTENCE, _PERSISTENCE_BODY),
     At("deduplication", "deduplication", _SWITCH, switched),
@@ -195,50 +199,50 @@ OF_NAMESPACES: Final = (
     At("inactive-topic-policies", "inactiveTopicPolicies", _INACTIVE, _inactive),
     At("subscription-expiration-time", "subscriptionExpirationTime", "-t|--time int", value("time")),
     At("subscription-types-enabled", "subscriptionTypesEnabled", "--types|-t List", value("types")),
-    At("encryption-required", "encryptionRequired", _SWITCH, switched, verbs=_GET_SET),
-    At("schema-compatibility-strategy", "schemaCompatibilityStrategy", "[--compatibility|-c String]", value("compatibility"), "PUT", verbs=_GET_SET),
+    At("encryption-required", "encryptionRequired", _SWITCH, switched),
+    At("schema-compatibility-strategy", "schemaCompatibilityStrategy", "[--compatibility|-c String]", value("compatibility")),
     At("schema-validation-enforce", "schemaValidationEnforced", _SWITCH, switched, verbs=("set",)),
-    At("schema-autoupdate-strategy", "schemaAutoUpdateCompatibilityStrategy", "[--compatibility|-c String] [--disabled|-d]", lambda o: "AutoUpdateDisabled" if o.disabled else o.compatibility, "PUT", verbs=_GET_SET),
-    At("is-allow-auto-update-schema", "isAllowAutoUpdateSchema", _SWITCH, switched, verbs=_GET_SET),
-    At("subscription-auth-mode", "subscriptionAuthMode", "-m|--subscription-auth-mode String", value("subscription_auth_mode"), verbs=_GET_SET),
+    At("schema-autoupdate-strategy", "schemaAutoUpdateCompatibilityStrategy", "[--compatibility|-c String] [--disabled|-d]", lambda o: "AutoUpdateDisabled" if o.disabled else o.compatibility),
+    At("is-allow-auto-update-schema", "isAllowAutoUpdateSchema", _SWITCH, switched),
+    At("subscription-auth-mode", "subscriptionAuthMode", "-m|--subscription-auth-mode String", value("subscription_auth_mode")),
     At("entry-filters", "entryFilters", "--entry-filters-name|-efn String", fields(entryFilterNames="entry_filters_name")),
     At("dispatcher-pause-on-ack-state-persistent", "dispatcherPauseOnAckStatePersistent"),
-    At("offload-policies", "offloadPolicies", _OFFLOAD, _offload, verbs=_GET_SET),
-    At("offload-threshold", "offloadThreshold", "--size|-s Bytes [--time|-t Seconds]", value("size"), "PUT", verbs=_GET_SET),
-    At("offload-deletion-lag", "offloadDeletionLagMs", "--lag|-l Seconds", lambda o: o.lag * 1000, "PUT", verbs=_GET_SET),
+    At("offload-policies", "offloadPolicies", _OFFLOAD, _offload),
+    At("offload-threshold", "offloadThreshold", "--size|-s Bytes [--time|-t Seconds]", value("size")),
+    At("offload-deletion-lag", "offloadDeletionLagMs", "--lag|-l Seconds", lambda o: o.lag * 1000, verbs=_GET_SET),
     At("anti-affinity-group", "antiAffinity", "--group|-g String", value("group"), verbs=_GET_SET),
     At("bookie-affinity-group", "persistence/bookieAffinity", "--primary-group|-pg String [--secondary-group|-sg String]",
        fields(bookkeeperAffinityGroupPrimary="primary_group", bookkeeperAffinityGroupSecondary="secondary_group"), verbs=_GET_SET),
-    At("clusters", "replication", "--clusters|-c List", value("clusters"), verbs=_GET_SET),
-    At("allowed-clusters", "allowedClusters", "--clusters|-c List", value("clusters"), verbs=_GET_SET),
-    At("properties", "properties", "--properties|-p Map", lambda o: dict(o.properties), "PUT", verbs=_GET_SET),
+    At("clusters", "replication", "--clusters|-c List", value("clusters")),
+    At("allowed-clusters", "allowedClusters", "--clusters|-c List", value("clusters")),
+    At("properties", "properties", "--properties|-p Map", lambda o: dict(o.properties), verbs=_GET_SET),
 )  # fmt: skip
 
 OF_TOPICS: Final = (
     At("retention", "retention", "--time|-t Seconds --size|-s Bytes", _retention),
-    At("message-ttl", "messageTTL", "-t|--ttl Seconds", by_query="messageTTL"),
+    At("message-ttl", "messageTTL", "-t|--ttl Seconds", by_query="ttl"),
     At("backlog-quota", "backlogQuota", _QUOTA, _quota, get_path="backlogQuotaMap", query=_QUOTA_QUERY),
     At("compaction-threshold", "compactionThreshold", "--threshold|-t Bytes", value("threshold")),
     At("delayed-delivery", "delayedDelivery", _DELAYED, _delayed),
     At("persistence", "persistence", _PERSISTENCE, _PERSISTENCE_BODY),
-    At("deduplication", "deduplicationEnabled", _SWITCH, switched),
+    At("deduplication", "deduplication", _SWITCH, switched),
     At("deduplication-snapshot-interval", "deduplicationSnapshotInterval", "-i|--interval int", value("interval")),
     At("publish-rate", "publishRate", _PUBLISH, _PUBLISH_BODY),
     At("dispatch-rate", "dispatchRate", _DISPATCH, _DISPATCH_BODY),
     At("subscription-dispatch-rate", "subscriptionDispatchRate", _DISPATCH, _DISPATCH_BODY),
     At("replicator-dispatch-rate", "replicatorDispatchRate", _DISPATCH, _DISPATCH_BODY),
     At("subscribe-rate", "subscribeRate", _SUBSCRIBE, _SUBSCRIBE_BODY),
-    At("max-producers", "maxProducers", "--max-producers|-p int", value("max_producers"), also=("maxProducers",)),
-    At("max-consumers", "maxConsumers", "--max-consumers|-c int", value("max_consumers")),
+    At("max-producers", "maxProducersPerTopic", "--max-producers|-p int", value("max_producers"), also=("maxProducers",)),
+    At("max-consumers", "maxConsumersPerTopic", "--max-consumers|-c int", value("max_consumers")),
     At("max-consumers-per-subscription", "maxConsumersPerSubscription", "--max-consumers-per-subscription|-c int", value("max_consumers_per_subscription")),
     At("max-subscriptions-per-topic", "maxSubscriptionsPerTopic", "--max-subscriptions-per-topic|-s|-m int", value("max_subscriptions_per_topic"), also=("max-subscriptions",)),
-    At("max-unacked-messages-per-consumer", "maxUnackedMessagesOnConsumer", _MAX_NUM, value("maxNum"), also=("max-unacked-messages-on-consumer",)),
-    At("max-unacked-messages-per-subscription", "maxUnackedMessagesOnSubscription", _MAX_NUM, value("maxNum"), also=("max-unacked-messages-on-subscription",)),
+    At("max-unacked-messages-per-consumer", "maxUnackedMessagesPerConsumer", _MAX_NUM, value("maxNum"), also=("max-unacked-messages-on-consumer",)),
+    At("max-unacked-messages-per-subscription", "maxUnackedMessagesPerSubscription", _MAX_NUM, value("maxNum"), also=("max-unacked-messages-on-subscription",)),
     At("max-message-size", "maxMessageSize", "--max-message-size|-m int", value("max_message_size")),
     At("auto-subscription-creation", "autoSubscriptionCreation", "[--enable|-e]", fields(allowAutoSubscriptionCreation="enable")),
     At("inactive-topic-policies", "inactiveTopicPolicies", _INACTIVE, _inactive),
     At("subscription-types-enabled", "subscriptionTypesEnabled", "--types|-t List", value("types")),
-    At("schema-compatibility-strategy", "schemaCompatibilityStrategy", "--strategy|-s String", value("strategy"), "PUT"),
+    At("schema-compatibility-strategy", "schemaCompatibilityStrategy", "--strategy|-s String", value("strategy")),
     At("entry-filters-per-topic", "entryFilters", "--entry-filters-name|-efn String", fields(entryFilterNames="entry_filters_name")),
     At("dispatcher-pause-on-ack-state-persistent", "dispatcherPauseOnAckStatePersistent"),
     At("offload-policies", "offloadPolicies", _OFFLOAD, _offload),
@@ -248,7 +252,10 @@ OF_TOPICS: Final = (
 
 def of_namespace() -> Iterator[Command]:
     for at in OF_NAMESPACES:
-        yield from _commands(at, (at.name,), "<namespaceName>", "namespaces/{namespace}", "", {})
+        level = BY_NAME[at.policy].namespace
+        yield from _commands(
+            at, level, (at.name,), "<namespaceName>", "namespaces/{namespace}", "", {}
+        )
 
 
 def of_topic(group: str) -> Iterator[Command]:
@@ -257,16 +264,24 @@ def of_topic(group: str) -> Iterator[Command]:
     query = {"isGlobal": "global"} if group == "topicPolicies" else {}
     for at in OF_TOPICS:
         names = (at.name, *at.also) if group == "topics" else (at.name,)
-        yield from _commands(at, names, "<topicName>", "{topic}", options, query)
+        level = BY_NAME[at.policy].topic
+        yield from _commands(at, level, names, "<topicName>", "{topic}", options, query)
 
 
 def _commands(
-    at: At, names: tuple[str, ...], place: str, base: str, options: str, query: dict[str, str]
+    at: At,
+    level: Level | None,
+    names: tuple[str, ...],
+    place: str,
+    base: str,
+    options: str,
+    query: dict[str, str],
 ) -> Iterator[Command]:
-    path = f"{base}/{at.path}"
+    assert level is not None, f"{at.policy} has no such level"
+    path = f"{base}/{level.path}"
     for name in names:
         if "get" in at.verbs:
-            shown = f"{base}/{at.get_path or at.path}"
+            shown = f"{base}/{at.get_path or level.path}"
             applied = {"applied": "applied"} if options else {}
             yield Command(
                 f"get-{name}", f"{place}{options}", f"GET {shown}", query={**applied, **query}
@@ -276,11 +291,11 @@ def _commands(
             yield Command(
                 f"set-{name}",
                 f"{place} {at.options}{unread}",
-                f"{at.verb} {path}",
+                f"{level.verb} {path}",
                 at.body,
-                {**at.query, **query, **({at.by_query: "ttl"} if at.by_query else {})},
+                {**at.query, **query, **({level.path: at.by_query} if level.by_query else {})},
             )
-        if "remove" in at.verbs:
+        if "remove" in at.verbs and level.removable:
             kind = " [-t|--type String]" if at.query else ""
             yield Command(
                 f"remove-{name}",
