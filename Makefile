@@ -1,18 +1,22 @@
-# Needs make, Python 3.11 or newer and, for Spark and the Java client, Java 17. Where Go 1.24 is
-# installed the official Go client is tested, too.
+# Needs make, Python 3.11 or newer and, for Spark and the Java client, Java 17. Where they are
+# installed, the clients of Go 1.24, of Rust 1.85 (with a C compiler) and of Node.js 18 are tested, too.
 # Everything is installed into .venv on first use; stamp files keep the next runs quick.
 
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-UNIT := not slow and not java and not spark and not go
+UNIT := not slow and not java and not spark and not go and not rust and not node
 GO := $(firstword $(shell command -v go) $(wildcard /usr/local/go/bin/go))
+RUST := $(shell command -v cc >/dev/null && cargo --version 2>/dev/null | \
+  awk '{split($$2, version, "."); if (version[1] > 1 || version[2] >= 85) print "rust"}')
+NODE := $(shell command -v npm >/dev/null && node --version 2>/dev/null | \
+  awk -F '[v.]' '$$2 >= 18 {print "node"}')
 # Kept, or what tests assert, and every broker that they start, would be compiled anew each time.
 unexport PYTHONDONTWRITEBYTECODE
 # A worker that dies (the official client is C++) fails its test; one that takes its place may wait
 # for work for ever: https://github.com/pytest-dev/pytest-xdist/issues/784
 BY_FILE := --dist loadfile --max-worker-restart 0
-LEFT_OUT := $(UNIT)$(if $(GO),, or go)
+LEFT_OUT := $(UNIT)$(if $(GO),, or go)$(if $(RUST),, or rust)$(if $(NODE),, or node)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench simulate kill-rounds spark-kills spark-backlog extremes mutate proto clients clean
@@ -23,8 +27,11 @@ help:  ## say what there is
 demo: $(VENV)/demo  ## the whole product at work: PySpark, kill -9 around it, exactly once (< 10 min)
 	$(PY) -m pybroker.demo $(ARGS)
 
-test: check  ## everything: static checks, all tests, real Spark, Java and Go clients (< 25 min)
+test: check  ## everything: static checks, all tests, real Spark, Java and other clients (< 30 min)
 	@$(if $(GO),,echo "Go is not installed (https://go.dev/dl): tests of the Go client are left out")
+	@$(if $(RUST),,echo "Rust 1.85 with a C compiler is not installed (https://rustup.rs): tests of the Rust crate are left out")
+	@$(if $(NODE),,echo "Node.js 18 with npm is not installed (https://nodejs.org): tests of the JavaScript client are left out")
+	$(PY) tests/compat/fetch.py java $(if $(GO),go) $(RUST) $(NODE)
 	$(PY) -m pytest -v -ra --durations=15 -m "not ($(LEFT_OUT))" --numprocesses 2 $(BY_FILE) $(ARGS)
 
 check: $(VENV)/test  ## format, lint, types, unit tests (< 2 min)

@@ -8,7 +8,7 @@ user's mirrors and caches; elsewhere Ivy does, which comes with PySpark and need
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -42,7 +42,8 @@ def _resolve(pom: Path, directory: Path) -> None:
         _run(pom, [*command, f"-DoutputDirectory={directory}"])
     elif java := shutil.which("java"):
         command = [java, "-cp", str(_ivy_jar()), "org.apache.ivy.Main"]
-        _run(pom, [*command, *_ivy_options(pom, directory)])
+        for options in _ivy_options(pom, directory):
+            _run(pom, [*command, *options])
     else:
         raise MetadataError("Java 17 is not installed: `java` is nowhere on the PATH")
 
@@ -53,13 +54,13 @@ def _ivy_jar() -> Path:
     return next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
 
 
-def _ivy_options(pom: Path, directory: Path) -> list[str]:
-    dependency = ET.parse(pom).find("{*}dependencies/{*}dependency")
-    assert dependency is not None
-    coordinates = [str(dependency.findtext(f"{{*}}{part}")) for part in _COORDINATES]
+def _ivy_options(pom: Path, directory: Path) -> Iterator[list[str]]:
+    """For each dependency in turn: Ivy's command takes one."""
     jars = directory / "[artifact]-[revision](-[classifier]).[ext]"
     options = ["-warn", "-confs", "default", "-retrieve", str(jars)]
-    return [*options, "-dependency", *coordinates]
+    for dependency in ET.parse(pom).findall("{*}dependencies/{*}dependency"):
+        coordinates = [str(dependency.findtext(f"{{*}}{part}")) for part in _COORDINATES]
+        yield [*options, "-dependency", *coordinates]
 
 
 def _run(pom: Path, command: Sequence[str]) -> None:

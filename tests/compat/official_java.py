@@ -27,11 +27,13 @@ def jars_of(pom: Path, name: str) -> list[Path]:
 
 
 @contextmanager
-def java_gateway(jars: Iterable[Path] | None = None) -> Iterator[Any]:
-    """With the client's jars, unless others are said."""
+def java_gateway(jars: Iterable[Path] | None = None, options: Sequence[str] = ()) -> Iterator[Any]:
+    """A JVM with the client's jars, or with those given, and these options."""
     py4j_jar = next((Path(pyspark.__file__).parent / "jars").glob("py4j*.jar"))
     classpath = ":".join(map(str, client_jars() if jars is None else jars))
-    port = launch_gateway(jarpath=str(py4j_jar), classpath=classpath, die_on_exit=True)
+    port = launch_gateway(
+        jarpath=str(py4j_jar), classpath=classpath, javaopts=list(options), die_on_exit=True
+    )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
     try:
         yield gateway

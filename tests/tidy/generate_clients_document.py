@@ -1,8 +1,8 @@
 """Writes the tables of docs/clients.md: which feature of which official client a test shows.
 
 A test in Python says it with `@pytest.mark.feature("name", …)`, and its client by its file's name;
-one in Go with `// Feature: name, …` above it. They are read here, not run. The page's end is
-written by hand, and kept.
+one in another language with `Feature: name, …` in a comment above it. They are read here, not run.
+The page's end is written by hand, and kept.
 """
 
 import ast
@@ -14,13 +14,21 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 COMPAT: Final = ROOT / "tests" / "compat"
-sys.path.append(str(COMPAT))
+sys.path += [str(COMPAT), str(ROOT / "tests" / "support")]
 
 from official_go import SOURCES, GoTest, go_tests  # noqa: E402
+from official_node import node_tests  # noqa: E402
+from official_rust import rust_tests  # noqa: E402
 
 DOCUMENT: Final = ROOT / "docs/clients.md"
 CLIENTS: Final = ("Python", "Java", "Go")
-_OTHER_FILES: Final = {"test_official_admin.py": "Java"}
+_OTHER_FILES: Final = {"test_official_admin.py": "Java", "test_official_flink.py": "Flink"}
+# Other people's, with less of the protocol: only what a test shows is listed.
+OTHERS: Final = {
+    "Rust": "Rust: the crate [pulsar](https://crates.io/crates/pulsar)",
+    "JavaScript": "JavaScript: [pulsar-flex](https://www.npmjs.com/package/pulsar-flex)",
+    "Flink": "[Flink's connector](https://github.com/apache/flink-connector-pulsar)",
+}
 
 FEATURES: Final = {
     "Subscriptions": (
@@ -120,6 +128,10 @@ def shown() -> dict[tuple[str, str], list[str]]:
     for test in go_declarations():
         for feature in test.features:
             found[feature, "Go"].append(test.name)
+    for client, tests in (("Rust", rust_tests()), ("JavaScript", node_tests())):
+        for test in tests:
+            for feature in test.features:
+                found[feature, client].append(test.name)
     return found
 
 
@@ -158,6 +170,11 @@ def document() -> str:
                 f"| {feature} | {' | '.join(_cell(found, feature, each) for each in CLIENTS)} |"
             )
         lines.append("")
+    lines += ["## Other people's clients", "", "| client | what a test shows |", "|---|---|"]
+    for client, title in OTHERS.items():
+        has = [each for group in FEATURES.values() for each in group if (each, client) in found]
+        lines.append(f"| {title} | {', '.join(has)} |")
+    lines.append("")
     by_hand = DOCUMENT.read_text().partition(_BY_HAND)[2]
     return "\n".join(lines) + "\n" + _BY_HAND + by_hand
 

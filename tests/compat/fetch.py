@@ -1,0 +1,46 @@
+"""Fetches and builds what the compatibility tests share, before any test's limit counts.
+
+`make test` runs it with the tools that are installed: `fetch.py java go rust node`. What it makes
+is kept in build/; where it has not been run, the first test that needs a part makes it.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+
+import official_flink
+import official_go
+import official_node
+import official_rust
+from official_admin import admin_jars
+from official_java import client_jars
+
+
+def jars() -> None:
+    client_jars()
+    admin_jars()
+    official_flink.flink_jars()
+
+
+MADE: Final[dict[str, Callable[[], object]]] = {
+    "java": jars,
+    "go": official_go.built,
+    "rust": official_rust.built,
+    "node": official_node.packages,
+}
+
+
+def make(tool: str) -> None:
+    started = time.monotonic()
+    MADE[tool]()
+    print(f"fetched and built for the tests with {tool} in {time.monotonic() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    with ThreadPoolExecutor() as side_by_side:
+        list(side_by_side.map(make, sys.argv[1:]))

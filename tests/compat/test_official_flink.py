@@ -1,0 +1,141 @@
+"""Flink's Pulsar connector: jobs that copy exactly once, whatever is killed meanwhile.
+
+Topics here are partitioned: of other topics this connector gives some to no reader at all
+(docs/clients.md).
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+from official_flink import FlinkCluster, flink_cluster
+
+from pybroker.client import Client, Consumer, InitialPosition
+from pybroker.testing.broker_process import BrokerProcess
+
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.feature("transactions", "partitioned topics"),
+]
+
+SOON_MS: Final = 180_000
+END: Final = b"end"
+# What a killed task leaves open hides later messages for so long. Shorter, a busy machine may take
+# longer from a checkpoint to its commit, and Flink loses what was in it.
+TRANSACTION_MS: Final = 60_000
+
+
+@pytest.fixture(scope="module")
+def flink() -> Iterator[FlinkCluster]:
+    with flink_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "data") as broker:
+        yield broker
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[Client]:
+    with Client(broker.service_url) as client:
+        yield client
+
+
+def create(broker: BrokerProcess, topic: str, partitions: int) -> str:
+    path = f"/admin/v2/{topic.replace('://', '/')}/partitions"
+    assert httpx.put(broker.admin_url + path, json=partitions).status_code == 204
+    return topic
+
+
+@pytest.fixture
+def source(broker: BrokerProcess) -> str:
+    return create(broker, "persistent://public/default/numbers", 2)
+
+
+@pytest.fixture
+def target(broker: BrokerProcess) -> str:
+    return create(broker, "persistent://public/default/copies", 1)
+
+
+def auditor(client: Client, topic: str) -> Consumer:
+    return client.subscribe(topic, "auditor", initial_position=InitialPosition.Earliest)
+
+
+class Numbers:
+    """Published in order to both partitions in turn; an end behind those of each partition."""
+
+    def __init__(self, client: Client, topic: str) -> None:
+        parts = [f"{topic}-partition-{part}" for part in range(2)]
+        self._producers = [client.create_producer(part) for part in parts]
+        self.published = 0
+
+    def publish(self, count: int) -> None:
+        for _ in range(count):
+            self._producers[self.published % 2].send_async(b"%d" % self.published)
+            self.published += 1
+        for producer in self._producers:
+            producer.flush()
+
+    def end(self) -> None:
+        for producer in self._producers:
+            producer.send(END)
+
+
+def copies_to_the_end(consumer: Consumer) -> Counter[bytes]:
+    """All that is visible until the end of each partition is; a partition's come in order."""
+    found: Counter[bytes] = Counter()
+    while found[END] < 2:
+        message = consumer.receive(timeout_millis=SOON_MS)
+        found[message.data()] += 1
+        consumer.acknowledge(message)
+    del found[END]
+    return found
+
+
+@pytest.mark.feature("restarts of the broker")
+def test_nothing_is_lost_or_doubled_when_task_managers_and_the_broker_are_killed(
+    flink: FlinkCluster, broker: BrokerProcess, client: Client, source: str, target: str
+) -> None:
+    numbers, copies = Numbers(client, source), auditor(client, target)
+    with flink.running(
+        flink.source(broker, source), flink.sink(broker, target, TRANSACTION_MS)
+    ) as job:
+        numbers.publish(200)
+        copies.receive(timeout_millis=SOON_MS)
+        for _ in range(2):
+            numbers.publish(200)
+            restarts = flink.restarts(job)
+            flink.kill_a_task_manager()
+            numbers.publish(200)
+            flink.wait_until_running_again(job, restarts)
+        broker.kill()
+        broker.start()
+        numbers.publish(200)
+        numbers.end()
+        copies.close()
+        found = copies_to_the_end(auditor(client, target))
+    assert found == Counter(b"%d" % number for number in range(numbers.published))
+
+
+@pytest.mark.feature("sticky hash ranges")
+def test_a_job_takes_the_keys_of_its_ranges_alone(
+    flink: FlinkCluster, broker: BrokerProcess, client: Client, source: str, target: str
+) -> None:
+    copies = auditor(client, target)
+    # Its sink's transactions are those of three hours, its default.
+    taken = flink.source(broker, source, flink.ranges_of_keys("a", "b"))
+    with client.create_producer(source, batching_enabled=False) as producer:
+        for number in range(50):
+            for key in "dcba":
+                producer.send_async(b"%s%d" % (key.encode(), number), partition_key=key)
+        producer.flush()
+    with flink.running(taken, flink.sink(broker, target)):
+        found = [copies.receive(timeout_millis=SOON_MS).data() for _ in range(100)]
+    assert sorted(found) == sorted(b"%s%d" % (key, n) for key in (b"a", b"b") for n in range(50))
