@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from pybroker.client import topic_questions
 from pybroker.client.connection.auth import Authentication
 from pybroker.client.connection.cluster import Cluster, ConnectionOptions
 from pybroker.client.consuming.consumer import Consumer
@@ -46,6 +47,7 @@ from pybroker.client.options import (
     Result,
 )
 from pybroker.client.producing.producer import Producer
+from pybroker.client.topic_questions import TopicQuestion, TopicState
 from pybroker.client.transactions.coordinator import Coordinators
 from pybroker.client.transactions.transaction import Transaction, TxnState
 from pybroker.names import TopicName, TxnId
@@ -236,6 +238,30 @@ class Client:
         """The topic's newest schema, or that of a version; None if there is none. Differs: official
         clients keep it to themselves."""
         return await self._cluster.schema(str(TopicName.parse(topic)), version)
+
+    async def answers_topic_questions(self) -> bool:
+        """Whether the broker answers `ask_topics`; Apache Pulsar does not."""
+        return await topic_questions.can_ask(self._cluster)
+
+    async def ask_topics(
+        self,
+        questions: Sequence[TopicQuestion],
+        subscription: str | None = None,
+        initial_position: InitialPosition | None = None,
+        sample_messages: int = 0,
+        schema_only: bool = False,
+    ) -> list[TopicState]:
+        """Where many topics end, what lies behind a place, where a subscription stands; without a
+        consumer on any of them. An answer to each question, in their order.
+
+        A subscription that is missing is created at `initial_position`, if that is given; topics
+        are not created. `schema_only`: nothing but the digests of schemas. Differs: see
+        pybroker.client.topic_questions. Raises NotAllowed if the broker cannot be asked so.
+        """
+        asking = topic_questions.Asking(
+            subscription, initial_position, sample_messages, schema_only
+        )
+        return await topic_questions.ask(self._cluster, questions, asking)
 
     async def _partitions(self, topic: str, create: bool = True) -> list[str]:
         if self._closed:

@@ -43,6 +43,11 @@ def _on_subscriptions(body: Any) -> Iterable[Target]:
     ]
 
 
+def _on_questions(body: Any) -> Iterable[Target]:
+    subscription = body.subscription if body.HasField("subscription") else None
+    return [Target.of_topic(TopicName.parse(each.topic), subscription) for each in body.question]
+
+
 @dataclass(frozen=True, slots=True)
 class CommandRow:
     """`doing` completes "Client is not authorized to …"."""
@@ -69,6 +74,7 @@ COMMANDS: Final[Mapping[int, CommandRow]] = {
     ),
     _T.WATCH_TOPIC_LIST: CommandRow(Need.USE_NAMESPACE, "WatchTopicList", _in_namespace),
     _T.WATCH_TOPIC_LIST_CLOSE: _OWN,
+    _T.ASK_TOPICS: CommandRow(Need.CONSUME, "ask about", _on_questions),
     _T.GET_SCHEMA: CommandRow(Need.LOOKUP, "get the schema", _on_topic),
     _T.GET_OR_CREATE_SCHEMA: CommandRow(Need.PRODUCE, "get or create the schema", _on_topic),
     _T.PRODUCER: CommandRow(Need.PRODUCE, "Produce", _on_topic),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pybroker.errors import PulsarError
 from pybroker.server import (
     on_acknowledge,
+    on_ask_topics,
     on_connect,
     on_consume,
     on_metadata,
@@ -92,6 +93,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     _T.WATCH_TOPIC_LIST_CLOSE: Handler(
         "watchTopicListClose", deferred=on_topic_list.close_watch, ordered_by=_of_watcher
     ),
+    _T.ASK_TOPICS: Handler("askTopics", deferred=on_ask_topics.ask_topics),
     _T.GET_SCHEMA: Handler(
         "getSchema",
         deferred=on_metadata.get_schema,

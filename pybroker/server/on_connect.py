@@ -95,6 +95,7 @@ def _welcome(session: "Session", command: pb.CommandConnect) -> None:
             supports_topic_watchers=config.enable_broker_side_subscription_pattern_evaluation,
             supports_get_partitioned_metadata_without_auto_creation=True,
             supports_committing_together=True,
+            supports_asking_topics=True,
         ),
     )
     session.send_command(pb.BaseCommand(type=_TYPE.CONNECTED, connected=answer))

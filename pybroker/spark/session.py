@@ -9,7 +9,9 @@ not the consumers, decide which of them may move the cursor.
 import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, Final, TypeVar
 
 from pybroker.client import (
     AlreadyClosed,
@@ -48,7 +50,14 @@ BROKER_AWAY: Final = (ConnectError, Timeout, AlreadyClosed, ServiceNotReady)
 PATIENCE_S: Final = 120.0
 PAUSE_S: Final = 0.5
 
+# Of fewer topics each is asked about when the one before has answered: a thread costs more than it
+# saves.
+_FEW: Final = 16
+_THREADS: Final = 8
+
 Connect = Callable[[str], Client]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def connect(service_url: str) -> Client:
@@ -70,6 +79,11 @@ class Session:
     def close(self) -> None:
         with contextlib.suppress(PulsarError):
             self.client.close()
+
+    @cached_property
+    def asks_about_many(self) -> bool:
+        """Whether the broker answers for many topics at once, and lists all their partitions."""
+        return self.client.answers_topic_questions()
 
     # --- cursors ----------------------------------------------------------------------------
 
@@ -276,6 +290,14 @@ class Session:
             crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
             **options,
         )
+
+
+def each_of(items: Sequence[Item], ask: Callable[[Item], Result]) -> list[Result]:
+    """The answers in order; of many items several are asked at a time."""
+    if len(items) < _FEW:
+        return [ask(item) for item in items]
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return list(threads.map(ask, items))
 
 
 def _first_of(reader: Reader) -> Position | None:

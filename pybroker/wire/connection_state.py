@@ -47,6 +47,7 @@ RECEIVED_WHEN_CONNECTED: Final = frozenset(
         _T.END_TXN_ON_SUBSCRIPTION,
         _T.WATCH_TOPIC_LIST,
         _T.WATCH_TOPIC_LIST_CLOSE,
+        _T.ASK_TOPICS,
     }
 )
 

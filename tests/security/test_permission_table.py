@@ -112,6 +112,8 @@ def body_of(kind: int, topic: str) -> tuple[str, Any]:
             setattr(body, name, value)
     if kind == _T.ADD_SUBSCRIPTION_TO_TXN:
         body.subscription.add(topic=topic, subscription="s")
+    if kind == _T.ASK_TOPICS:
+        body.question.add(topic=topic)
     if kind == _T.END_TXN_ON_SUBSCRIPTION:
         body.subscription.topic, body.subscription.subscription = topic, "s"
     if kind == _T.GET_OR_CREATE_SCHEMA:

@@ -183,6 +183,9 @@ class FakeClient:
     def commits_together(self) -> bool:
         return True
 
+    def answers_topic_questions(self) -> bool:
+        return False
+
     def new_transaction(self, timeout_ms: int, beside: TxnId | None = None) -> FakeTransaction:
         self.broker.act("begin", lambda: None)
         return self.broker.begin()

@@ -87,11 +87,11 @@ class PulsarSource:
 
     def rows(self, start: str, end: str) -> Iterator[bytes]:
         for task in self._reader.partitions(json.loads(start), json.loads(end)):
-            topic = self._broker.topic(task.work.topic)
-            if task.work.span.to.entry_id < topic.first:
+            topic = self._broker.topic(task.works[0].topic)
+            if task.works[0].span.to.entry_id < topic.first:
                 raise InputLost("the end of a span was trimmed")
-            for index, entry in topic.readable(task.work.span.after.entry_id):
-                if index <= task.work.span.to.entry_id:
+            for index, entry in topic.readable(task.works[0].span.after.entry_id):
+                if index <= task.works[0].span.to.entry_id:
                     yield entry.data
 
 

@@ -58,7 +58,7 @@ def test_a_first_batch_that_runs_again_leaves_no_second_subscription(running, ru
         start = again.initialOffset()
         assert len(subscriptions(running)) == 2
         [task] = again.partitions(start, end)
-        assert task.work.span.to == task.work.span.after._replace(entry_id=0)
+        assert task.works[0].span.to == task.works[0].span.after._replace(entry_id=0)
         assert subscriptions(running) == [end["cursor"]]
         again.partitions(end, again.latestOffset(end, ReadAllAvailable()))
         again.commit(end)

@@ -164,7 +164,7 @@ def test_only_the_topics_that_are_named_are_read(client, reader, monkeypatch):
 
     def topics(each):
         plan = reader(each, topics=f"{TOPIC},{other}").partitions()
-        return [task.work.topic for task in plan]
+        return [task.works[0].topic for task in plan]
 
     for each in (named, StringEndsWith(("__topic",), "-other"), In(("__topic",), (other, None))):
         assert topics(each) == [other]

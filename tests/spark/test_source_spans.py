@@ -23,6 +23,8 @@ OPTIONS = {"service.url": "pulsar://fake", "topic": "t", "subscription": "s"}
 class FakeSession:
     """Two partitions; `visible` are the deliverable entries of the first, the other is empty."""
 
+    asks_about_many = False
+
     def __init__(self, visible, cursor=BEGINNING):
         self.visible = visible
         self._cursor = cursor
@@ -155,7 +157,7 @@ def test_a_task_reads_what_the_end_says():
         },
     )
     tasks = reader_of(None).partitions(before.to_json(), after.to_json())
-    assert [(task.work.topic, task.work.span) for task in tasks] == [
+    assert [(work.topic, work.span) for task in tasks for work in task.works] == [
         (PARTITIONS[0], Span(Position(3, 4), Position(3, 9))),
         (PARTITIONS[1], Span(Position(7, -1), Position(7, 2))),
     ]
@@ -167,10 +169,10 @@ def test_the_first_batch_reads_the_same_again_though_the_cursor_has_passed_it():
     reader = reader_of(session)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
-    first = [task.work.span for task in reader.partitions(start, end)]
+    first = [work.span for task in reader.partitions(start, end) for work in task.works]
     session._cursor = Position(3, 5)
     again = reader.partitions(reader.initialOffset(), end)
-    assert [task.work.span for task in again] == first == [Span(BEGINNING, Position(3, 5))]
+    assert [task.works[0].span for task in again] == first == [Span(BEGINNING, Position(3, 5))]
 
 
 def test_while_the_broker_is_away_the_question_waits(monkeypatch):
@@ -218,8 +220,8 @@ def test_before_pyspark_4_2_the_source_remembers_where_it_is():
     first = reader.latestOffset()
     session.visible.append(Position(3, 9))
     second = reader.latestOffset()
-    spans = [task.work.span for task in reader.partitions(start, first)]
-    spans += [task.work.span for task in reader.partitions(first, second)]
+    spans = [task.works[0].span for task in reader.partitions(start, first)]
+    spans += [task.works[0].span for task in reader.partitions(first, second)]
     assert spans == [Span(BEGINNING, Position(3, 4)), Span(Position(3, 4), Position(3, 9))]
 
 
@@ -231,8 +233,8 @@ def test_before_pyspark_4_2_the_first_batch_of_a_new_run_begins_at_its_start():
     session.visible.append(Position(3, 9))
     later = reader_of(session)
     end = later.latestOffset()
-    [task] = [each for each in later.partitions(start, end) if each.work.topic == PARTITIONS[0]]
-    assert task.work.span == Span(Position(3, 4), Position(3, 9))
+    [task] = [each for each in later.partitions(start, end) if each.works[0].topic == PARTITIONS[0]]
+    assert task.works[0].span == Span(Position(3, 4), Position(3, 9))
 
 
 def test_before_pyspark_4_2_available_now_asks_once_so_that_all_is_read(monkeypatch):

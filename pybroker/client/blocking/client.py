@@ -19,6 +19,7 @@ from pybroker.client.blocking.transaction import Transaction
 from pybroker.client.errors import PulsarException
 from pybroker.client.messages import MessageId
 from pybroker.client.options import ConsumerType
+from pybroker.client.topic_questions import TopicQuestion, TopicState
 from pybroker.names import TxnId
 from pybroker.runtime import Clock, SystemClock
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -84,6 +85,16 @@ class Client:
     def get_schema(self, topic: str, version: bytes | None = None) -> pb.Schema | None:
         """The topic's newest schema, or that of a version: see pybroker.client.aio."""
         return self._thread.call(self._core.get_schema(topic, version))
+
+    def answers_topic_questions(self) -> bool:
+        """Whether the broker answers `ask_topics`; Apache Pulsar does not."""
+        return self._thread.call(self._core.answers_topic_questions())
+
+    def ask_topics(
+        self, questions: Sequence[TopicQuestion], *arguments: Any, **options: Any
+    ) -> list[TopicState]:
+        """Where many topics end, and where a subscription stands: see pybroker.client.aio."""
+        return self._thread.call(self._core.ask_topics(questions, *arguments, **options))
 
     def new_transaction(self, timeout_ms: int = 60_000, beside: TxnId | None = None) -> Transaction:
         """The broker aborts it if it has not ended `timeout_ms` from now. `beside`: of the same

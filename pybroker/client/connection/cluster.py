@@ -69,6 +69,12 @@ def service_addresses(service_url: str) -> list[str]:
     return [f"{scheme}://{host}" for host in hosts.rstrip("/").split(",")]
 
 
+@dataclass(frozen=True, slots=True)
+class _TopicList:
+    topics: Sequence[str]
+    hash: str
+
+
 class Closeable(Protocol):
     async def close(self) -> None: ...
 
@@ -103,6 +109,7 @@ class Cluster:
         # How many have been opened, of all brokers: who sees it grow may be talking to another one.
         self.connections_made = 0
         self._closed = False
+        self._topic_lists: dict[str, _TopicList] = {}  # of the namespaces that were asked for
 
     @property
     def timeout_s(self) -> float:
@@ -168,7 +175,7 @@ class Cluster:
         """0 for a topic without partitions."""
 
         async def ask() -> int:
-            connection = await self._service_connection()
+            connection = await self.service_connection()
             request = pb.CommandPartitionedTopicMetadata(
                 topic=topic, metadata_auto_creation_enabled=create
             )
@@ -178,15 +185,29 @@ class Cluster:
         return await self.patiently(ask, f"Partitions of {topic}")
 
     async def topics_of_namespace(self, namespace: str) -> list[str]:
-        """All persistent topics; of a partitioned one, its partitions."""
+        """All persistent topics; of a partitioned one, its partitions.
 
-        async def ask() -> list[str]:
-            connection = await self._service_connection()
+        A broker that has the same as before says only that.
+        """
+        known = self._topic_lists.get(namespace)
+
+        async def ask() -> pb.CommandGetTopicsOfNamespaceResponse:
+            connection = await self.service_connection()
             request = pb.CommandGetTopicsOfNamespace(namespace=namespace)
-            answer = await connection.request(request, self.timeout_s)
-            return list(answer.topics)
+            if known is not None:
+                request.topics_hash = known.hash
+            answer: pb.CommandGetTopicsOfNamespaceResponse = await connection.request(
+                request, self.timeout_s
+            )
+            return answer
 
-        return await self.patiently(ask, f"Topics of {namespace}")
+        answer = await self.patiently(ask, f"Topics of {namespace}")
+        if known is not None and not answer.changed:
+            return list(known.topics)
+        found = list(answer.topics)
+        if answer.topics_hash:
+            self._topic_lists[namespace] = _TopicList(tuple(found), answer.topics_hash)
+        return found
 
     async def schema(self, topic: str, version: bytes | None = None) -> pb.Schema | None:
         """The newest schema of a topic, or that of a version; None if there is none."""
@@ -208,7 +229,7 @@ class Cluster:
 
     async def connection_for(self, topic: str) -> Connection:
         """A connection to the broker that serves `topic`; one attempt."""
-        connection = await self._service_connection()
+        connection = await self.service_connection()
         service, authoritative = connection.address, False
         for _ in range(MAX_REDIRECTS):
             request = pb.CommandLookupTopic(topic=topic, authoritative=authoritative)
@@ -245,7 +266,7 @@ class Cluster:
 
     # --- connections ------------------------------------------------------------------------
 
-    async def _service_connection(self) -> Connection:
+    async def service_connection(self) -> Connection:
         """To any broker named in the service URL; the first that can be reached."""
         failure: Exception | None = None
         for address in self._service_addresses:

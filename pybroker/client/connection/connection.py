@@ -52,6 +52,7 @@ _ANSWERS: Final = {
     _Type.ADD_PARTITION_TO_TXN_RESPONSE,
     _Type.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
     _Type.END_TXN_RESPONSE,
+    _Type.ASK_TOPICS_RESPONSE,
 }
 
 
@@ -85,6 +86,8 @@ class Connection(asyncio.Protocol):
         self.max_message_bytes = DEFAULT_MAX_MESSAGE_BYTES
         # Whether this broker commits several transactions by one decision.
         self.commits_together = False
+        # Whether it answers questions about many topics at once.
+        self.answers_topic_questions = False
         self.producers: dict[int, ProducerEnd] = {}
         self.consumers: dict[int, ConsumerEnd] = {}
         self._authentication = authentication
@@ -115,6 +118,7 @@ class Connection(asyncio.Protocol):
         self.post(body)
         connected = await self._connected
         self.commits_together = connected.feature_flags.supports_committing_together
+        self.answers_topic_questions = connected.feature_flags.supports_asking_topics
         if connected.max_message_size > 0:
             self.max_message_bytes = connected.max_message_size
         if self.closed:

@@ -20,7 +20,7 @@ from pybroker.spark.offsets import Position, Span
 from pybroker.spark.options import Chosen
 from pybroker.spark.reading.filters import NARROWING, Narrowing
 from pybroker.spark.reading.places import Place, Start, of_topic
-from pybroker.spark.reading.spans import Reading, Work, read_span
+from pybroker.spark.reading.spans import Reading, Work, read_spans
 from pybroker.spark.reading.splitting import split
 from pybroker.spark.reading.stream import SpanPartition
 from pybroker.spark.reading.topics import Topics
@@ -72,7 +72,7 @@ class PulsarBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SpanPartition)
-        return read_span(self._reading, partition.work)
+        return read_spans(self._reading, partition.works)
 
     def _work(self, session: Session, topic: str) -> Work | None:
         last = session.last_position(topic)

@@ -35,13 +35,27 @@ class Continuity:
         """
         if end == reached:
             return None  # Nothing is to be read; with the next message it is looked at.
-        state = (session.incarnation, *((reached, end) if end < reached else ()))
+        state = _state(session, reached, end)
         if self._seen.get(topic) == state:
             return None
         what = _broken(session, topic, reached, published_ms, end)
         if what is None:
             self._seen[topic] = state
         return what
+
+    def is_to_be_looked_at(
+        self, session: Session, topic: str, reached: Position, end: Position
+    ) -> bool:
+        """Whether the message at `reached`, behind which there are others, was not looked at."""
+        return end > reached and self._seen.get(topic) != _state(session, reached, end)
+
+    def is_in_order(self, session: Session, topic: str) -> None:
+        """Somebody has looked at the message that the query reached, and it is the same."""
+        self._seen[topic] = (session.incarnation,)
+
+
+def _state(session: Session, reached: Position, end: Position) -> tuple[object, ...]:
+    return (session.incarnation, *((reached, end) if end < reached else ()))
 
 
 def _broken(

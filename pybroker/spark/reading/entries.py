@@ -1,7 +1,8 @@
 """A task's entries: a client of its own, whose event loop runs only while the task waits for them.
 
 So what has arrived is bounded by what was asked for, and a query that is slow to take its rows
-holds the broker back by TCP alone.
+holds the broker back by TCP alone. A task that reads many partitions has one client for all, and
+readers of the next ones are opened while it waits for the entries of one.
 """
 
 import asyncio
@@ -19,22 +20,21 @@ from pybroker.spark.session import message_id_at, position_of
 # Entries are taken together up to so many bytes, as they are stored.
 TAKEN_BYTES: Final = 2 * 1024 * 1024
 QUIET_S: Final = 1.0
+# How many messages the broker sends ahead, where a task reads one partition, or many.
+_PERMITS: Final = 100_000
+_PERMITS_OF_MANY: Final = 1000
 
 Result = TypeVar("Result")
 
 
-class Entries:
-    """Those of one partition behind a position. Raises what the client raises."""
-
-    def __init__(self, endpoint: Endpoint, topic: str, after: Position) -> None:
+class TaskClient:
+    def __init__(self, endpoint: Endpoint, permits: int = _PERMITS_OF_MANY) -> None:
         self._runner = asyncio.Runner()
-        self._topic = topic
-        self._reader: EntryReader | None = None
+        self._permits = permits
+        self._opening: dict[tuple[str, Position], asyncio.Task[EntryReader]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
         try:
-            self._client = endpoint.connect_on_loop()
-            self._reader = self._run(
-                self._client.create_entry_reader(topic, message_id_at(topic, after))
-            )
+            self.client = endpoint.connect_on_loop()
         except BaseException:
             self._runner.close()
             raise
@@ -44,31 +44,87 @@ class Entries:
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(PulsarError):
-            self._run(self._client.close())
+            self.run(self._close())
         self._runner.close()
+
+    async def _close(self) -> None:
+        for opening in self._opening.values():
+            opening.cancel()
+        await asyncio.gather(*self._opening.values(), *self._closing, return_exceptions=True)
+        await self.client.close()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Not `Runner.run`: around each call that sets a signal handler, for which Python makes a
+        text of the task and its result, of megabytes of entries here."""
+        return self._runner.get_loop().run_until_complete(work)
+
+    def open_ahead(self, topic: str, after: Position) -> None:
+        """The reader will be asked for soon."""
+        opening = self._runner.get_loop().create_task(self._open(topic, after))
+        self._opening[topic, after] = opening
+
+    def reader(self, topic: str, after: Position) -> EntryReader:
+        opening = self._opening.pop((topic, after), None)
+        return self.run(self._open(topic, after) if opening is None else _ended(opening))
+
+    def close_reader(self, reader: EntryReader) -> None:
+        """Nobody waits for the broker's answer before the client is closed."""
+        closing = self._runner.get_loop().create_task(reader.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closed)
+
+    def _closed(self, closing: "asyncio.Task[None]") -> None:
+        self._closing.discard(closing)
+        if not closing.cancelled():
+            closing.exception()  # The connection may have been lost, and the reader with it.
+
+    async def _open(self, topic: str, after: Position) -> EntryReader:
+        start = message_id_at(topic, after)
+        return await self.client.create_entry_reader(topic, start, self._permits)
+
+
+async def _ended(opening: "asyncio.Task[Result]") -> Result:
+    return await opening
+
+
+class Entries:
+    """Those of one partition behind a position. Raises what the client raises."""
+
+    def __init__(
+        self, endpoint: Endpoint, topic: str, after: Position, client: TaskClient | None = None
+    ) -> None:
+        """Without `client` it has one of its own."""
+        self._topic = topic
+        self._is_alone = client is None
+        self._task = client or TaskClient(endpoint, _PERMITS)
+        try:
+            self._reader = self._task.reader(topic, after)
+        except BaseException:
+            if self._is_alone:
+                self._task.__exit__()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_alone:
+            self._task.__exit__()
+        else:
+            self._task.close_reader(self._reader)
 
     def take(self, until: Position) -> list[StoredEntry]:
         """Empty if nothing came for QUIET_S."""
-        return self._run(self._of_reader.take(TAKEN_BYTES, until, QUIET_S))
+        return self._task.run(self._reader.take(TAKEN_BYTES, until, QUIET_S))
 
     def unpacked(self, messages: int) -> None:
-        self._of_reader.unpacked(messages)
+        self._reader.unpacked(messages)
 
     def schema(self, version: bytes) -> TopicSchema | None:
         """That which the topic had in a version."""
-        found = self._run(self._client.get_schema(self._topic, version))
+        found = self._task.run(self._task.client.get_schema(self._topic, version))
         return None if found is None else TopicSchema.of(found)
 
     def last_position(self) -> Position:
         """Entry -1 if there is none."""
-        return position_of(self._run(self._of_reader.last_message_id()))
-
-    @property
-    def _of_reader(self) -> EntryReader:
-        assert self._reader is not None
-        return self._reader
-
-    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Not `Runner.run`: around each call that sets a signal handler, for which Python makes a
-        text of the task and its result, of megabytes of entries here."""
-        return self._runner.get_loop().run_until_complete(work)
+        return position_of(self._task.run(self._reader.last_message_id()))

@@ -12,7 +12,8 @@ one batch nobody looks any more.
 from collections.abc import Collection
 
 from pybroker.spark.offsets import SourceOffset
-from pybroker.spark.session import Session
+from pybroker.spark.reading.survey import survey_of
+from pybroker.spark.session import Session, each_of
 
 
 class Finished:
@@ -39,8 +40,9 @@ class Finished:
             name, span = next(iter(moved.items()))
             self._sink_moves_cursors = session.cursor(name) >= span.to
             session.release(name)
-        for name, span in () if self._sink_moves_cursors else moved.items():
-            session.let_go(name, span.to)
+        if not self._sink_moves_cursors:
+            places = {name.topic: span.to for name, span in moved.items()}
+            survey_of(session).let_go(places, finished.subscription)
             if not finished.follows:
-                session.release(name)  # The sink may have a consumer there; one is enough.
+                each_of(list(moved), session.release)  # The sink's consumer is enough.
         self._let_go = finished

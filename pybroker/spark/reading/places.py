@@ -4,17 +4,18 @@ earliest and latest; message ids by topic, as [bytes of Java's MessageId] or "le
 "ledger:entry:index"; times, before which (or from which on) nothing is read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
 from pybroker.client import InitialPosition, MessageId
 from pybroker.errors import NotAllowed
 from pybroker.names import TopicName
-from pybroker.spark.offsets import EARLIEST, CursorName, Position
+from pybroker.spark.offsets import EARLIEST, Position
 from pybroker.spark.options import Chosen
+from pybroker.spark.reading.survey import survey_of
 from pybroker.spark.reading.topics import Topics
-from pybroker.spark.session import Session, position_of
+from pybroker.spark.session import Session, each_of, position_of
 
 _PLACES: Final = ("earliest", "latest")
 
@@ -90,17 +91,22 @@ class Start:
         before = first.position._replace(entry_id=first.position.entry_id - 1)
         return Place(before, first.message)
 
-    def cursor(self, session: Session, name: CursorName) -> Position:
-        """Where the subscription stands. One that stands before a time or an id that reading is to
-        begin at, or that is made now, is moved there: nothing before it is wanted.
+    def cursors(
+        self, session: Session, topics: Sequence[str], subscription: str
+    ) -> dict[str, Position]:
+        """Where the subscription stands on each topic. One that stands before a time or an id that
+        reading is to begin at, or that is made now, is moved there: nothing before it is wanted.
 
         Ids within a batch count as the batch: a cursor of the source stands between entries.
         """
+        survey = survey_of(session)
         if self.time_ms is None and isinstance(self.where, str):
-            return session.cursor(name, _INITIAL[self.where], create=True)
-        cursor, place = session.cursor(name, create=True), self.place(session, name.topic).position
-        session.let_go(name, place)
-        return max(cursor, place)
+            return survey.cursors(topics, subscription, _INITIAL[self.where])
+        cursors = survey.cursors(topics, subscription, InitialPosition.Earliest)
+        places = each_of(topics, lambda topic: self.place(session, topic).position)
+        wanted = dict(zip(topics, places, strict=True))
+        survey.let_go(wanted, subscription)
+        return {topic: max(cursor, wanted[topic]) for topic, cursor in cursors.items()}
 
 
 _INITIAL: Final = {"earliest": InitialPosition.Earliest, "latest": InitialPosition.Latest}

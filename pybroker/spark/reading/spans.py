@@ -25,7 +25,7 @@ from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.loaded import keep_what_is_loaded
 from pybroker.spark.offsets import Position, Span, Stretch
 from pybroker.spark.reading.chunked import Chunks
-from pybroker.spark.reading.entries import QUIET_S, Entries
+from pybroker.spark.reading.entries import QUIET_S, Entries, TaskClient
 from pybroker.spark.replay import InputLost
 from pybroker.spark.schemas.values import TopicSchema, Versions
 from pybroker.spark.session import BROKER_AWAY, PATIENCE_S, PAUSE_S
@@ -34,6 +34,10 @@ log = logging.getLogger("pybroker.spark")
 
 # What is unpacked together has no more bytes, if it is more than one entry.
 _SLAB_BYTES: Final = 32 * 1024 * 1024
+# Of a task that reads many partitions: how many are opened ahead, and how many rows are handed out
+# together.
+_AHEAD: Final = 16
+_ROWS_TOGETHER: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,37 @@ class Reading:
     fail_on_data_loss: bool = True
 
 
-def read_span(reading: Reading, work: Work) -> Iterator[pa.RecordBatch]:
+def read_spans(reading: Reading, works: Sequence[Work]) -> Iterator[pa.RecordBatch]:
+    """One after the other. What little each of many holds is handed out together."""
+    if len(works) == 1:
+        yield from read_span(reading, works[0])
+        return
+    gathered: list[pa.RecordBatch] = []
+    rows = 0
+    with TaskClient(reading.endpoint) as client:
+        for at, work in enumerate(works):
+            ahead = works[: _AHEAD + 1] if at == 0 else works[at + _AHEAD : at + _AHEAD + 1]
+            for each in ahead:
+                client.open_ahead(each.topic, each.span.after)
+            for batch in read_span(reading, work, client):
+                gathered.append(batch)
+                rows += batch.num_rows
+                if rows >= _ROWS_TOGETHER:
+                    yield from _joined(gathered)
+                    gathered, rows = [], 0
+    yield from _joined(gathered)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+    if len(batches) < 2:
+        return batches
+    joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
+
+
+def read_span(
+    reading: Reading, work: Work, client: TaskClient | None = None
+) -> Iterator[pa.RecordBatch]:
     """The span's messages; after a lost connection, from the last whole entry handed out."""
     keep_what_is_loaded()
     topic, span = TopicName.parse(work.topic), work.span
@@ -69,7 +103,7 @@ def read_span(reading: Reading, work: Work) -> Iterator[pa.RecordBatch]:
     give_up_at = time.monotonic() + PATIENCE_S
     while after < span.to:
         try:
-            with Entries(reading.endpoint, work.topic, after) as entries:
+            with Entries(reading.endpoint, work.topic, after, client) as entries:
                 for taken in _taken(entries, reading, work, after):
                     for slab, last in _slabs(taken, chunks, entries, reading):
                         cut = _cut(work, slab)

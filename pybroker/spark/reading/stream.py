@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pybroker.errors import NotAllowed, PulsarError, TopicNotFound
+from pybroker.errors import NotAllowed, PulsarError
 from pybroker.spark.columns.shape import Shape
 from pybroker.spark.compat import (
     LIMITS_TRIGGERS,
@@ -43,10 +43,12 @@ from pybroker.spark.reading.continuity import Continuity
 from pybroker.spark.reading.finished import Finished
 from pybroker.spark.reading.limits import Limits, Sample
 from pybroker.spark.reading.places import FROM_EARLIEST, Start
-from pybroker.spark.reading.spans import Reading, Work, read_span
+from pybroker.spark.reading.sharing import shared_out
+from pybroker.spark.reading.spans import Reading, Work, read_spans
+from pybroker.spark.reading.survey import survey_of
 from pybroker.spark.reading.topics import Topics
 from pybroker.spark.replay import InputLost
-from pybroker.spark.session import BROKER_AWAY, PATIENCE_S, PAUSE_S, Session
+from pybroker.spark.session import BROKER_AWAY, PATIENCE_S, PAUSE_S, Session, each_of
 
 log = logging.getLogger("pybroker.spark")
 
@@ -56,11 +58,11 @@ Result = TypeVar("Result")
 
 
 class SpanPartition(InputPartition):
-    """One task's work."""
+    """One task's works, one after the other."""
 
-    def __init__(self, work: Work) -> None:
-        super().__init__(work)
-        self.work = work
+    def __init__(self, *works: Work) -> None:
+        super().__init__(works)
+        self.works = works
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -156,11 +158,12 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._known = offset.to_json()  # with what was not told when it was made
         if start == end:
             return []
-        return [
-            SpanPartition(Work(topic, span, offset.acknowledged.get(topic, ())))
+        works = [
+            Work(topic, span, offset.acknowledged.get(topic, ()))
             for topic, span in offset.spans.items()
             if not span.is_empty
         ]
+        return [SpanPartition(*some) for some in shared_out(works)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has finished everything up to `end`, and wrote that down."""
@@ -173,19 +176,17 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._session.close()
 
     def _at_cursors(self, session: Session) -> SourceOffset:
-        names = [
-            CursorName(topic, self._subscription) for topic in self._topics.partitions(session)
-        ]
-        cursors = {name: self._start.cursor(session, name) for name in names}
+        cursors = self._start.cursors(session, self._topics.partitions(session), self._subscription)
+        names = {topic: CursorName(topic, self._subscription) for topic in cursors}
+        holed: Sequence[str] = ()
+        if not self._is_own:
+            holed = survey_of(session).holed(cursors, self._subscription)
         acknowledged = {
-            name.topic: acknowledged_behind(session, name, cursor)
-            for name, cursor in cursors.items()
-            if not self._is_own
+            topic: acknowledged_behind(session, names[topic], cursors[topic]) for topic in holed
         }
-        self._made = names if self._is_own else []
-        for name in names:
-            session.release(name)  # The sink has a consumer there; one is enough.
-        spans = {name.topic: _nothing_behind(cursor) for name, cursor in cursors.items()}
+        self._made = list(names.values()) if self._is_own else []
+        each_of(list(names.values()), session.release)  # The sink's consumer is enough.
+        spans = {topic: _nothing_behind(cursor) for topic, cursor in cursors.items()}
         return SourceOffset(self._subscription, spans, acknowledged, self._follows)
 
     def _give_up_other_than(self, subscription: str) -> None:
@@ -194,13 +195,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         unneeded = [name for name in self._made if name.subscription != subscription]
         self._made = []
 
-        def delete(session: Session) -> None:
-            for name in unneeded:
-                session.delete(name)
-
         if unneeded:
             try:
-                self._asking(delete)
+                self._asking(lambda session: each_of(unneeded, session.delete))
             except PulsarError as error:
                 log.warning("%s is needed by nobody: delete it (%s)", unneeded[0], error)
 
@@ -216,46 +213,40 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self, session: Session, known: Collection[str] | None) -> dict[str, Position]:
         """Of the topics that are there. One that the query knows, and which is gone, is not made
         anew for this; with None nothing is."""
-        ends: dict[str, Position] = {}
-        for topic in self._topics.partitions(
-            session, self._topics.names if known is None else known
-        ):
-            is_new = known is not None and topic not in known
-            try:
-                ends[topic] = session.last_position(topic, create=is_new)
-            except TopicNotFound:
-                session.forget(topic)
-                if is_new:
-                    raise
-        return ends
+        topics = self._topics.partitions(session, self._topics.names if known is None else known)
+        new = [] if known is None else [topic for topic in topics if topic not in known]
+        return survey_of(session).ends(topics, new)
 
     def _backlogs(self, session: Session) -> dict[str, Backlog]:
         spans = {} if self._known is None else SourceOffset.from_json(self._known).spans
-        reached = {topic: span.to for topic, span in spans.items()}
-        return {
-            topic: self._backlog(session, topic, reached.get(topic, EARLIEST), last)
-            for topic, last in self._ends(session, spans).items()
+        reached = {
+            topic: spans[topic].to if topic in spans else EARLIEST
+            for topic in self._ends(session, spans)
         }
-
-    def _backlog(self, session: Session, topic: str, reached: Position, last: Position) -> Backlog:
-        if last.entry_id < 0 or last <= reached:
-            return Backlog.of(last, 0, self._samples.get(topic))
-        if topic not in self._samples and (sample := session.sample(topic, reached)) is not None:
-            self._samples[topic] = sample
-        entries = session.entries_behind(topic, reached)
-        return Backlog.of(last, entries, self._samples.get(topic))
+        survey = survey_of(session)
+        behind = survey.behind(reached)
+        strange = [
+            topic for topic, each in behind.items() if each.entries and topic not in self._samples
+        ]
+        self._samples |= survey.samples({topic: reached[topic] for topic in strange})
+        return {
+            topic: Backlog.of(each.last, each.entries, self._samples.get(topic))
+            for topic, each in behind.items()
+        }
 
     def _following(
         self, session: Session, before: SourceOffset, limits: Limits | None
     ) -> SourceOffset:
         ends = self._ends(session, before.spans) if self._targets is None else self._targets
         self._require_all(session, before, ends)
-        starts = {topic: self._begin(session, before, topic, end) for topic, end in ends.items()}
-        behind = [topic for topic, last in ends.items() if starts[topic] < last]
-        share = None if limits is None else limits.share(max(1, len(behind)))
+        starts = self._starts(session, before, ends)
+        behind = {
+            topic: starts[topic]
+            for topic, end in ends.items()
+            if starts[topic] < end and end.entry_id >= 0
+        }
         spans = {topic: _nothing_behind(starts[topic]) for topic in ends}
-        for topic in behind:
-            spans[topic] = self._span(session, topic, Span(starts[topic], ends[topic]), share)
+        spans |= self._spans(session, behind, ends, limits)
         acknowledged = {
             topic: [stretch for stretch in stretches if stretch.last > spans[topic].after]
             for topic, stretches in before.acknowledged.items()
@@ -266,10 +257,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for topic, span in spans.items()
             if topic in before.published_ms and span.to == before.spans[topic].to
         }
-        for topic in behind:
-            found = session.message_from(topic, spans[topic].to)
-            if found is not None and found[0] == spans[topic].to:
-                published_ms[topic] = found[1]
+        published_ms |= survey_of(session).published({topic: spans[topic].to for topic in behind})
         return SourceOffset(before.subscription, spans, acknowledged, before.follows, published_ms)
 
     def _require_all(
@@ -294,20 +282,45 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         log.warning("%s: the query goes on without it, as failOnDataLoss=false says", account)
 
-    def _begin(self, session: Session, before: SourceOffset, topic: str, end: Position) -> Position:
-        if topic in before.spans:
-            reached = before.spans[topic].to
+    def _starts(
+        self, session: Session, before: SourceOffset, ends: Mapping[str, Position]
+    ) -> dict[str, Position]:
+        known = {topic: before.spans[topic].to for topic in ends if topic in before.spans}
+        self._look_again(session, before, known, ends)
+        anew = [topic for topic in ends if topic not in known]
+        for topic, reached in known.items():
             published_ms = before.published_ms.get(topic)
-            what = self._continuity.broken(session, topic, reached, published_ms, end)
-            if what is None:
-                return reached
-            self._set_back(topic, reached, what)
+            what = self._continuity.broken(session, topic, reached, published_ms, ends[topic])
+            if what is not None:
+                self._set_back(topic, reached, what)
+                anew.append(topic)
+        if not anew:
+            return known
         # The topic, or the partition, is new: all of it is, wherever the query began. Or it was set
         # back: then its cursor was, too.
-        name = CursorName(topic, before.subscription)
-        cursor = FROM_EARLIEST.cursor(session, name)
-        session.release(name)
-        return cursor
+        cursors = FROM_EARLIEST.cursors(session, anew, before.subscription)
+        each_of([CursorName(topic, before.subscription) for topic in anew], session.release)
+        return known | cursors
+
+    def _look_again(
+        self,
+        session: Session,
+        before: SourceOffset,
+        known: Mapping[str, Position],
+        ends: Mapping[str, Position],
+    ) -> None:
+        """Where the last messages are still those that were read, many topics are told together."""
+        if not session.asks_about_many:
+            return
+        wanted = {
+            topic: reached
+            for topic, reached in known.items()
+            if topic in before.published_ms
+            and self._continuity.is_to_be_looked_at(session, topic, reached, ends[topic])
+        }
+        for topic, published_ms in survey_of(session).published(wanted).items():
+            if published_ms == before.published_ms[topic]:
+                self._continuity.is_in_order(session, topic)
 
     def _set_back(self, topic: str, reached: Position, what: str) -> None:
         """Raises InputLost unless the query takes it as it is."""
@@ -338,15 +351,34 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         self._asking(look)
 
-    def _span(self, session: Session, topic: str, whole: Span, limits: Limits | None) -> Span:
-        if whole.to.entry_id < 0:
-            return _nothing_behind(whole.after)
-        if limits is None:
-            return whole
-        sample = session.sample(topic, whole.after) if limits.needs_sample else None
-        if sample is not None:
-            self._samples[topic] = sample
-        return Span(whole.after, _bounded(session, topic, whole, limits.in_entries(sample)))
+    def _spans(
+        self,
+        session: Session,
+        starts: Mapping[str, Position],
+        ends: Mapping[str, Position],
+        limits: Limits | None,
+    ) -> dict[str, Span]:
+        """Of topics that hold something behind their start, as much as a trigger may read."""
+        if limits is None or not starts:
+            return {topic: Span(after, ends[topic]) for topic, after in starts.items()}
+        survey = survey_of(session)
+        share = limits.share(len(starts))
+        samples = survey.samples(starts) if limits.needs_sample else {}
+        self._samples |= samples
+        wanted = {
+            topic: after._replace(entry_id=after.entry_id + share.in_entries(samples.get(topic)))
+            for topic, after in starts.items()
+        }
+        # The place counted to may hold a marker, an aborted message or nothing (the ledger ended):
+        # a span ends at the next message.
+        cut = {topic: place for topic, place in wanted.items() if place < ends[topic]}
+        found = survey.firsts(
+            {topic: place._replace(entry_id=place.entry_id - 1) for topic, place in cut.items()}
+        )
+        return {
+            topic: Span(after, min(found.get(topic, ends[topic]), ends[topic]))
+            for topic, after in starts.items()
+        }
 
     def _asking(self, question: Callable[[Session], Result]) -> Result:
         """The session's answer; asked again on a new connection while the broker is away."""
@@ -368,7 +400,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SpanPartition)
-        return read_span(self._reading, partition.work)
+        return read_spans(self._reading, partition.works)
 
     def __getstate__(self) -> dict[str, Any]:
         """What tasks need of it: a session stays where it was made."""
@@ -422,17 +454,3 @@ def _require_beginning(offset: SourceOffset) -> None:
 
 def _nothing_behind(position: Position) -> Span:
     return Span(position, position)
-
-
-def _bounded(session: Session, topic: str, whole: Span, entries: int) -> Position:
-    """The first entry at or behind so many entries that can be delivered.
-
-    The place counted to may hold a marker, an aborted message or nothing (the ledger ended), so
-    one message is read to find where the next one is.
-    """
-    after, last = whole
-    wanted = Position(after.ledger_id, after.entry_id + entries)
-    if wanted >= last:
-        return last
-    found = session.first_position_after(topic, wanted._replace(entry_id=wanted.entry_id - 1))
-    return last if found is None else min(found, last)

@@ -3,12 +3,13 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Self
 
 from pybroker.errors import NotAllowed, TopicNotFound
 from pybroker.names import TopicName
 from pybroker.spark.options import Chosen
-from pybroker.spark.session import Session
+from pybroker.spark.session import Session, each_of
 
 _WAYS: Final = ("topic", "topics", "topicsPattern")
 _PARTITION: Final = re.compile(r"-partition-\d+$")
@@ -40,16 +41,35 @@ class Topics:
 
     def partitions(self, session: Session, known: Collection[str] = ()) -> list[str]:
         """Of all the topics that there are now, in order. Where one is `known` already, its topic
-        is not made if it is gone: then it is left out."""
-        known_names = {_PARTITION.sub("", each) for each in known}
-        found: list[str] = []
-        for name in self.bases(session):
-            is_known = _PARTITION.sub("", name) in known_names
+        is not made if it is gone: then it is left out.
+
+        What a pattern selects is listed with its partitions. A broker that makes partitions at
+        their first use lists only those that were used: how many there are, it is asked.
+        """
+        if self.pattern is None:
+            return self._partitions_of(session, self.names, known)
+        listed = self._listed(session, self.pattern)
+        if session.asks_about_many:
+            return list(listed)
+        partitioned = dict.fromkeys(_base(name) for name in listed if _base(name) != name)
+        plain = [name for name in listed if _base(name) == name]
+        return [*plain, *self._partitions_of(session, list(partitioned), known)]
+
+    def _partitions_of(
+        self, session: Session, names: Sequence[str], known: Collection[str]
+    ) -> list[str]:
+        known_names = {_base(each) for each in known}
+
+        def partitions(name: str) -> Sequence[str]:
+            is_known = _base(name) in known_names
             try:
-                found += session.partitions(name, create=not is_known)
+                return session.partitions(name, create=not is_known)
             except TopicNotFound:
                 if not self.wait and not is_known:
                     raise
+                return ()
+
+        found = [each for some in each_of(names, partitions) for each in some]
         return list(dict.fromkeys(found))  # A topic may have been named with one of its partitions.
 
     def existing_partitions(self, session: Session) -> list[str]:
@@ -68,7 +88,9 @@ class Topics:
 
     def bases(self, session: Session) -> Sequence[str]:
         """The topics, whether they have partitions or not."""
-        return self.names if self.pattern is None else self._matching(session, self.pattern)
+        if self.pattern is None:
+            return self.names
+        return sorted({_base(name) for name in self._listed(session, self.pattern)})
 
     def require(self, option: str, given: object) -> None:
         """Of places or times by topics. Raises NotAllowed for a topic that is not read: what is
@@ -86,16 +108,26 @@ class Topics:
             return _of_pattern(self.pattern).fullmatch(name.partition(_SCHEME)[2]) is not None
         return any(name in (each, _PARTITION.sub("", each)) for each in self.names)
 
-    def _matching(self, session: Session, pattern: str) -> list[str]:
-        wanted = _of_pattern(pattern)
-        listed = session.client.get_topics_of_namespace(TopicName.parse(pattern).namespace_name)
-        names = {str(TopicName.parse(_PARTITION.sub("", each))) for each in listed}
-        return sorted(
-            name
-            for name in names
-            if wanted.fullmatch(name.partition(_SCHEME)[2])
-            and not TopicName.parse(name).local.startswith(_SYSTEM)
-        )
+    def _listed(self, session: Session, pattern: str) -> Sequence[str]:
+        namespace = TopicName.parse(pattern).namespace_name
+        return _matching(pattern, tuple(session.client.get_topics_of_namespace(namespace)))
+
+
+@lru_cache(maxsize=4)  # a poll finds the list of the one before
+def _matching(pattern: str, listed: Sequence[str]) -> Sequence[str]:
+    """Sorted by topic, the partitions of each by their number."""
+    wanted = _of_pattern(pattern)
+    names = [TopicName.parse(name) for name in listed]
+    return [
+        str(name)
+        for name in sorted(names, key=lambda name: (str(name.partitioned_name), name.partition))
+        if wanted.fullmatch(str(name.partitioned_name).partition(_SCHEME)[2])
+        and not name.local.startswith(_SYSTEM)
+    ]
+
+
+def _base(name: str) -> str:
+    return _PARTITION.sub("", name)
 
 
 def _is_among(name: str, partitions: Collection[str]) -> bool:

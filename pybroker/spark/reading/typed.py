@@ -2,6 +2,7 @@
 
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.options import Chosen
+from pybroker.spark.reading.survey import survey_of
 from pybroker.spark.reading.topics import Topics
 from pybroker.spark.schemas.values import TopicSchema, one_schema
 from pybroker.spark.session import Session
@@ -13,14 +14,7 @@ def topic_schema(options: Chosen) -> TopicSchema | None:
         return None
     session = Session(Endpoint.of(options).connect())
     try:
-        names = Topics.of(options).bases(session)
-        found = [(name, _of(session, name)) for name in names]
+        found = survey_of(session).schemas(Topics.of(options).bases(session))
     finally:
         session.close()
-    return one_schema(found, options["allowDifferentTopicSchemas"])
-
-
-def _of(session: Session, topic: str) -> TopicSchema | None:
-    schema = session.client.get_schema(topic)
-    typed = None if schema is None else TopicSchema.of(schema)
-    return typed if typed is not None and typed.is_typed else None
+    return one_schema(list(found.items()), options["allowDifferentTopicSchemas"])

@@ -1,0 +1,215 @@
+"""What ASK_TOPICS asks about a topic: its end, what lies behind a place, where a cursor stands.
+
+Differs: official clients need a consumer on each topic for this. A planner that reads ten thousand
+topics asks about all of them in a few commands, and holds nothing open in between.
+
+No question creates a topic. A question about a subscription counts as use of it, as a consumer
+would: a subscription whose reader only asks is not expired.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+from managed_ledger.errors import DamagedEntries
+from managed_ledger.position import EARLIEST, Position
+from managed_ledger.storage.backend import EntryRun
+from pybroker.broker.consumer import SubscriptionType
+from pybroker.broker.joining import check_joinable
+from pybroker.broker.policies.limits import check_type
+from pybroker.broker.policies.table import AUTO_SUBSCRIPTION_CREATION
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic import Topic
+from pybroker.broker.topics import Topics
+from pybroker.errors import SubscriptionNotFound, TopicNotFound
+from pybroker.names import TopicName
+from pybroker.wire.message_metadata import BadEntry, split_entry
+
+# A sample reads no more than this, whatever was asked for.
+_SAMPLE_ENTRIES: Final = 16
+_SAMPLE_BYTES: Final = 64 * 1024
+_WINDOW: Final = 512  # entries in which hidden ones are looked for
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a command asks of all its topics."""
+
+    subscription: str | None = None
+    # Where a missing subscription is created (None: at the end); if `creates`.
+    start: Position | None = None
+    creates: bool = False
+    sample_messages: int = 0
+    schema_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    topic: TopicName
+    after: Position | None = None
+    first_from: Position | None = None
+    acknowledge: Position | None = None
+    published: Position | None = None
+
+
+class Sample(NamedTuple):
+    entries: int
+    messages: int
+    size_bytes: int  # uncompressed
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    last: Position  # entry -1: nothing can be delivered
+    entries_behind: int | None = None
+    sample: Sample | None = None
+    first: Position | None = None
+    cursor: Position | None = None
+    backlog: int = 0
+    schema_digest: bytes = b""
+    published_ms: int | None = None
+
+
+async def answer(topics: Topics, asked: Asked, question: Question) -> Answer:
+    """Raises TopicNotFound, NotAllowed, ConsumerBusy, and what subscribing raises."""
+    if asked.schema_only:
+        return Answer(EARLIEST, schema_digest=_schema_digest(topics, question.topic))
+    topic = topics.serving(question.topic) or await topics.get(question.topic)
+    if topic is None:
+        raise TopicNotFound(f"{question.topic} does not exist")
+    subscription = await _subscription(topic, asked)
+    if subscription is not None:
+        subscription.times.in_use()
+    if question.acknowledge is not None:
+        if subscription is None:
+            raise SubscriptionNotFound(
+                f"{question.topic} has no subscription {asked.subscription!r} to acknowledge on"
+            )
+        _move_up(topic, subscription, question.acknowledge)
+    first = None if question.first_from is None else _first(topic, question.first_from)
+    behind, sample = None, None
+    if question.after is not None:
+        behind = entries_behind(topic, question.after)
+        if asked.sample_messages and behind:
+            sample = await _sample(topic, question.after, asked.sample_messages)
+    published_ms = None
+    if question.published is not None:
+        published_ms = await _published_ms(topic, question.published)
+    last = topic.buffer.last_visible_position()
+    found = Answer(last, behind, sample, first, published_ms=published_ms)
+    if subscription is None:
+        return found
+    mark = subscription.mark_delete_position
+    return replace(found, cursor=mark, backlog=subscription.backlog)
+
+
+def entries_behind(topic: Topic, after: Position) -> int:
+    """As the backlog of a reader that begins there: aborted messages and markers do not count."""
+    end = topic.ledger.last_confirmed
+    return max(0, topic.ledger.count_between(after, end) - topic.hidden.count(after, end))
+
+
+def _schema_digest(topics: Topics, name: TopicName) -> bytes:
+    """Empty where there is none. Properties count: those of a key with its value hold its parts."""
+    try:
+        schema = topics.schemas.get(name).schema
+    except TopicNotFound:
+        return b""
+    digest = sha256(schema.digest)
+    digest.update(repr(sorted(schema.properties.items())).encode())
+    return digest.digest()
+
+
+async def _subscription(topic: Topic, asked: Asked) -> Subscription | None:
+    if asked.subscription is None:
+        return None
+    existing = topic.subscriptions.get(asked.subscription)
+    if existing is not None and existing.durable:
+        return existing
+    if not asked.creates:
+        return None
+    check_type(topic, SubscriptionType.FAILOVER)
+    may_create = bool(topic.policies[AUTO_SUBSCRIPTION_CREATION]["allowAutoSubscriptionCreation"])
+    return await topic.subscription(asked.subscription, asked.start, {}, create=may_create)
+
+
+def _move_up(topic: Topic, subscription: Subscription, position: Position) -> None:
+    """As a Failover consumer's cumulative acknowledgement. Raises ConsumerBusy.
+
+    Who asks has read everything up to there by readers, which no transaction holds back.
+    """
+    check_joinable(subscription, SubscriptionType.FAILOVER)
+    subscription.cursor.mark_delete(position)
+    subscription.times.mark_delete_moved_ms = topic.clock.now_ms()
+    subscription.notify()
+
+
+def _first(topic: Topic, position: Position) -> Position | None:
+    """The first entry at or behind `position` that can be delivered."""
+    last = topic.buffer.last_visible_position()
+    position = topic.ledger.next_position(max(position, EARLIEST.after).before)
+    while position <= last:
+        end = position.entry_id + _WINDOW - 1
+        hidden = topic.hidden.ranges_within(position.ledger_id, position.entry_id, end)
+        if not hidden or hidden[0][0] > position.entry_id:
+            return position
+        behind = Position(position.ledger_id, hidden[0][1])
+        position = topic.ledger.next_position(behind)
+    return None
+
+
+async def _sample(topic: Topic, after: Position, messages: int) -> Sample | None:
+    """Of the entries behind `after`; None where nothing can be delivered, or be read."""
+    first = _first(topic, after.after)
+    if first is None:
+        return None
+    last = topic.buffer.last_visible_position()
+    most = min(messages, _SAMPLE_ENTRIES)
+    ledger = topic.ledger
+    run = ledger.read_cached(first, last, most, _SAMPLE_BYTES)
+    try:
+        run = run or await ledger.read(first, last, most, _SAMPLE_BYTES)
+    except DamagedEntries:
+        return None  # its reader is told, with the place
+    return None if run is None else _measured(run, _visible(topic, run), messages)
+
+
+async def _published_ms(topic: Topic, position: Position) -> int | None:
+    """None where no message stands that can be delivered, or be read."""
+    if _first(topic, position) != position:
+        return None
+    try:
+        run = topic.ledger.read_cached(position, position, 1, 1)
+        run = run or await topic.ledger.read(position, position, 1, 1)
+        return None if run is None else split_entry(run.entries[0])[0].publish_time
+    except (DamagedEntries, BadEntry):
+        return None
+
+
+def _visible(topic: Topic, run: EntryRun) -> Sequence[int]:
+    """The places within the run of what is not hidden."""
+    first, count = run.first_entry_id, len(run.entries)
+    if not topic.hidden:
+        return range(count)
+    return [i for i in range(count) if not topic.hidden.contains((run.ledger_id, first + i))]
+
+
+def _measured(run: EntryRun, places: Sequence[int], messages: int) -> Sample:
+    entries = found = size_bytes = 0
+    for place in places:
+        if found >= messages:
+            break
+        entries += 1
+        found += run.message_counts[place]
+        size_bytes += _uncompressed_bytes(run.entries[place])
+    return Sample(entries, found, size_bytes)
+
+
+def _uncompressed_bytes(entry: bytes) -> int:
+    """Of the payload; what its producer says of it is not to be believed beyond reason."""
+    try:
+        metadata, payload_at = split_entry(entry)
+    except BadEntry:
+        return len(entry)
+    return max(metadata.uncompressed_size, len(entry) - payload_at)

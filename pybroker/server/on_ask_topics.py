@@ -1,0 +1,119 @@
+"""ASK_TOPICS: many topics in one command, without a consumer on any of them.
+
+Differs: Apache Pulsar has no such command; CONNECTED announces it (`supports_asking_topics`).
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from managed_ledger.position import EARLIEST, Position
+from pybroker.broker.topic_questions import Answer, Asked, Question, answer
+from pybroker.errors import NamingError
+from pybroker.names import TopicName, check_client
+from pybroker.runtime import Pace
+from pybroker.server.on_acknowledge import position_of
+from pybroker.server.requests import as_answer
+from pybroker.wire import pulsar_api_pb2 as pb
+
+if TYPE_CHECKING:
+    from pybroker.server.session import Session
+
+# So many questions of a command are answered at once: those that create a subscription share a
+# commit.
+_AT_ONCE: Final = 200
+_ANSWERS_A_TURN: Final = 50
+
+
+async def ask_topics(session: "Session", command: pb.CommandAskTopics) -> None:
+    """A topic that is missing, or cannot be asked, has an error for its answer.
+
+    A command has at most `wire.commands.MAX_PARTS` questions, as every command has of its parts.
+    """
+    asked = _asked(command)
+    answers: list[pb.TopicAnswer] = []
+    pace = Pace(_ANSWERS_A_TURN)
+    for at in range(0, len(command.question), _AT_ONCE):
+        some = command.question[at : at + _AT_ONCE]
+        if asked.creates:
+            answers += await asyncio.gather(*(_answer(session, asked, each) for each in some))
+        else:
+            for each in some:
+                answers.append(await _answer(session, asked, each))
+                await pace.step()
+        if session.closed:
+            return  # nobody waits for the rest
+    session.send_command(
+        pb.BaseCommand(
+            type=pb.BaseCommand.ASK_TOPICS_RESPONSE,
+            askTopicsResponse=pb.CommandAskTopicsResponse(
+                request_id=command.request_id, answer=answers
+            ),
+        )
+    )
+
+
+def _asked(command: pb.CommandAskTopics) -> Asked:
+    """Raises NamingError."""
+    if not command.HasField("subscription"):
+        return Asked(sample_messages=command.sample_messages, schema_only=command.schema_only)
+    if not command.subscription.strip():
+        raise NamingError("A subscription needs a name; the one given is empty")
+    check_client("Subscription", command.subscription, {})
+    earliest = command.initial_position == pb.CommandSubscribe.Earliest
+    return Asked(
+        command.subscription,
+        EARLIEST if earliest else None,
+        command.HasField("initial_position"),
+        command.sample_messages,
+        command.schema_only,
+    )
+
+
+async def _answer(session: "Session", asked: Asked, question: pb.TopicQuestion) -> pb.TopicAnswer:
+    try:
+        found = await answer(session.services.topics, asked, _question(question))
+    except Exception as error:
+        refused = as_answer(error)
+        return pb.TopicAnswer(error=refused.code, message=str(refused))  # type: ignore[arg-type]
+    return _on_the_wire(found)
+
+
+def _question(question: pb.TopicQuestion) -> Question:
+    """Raises InvalidTopicName."""
+
+    def place(field: str, value: pb.MessageIdData) -> Position | None:
+        return position_of(value) if question.HasField(field) else None
+
+    return Question(
+        TopicName.parse(question.topic),
+        place("after", question.after),
+        place("first_from", question.first_from),
+        place("acknowledge", question.acknowledge),
+        place("published", question.published),
+    )
+
+
+def _on_the_wire(found: Answer) -> pb.TopicAnswer:
+    answer = pb.TopicAnswer()
+    if found.schema_digest:
+        answer.schema_digest = found.schema_digest
+    if found.last.entry_id >= 0:
+        answer.last.ledgerId, answer.last.entryId = found.last
+    if found.entries_behind is not None:
+        answer.entries_behind = found.entries_behind
+    if found.sample is not None:
+        answer.sample_entries, answer.sample_messages, answer.sample_bytes = found.sample
+    if found.first is not None:
+        answer.first.ledgerId, answer.first.entryId = found.first
+    if found.published_ms is not None:
+        answer.published_ms = found.published_ms
+    if found.cursor is not None:
+        _set(answer.cursor, found.cursor)
+        answer.backlog = found.backlog
+    return answer
+
+
+def _set(place: pb.MessageIdData, position: Position) -> None:
+    """A cursor may stand before a ledger's first entry: -1 travels as 2^64 - 1."""
+    place.ledgerId = position.ledger_id & 0xFFFF_FFFF_FFFF_FFFF
+    place.entryId = position.entry_id & 0xFFFF_FFFF_FFFF_FFFF

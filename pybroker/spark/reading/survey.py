@@ -1,0 +1,257 @@
+"""What a planner asks about all of a query's topics: where they end, where cursors stand.
+
+A broker that can be asked about many topics at once is (see pybroker.client.topic_questions), so a
+poll of ten thousand topics is some twenty commands and no consumer stays open. Others, as Apache
+Pulsar, are asked about each topic by a reader or a consumer of its own, several at a time.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from pybroker.client import InitialPosition
+from pybroker.client.topic_questions import TopicQuestion, TopicState
+from pybroker.errors import TopicNotFound
+from pybroker.spark.offsets import CursorName, Position
+from pybroker.spark.reading.limits import Sample
+from pybroker.spark.schemas.values import TopicSchema
+from pybroker.spark.session import Session, each_of
+
+_SAMPLE_MESSAGES: Final = 100
+
+Result = TypeVar("Result")
+
+
+class Behind(NamedTuple):
+    """What a topic holds behind a place."""
+
+    last: Position  # its last message; entry -1 if there is none
+    entries: int
+
+
+class Survey(Protocol):
+    """Topics that are gone are left out of the answers."""
+
+    def ends(self, topics: Sequence[str], new: Sequence[str] = ()) -> dict[str, Position]:
+        """The last entry of each that can be delivered; entry -1 if there is none. A topic that is
+        `new` is created where it is missing and the broker allows that."""
+        ...
+
+    def cursors(
+        self, topics: Sequence[str], subscription: str, initial_position: InitialPosition
+    ) -> dict[str, Position]:
+        """Where the subscription stands on each topic; it is created where it is missing."""
+        ...
+
+    def holed(self, cursors: Mapping[str, Position], subscription: str) -> Sequence[str]:
+        """On which topics something may be acknowledged one by one behind the cursor."""
+        ...
+
+    def let_go(self, places: Mapping[str, Position], subscription: str) -> None:
+        """Moves the subscription's cursors plainly, forward only."""
+        ...
+
+    def samples(self, after: Mapping[str, Position]) -> dict[str, Sample]:
+        """What the entries behind a place are like, where there are any."""
+        ...
+
+    def behind(self, after: Mapping[str, Position]) -> dict[str, Behind]: ...
+
+    def firsts(self, after: Mapping[str, Position]) -> dict[str, Position]:
+        """The first message behind a place, where there is one."""
+        ...
+
+    def published(self, places: Mapping[str, Position]) -> dict[str, int]:
+        """When the messages at these places were published, in ms, where there are such."""
+        ...
+
+    def schemas(self, topics: Sequence[str]) -> dict[str, TopicSchema | None]:
+        """The newest schema of each topic, if its values are typed."""
+        ...
+
+
+def survey_of(session: Session) -> Survey:
+    return AllAtOnce(session) if session.asks_about_many else OneByOne(session)
+
+
+class OneByOne:
+    """Of brokers that answer for one topic at a time."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def ends(self, topics: Sequence[str], new: Sequence[str] = ()) -> dict[str, Position]:
+        created = frozenset(new)
+
+        def end(topic: str) -> Position | None:
+            try:
+                return self._session.last_position(topic, create=topic in created)
+            except TopicNotFound:
+                self._session.forget(topic)
+                if topic in created:
+                    raise
+                return None
+
+        return _found(topics, each_of(topics, end))
+
+    def cursors(
+        self, topics: Sequence[str], subscription: str, initial_position: InitialPosition
+    ) -> dict[str, Position]:
+        def cursor(topic: str) -> Position:
+            name = CursorName(topic, subscription)
+            return self._session.cursor(name, initial_position, create=True)
+
+        return _found(topics, each_of(topics, cursor))
+
+    def holed(self, cursors: Mapping[str, Position], subscription: str) -> Sequence[str]:
+        return list(cursors)
+
+    def let_go(self, places: Mapping[str, Position], subscription: str) -> None:
+        def let_go(topic: str) -> None:
+            self._session.let_go(CursorName(topic, subscription), places[topic])
+
+        each_of(list(places), let_go)
+
+    def samples(self, after: Mapping[str, Position]) -> dict[str, Sample]:
+        topics = list(after)
+        sampled = each_of(topics, lambda topic: self._session.sample(topic, after[topic]))
+        return _found(topics, sampled)
+
+    def behind(self, after: Mapping[str, Position]) -> dict[str, Behind]:
+        def look(topic: str) -> Behind:
+            last = self._session.last_position(topic, create=False)
+            if last.entry_id < 0 or last <= after[topic]:
+                return Behind(last, 0)
+            return Behind(last, self._session.entries_behind(topic, after[topic]))
+
+        topics = list(after)
+        return _found(topics, each_of(topics, look))
+
+    def firsts(self, after: Mapping[str, Position]) -> dict[str, Position]:
+        def first(topic: str) -> Position | None:
+            return self._session.first_position_after(topic, after[topic])
+
+        topics = list(after)
+        return _found(topics, each_of(topics, first))
+
+    def published(self, places: Mapping[str, Position]) -> dict[str, int]:
+        def published(topic: str) -> int | None:
+            found = self._session.message_from(topic, places[topic])
+            return found[1] if found is not None and found[0] == places[topic] else None
+
+        topics = list(places)
+        return _found(topics, each_of(topics, published))
+
+    def schemas(self, topics: Sequence[str]) -> dict[str, TopicSchema | None]:
+        schemas = each_of(topics, lambda topic: _schema(self._session, topic))
+        return dict(zip(topics, schemas, strict=True))
+
+
+class AllAtOnce:
+    """Of brokers that answer for many topics."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._client = session.client
+
+    def ends(self, topics: Sequence[str], new: Sequence[str] = ()) -> dict[str, Position]:
+        states = self._client.ask_topics([TopicQuestion(topic) for topic in topics])
+        found = {each.topic: Position(*each.last) for each in _there(states)}
+        missing = [topic for topic in new if topic not in found]
+        return found | OneByOne(self._session).ends(missing, missing)
+
+    def cursors(
+        self, topics: Sequence[str], subscription: str, initial_position: InitialPosition
+    ) -> dict[str, Position]:
+        """A topic that is missing is created by subscribing, where the broker allows that."""
+        questions = [TopicQuestion(topic) for topic in topics]
+        states = self._client.ask_topics(questions, subscription, initial_position)
+        missing = [each.topic for each in states if isinstance(each.error, TopicNotFound)]
+        found = {
+            each.topic: Position(*each.cursor) for each in _there(states) if each.cursor is not None
+        }
+        return found | OneByOne(self._session).cursors(missing, subscription, initial_position)
+
+    def holed(self, cursors: Mapping[str, Position], subscription: str) -> Sequence[str]:
+        questions = [TopicQuestion(topic, after=place) for topic, place in cursors.items()]
+        states = self._client.ask_topics(questions, subscription)
+        return [each.topic for each in _there(states) if each.entries_behind > each.backlog]
+
+    def let_go(self, places: Mapping[str, Position], subscription: str) -> None:
+        questions = [
+            TopicQuestion(topic, acknowledge=place)
+            for topic, place in places.items()
+            if place.entry_id >= 0
+        ]
+        _there(self._client.ask_topics(questions, subscription, InitialPosition.Earliest))
+
+    def samples(self, after: Mapping[str, Position]) -> dict[str, Sample]:
+        questions = [TopicQuestion(topic, after=place) for topic, place in after.items()]
+        states = self._client.ask_topics(questions, sample_messages=_SAMPLE_MESSAGES)
+        samples = {}
+        for each in _there(states):
+            if each.sample is not None:
+                entries, messages, size_bytes = each.sample
+                samples[each.topic] = Sample(messages / entries, size_bytes / entries)
+        return samples
+
+    def behind(self, after: Mapping[str, Position]) -> dict[str, Behind]:
+        questions = [TopicQuestion(topic, after=place) for topic, place in after.items()]
+        return {
+            each.topic: Behind(
+                Position(*each.last),
+                each.entries_behind if each.last > after[each.topic] else 0,
+            )
+            for each in _there(self._client.ask_topics(questions))
+        }
+
+    def firsts(self, after: Mapping[str, Position]) -> dict[str, Position]:
+        questions = [
+            TopicQuestion(topic, first_from=(place.ledger_id, place.entry_id + 1))
+            for topic, place in after.items()
+        ]
+        return {
+            each.topic: Position(*each.first)
+            for each in _there(self._client.ask_topics(questions))
+            if each.first is not None
+        }
+
+    def published(self, places: Mapping[str, Position]) -> dict[str, int]:
+        questions = [TopicQuestion(topic, published=place) for topic, place in places.items()]
+        return {
+            each.topic: each.published_ms
+            for each in _there(self._client.ask_topics(questions))
+            if each.published_ms is not None
+        }
+
+    def schemas(self, topics: Sequence[str]) -> dict[str, TopicSchema | None]:
+        """Of topics whose schemas say the same, one is read."""
+        questions = [TopicQuestion(topic) for topic in topics]
+        known: dict[bytes, TopicSchema | None] = {b"": None}
+        found: dict[str, TopicSchema | None] = {}
+        for each in _there(self._client.ask_topics(questions, schema_only=True)):
+            if each.schema_digest not in known:
+                known[each.schema_digest] = _schema(self._session, each.topic)
+            found[each.topic] = known[each.schema_digest]
+        return found
+
+
+def _schema(session: Session, topic: str) -> TopicSchema | None:
+    schema = session.client.get_schema(topic)
+    typed = None if schema is None else TopicSchema.of(schema)
+    return typed if typed is not None and typed.is_typed else None
+
+
+def _there(states: Iterable[TopicState]) -> list[TopicState]:
+    """Without topics that are gone. Raises what else a topic was refused for."""
+    there = []
+    for state in states:
+        if state.error is None:
+            there.append(state)
+        elif not isinstance(state.error, TopicNotFound):
+            raise state.error
+    return there
+
+
+def _found(topics: Sequence[str], answers: Iterable[Result | None]) -> dict[str, Result]:
+    pairs = zip(topics, answers, strict=True)
+    return {topic: answer for topic, answer in pairs if answer is not None}
