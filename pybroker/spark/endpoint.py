@@ -32,6 +32,10 @@ class Endpoint:
     tls_allow_insecure_connection: bool = False
     tls_validate_hostname: bool = True
     operation_timeout_s: float = 30.0
+    connection_timeout_ms: int = 10_000
+    listener_name: str | None = None
+    tls_certificate_file_path: str | None = None
+    tls_key_file_path: str | None = None
 
     @classmethod
     def of(cls, options: Chosen) -> Self:
@@ -44,6 +48,10 @@ class Endpoint:
             options["pulsar.client.tlsAllowInsecureConnection"],
             options["pulsar.client.tlsHostnameVerificationEnable"],
             options["pulsar.client.operationTimeoutMs"] / 1000,
+            options["pulsar.client.connectionTimeoutMs"],
+            options["pulsar.client.listenerName"],
+            options["pulsar.client.tlsCertificateFilePath"],
+            options["pulsar.client.tlsKeyFilePath"],
         )
 
     def connect(self) -> Client:
@@ -59,6 +67,8 @@ class Endpoint:
         return {
             "authentication": self._authentication(),
             "operation_timeout_seconds": self.operation_timeout_s,
+            "connection_timeout_ms": self.connection_timeout_ms,
+            "listener_name": self.listener_name,
             "tls_trust_certs_file_path": self.tls_trust_certs_file_path,
             "tls_allow_insecure_connection": self.tls_allow_insecure_connection,
             "tls_validate_hostname": self.tls_validate_hostname,
@@ -84,7 +94,7 @@ class Endpoint:
 
     def _tls_identity(self) -> tuple[str | None, str | None]:
         if self.auth_plugin is None or not self.auth_plugin.endswith("AuthenticationTls"):
-            return None, None
+            return self.tls_certificate_file_path, self.tls_key_file_path
         paths = _parameters(self.auth_params)
         return paths.get("tlsCertFile"), paths.get("tlsKeyFile")
 

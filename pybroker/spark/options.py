@@ -14,6 +14,7 @@ from enum import Flag, auto
 from typing import Any, Final
 
 from pybroker.errors import NotAllowed
+from pybroker.spark import java_options
 
 log = logging.getLogger("pybroker.spark")
 
@@ -50,7 +51,7 @@ class Option:
 
     @property
     def is_prefix(self) -> bool:
-        """It stands for all names that begin like it, which are taken and have no effect."""
+        """It stands for the Java client's names that begin so: see pybroker.spark.java_options."""
         return self.name.endswith("*")
 
 
@@ -147,6 +148,10 @@ OPTIONS: Final = (
     Option("pulsar.client.tlsAllowInsecureConnection", Mode.ALL, boolean, False),
     Option("pulsar.client.tlsHostnameVerificationEnable", Mode.ALL, boolean, True),
     Option("pulsar.client.operationTimeoutMs", Mode.ALL, whole, 30_000),
+    Option("pulsar.client.connectionTimeoutMs", Mode.ALL, whole, 10_000),
+    Option("pulsar.client.listenerName", Mode.ALL, text),
+    Option("pulsar.client.tlsCertificateFilePath", Mode.ALL, text),
+    Option("pulsar.client.tlsKeyFilePath", Mode.ALL, text),
     # What is read or written.
     Option("topic", Mode.ALL, text),
     Option("topics", Mode.READS, names),
@@ -181,12 +186,13 @@ OPTIONS: Final = (
         one_of("none", "lz4", "zlib", "zstd", "snappy"),
         "none",
     ),
+    Option("pulsar.producer.chunkingEnabled", Mode.WRITES, boolean, True),
     Option("batchingType", Mode.WRITES, one_of("default", "keybased"), "default"),
     Option("schema.type", Mode.WRITES, one_of("avro", "json"), "avro"),
     # Spark's own, which it hands to the sink with the others.
     Option("checkpointLocation", Mode.WRITE_STREAM, text),
     Option("queryName", Mode.WRITE_STREAM, text),
-    # How to tune the official Java client: there is none here.
+    # For the official Java client, which is not here.
     Option("pulsar.client.*", Mode.ALL, anything),
     Option("pulsar.admin.*", Mode.ALL, anything),
     Option("pulsar.reader.*", Mode.READS, anything),
@@ -214,6 +220,7 @@ def chosen(given: Mapping[str, str], mode: Mode) -> Chosen:
     for name, value in given.items():
         option = _option(name, mode)
         if option.is_prefix:
+            java_options.check(name, value, [each.name for each in OPTIONS])
             log.info("The option %s tunes the Java client and has no effect here", name)
             continue
         if option.name in said:

@@ -201,15 +201,19 @@ class Session:
         names = self.client.get_topic_partitions(topic, create)
         return [str(TopicName.parse(name)) for name in names]
 
-    def producer(self, topic: str, schema: TopicSchema | None = None) -> Producer:
+    def producer(
+        self, topic: str, schema: TopicSchema | None = None, chunks: bool = False
+    ) -> Producer:
         """The broker names it, anew for each session: no name outlives a session's sequence ids,
-        so deduplication never takes a rerun's messages for the aborted ones."""
+        so deduplication never takes a rerun's messages for the aborted ones. `chunks`: a message
+        that is too large for an entry goes in several."""
         if topic not in self._producers:
             self._producers[topic] = self.client.create_producer(
                 topic,
                 max_pending_messages=_MAX_PENDING_MESSAGES,
                 block_if_queue_full=True,
                 schema=schema,
+                chunking_enabled=chunks,
             )
         return self._producers[topic]
 

@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from pybroker.errors import NotAllowed
+from pybroker.spark import java_options
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.options import OPTIONS, Mode, chosen
 
@@ -43,6 +44,69 @@ def test_two_names_of_one_option_are_refused():
 def test_options_that_tune_the_java_client_have_no_effect():
     options = chosen(URL | {"pulsar.reader.receiverQueueSize": "100"}, Mode.READ)
     assert options == chosen(URL, Mode.READ)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why", "mode"),
+    [
+        ("pulsar.reader.readCompacted", "true", "every message is read", Mode.READ),
+        ("pulsar.reader.cryptoFailureAction", "CONSUME", "fails the query", Mode.READ_STREAM),
+        ("pulsar.reader.startMessageId", "1:1", "startingOffsets", Mode.READ),
+        ("pulsar.producer.encryptionKeys", "key", "the messages would be readable", Mode.WRITE),
+        ("pulsar.producer.accessMode", "Exclusive", "tasks publish side by side", Mode.WRITE),
+        ("pulsar.producer.hashingScheme", "Murmur3_32Hash", "keys go where", Mode.WRITE_STREAM),
+        ("pulsar.client.useKeyStoreTls", "true", "PEM files", Mode.ALL),
+        ("pulsar.client.socks5ProxyAddress", "a:1", "no SOCKS proxy", Mode.ALL),
+    ],
+)
+def test_what_would_change_the_result_and_cannot_be_met_is_refused(name, value, why, mode):
+    for spelt in (name, name.upper()):
+        with pytest.raises(NotAllowed, match=f"{name}={value} cannot be met: .*{why}"):
+            chosen(URL | {spelt: value}, mode)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("pulsar.reader.readCompacted", "False"),
+        ("pulsar.reader.cryptoFailureAction", "FAIL"),
+        ("pulsar.client.useKeyStoreTls", "false"),
+    ],
+)
+def test_what_is_done_anyway_may_be_asked_for(name, value):
+    assert chosen(URL | {name: value}, Mode.READ) == chosen(URL, Mode.READ)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("pulsar.reader.readCompact", "pulsar.reader.readCompacted"),
+        ("pulsar.client.authParam", "pulsar.client.authParams"),
+        ("pulsar.client.numIOThread", "pulsar.client.numIoThreads"),
+    ],
+)
+def test_a_name_that_the_java_client_does_not_have_is_a_typing_error(name, meant):
+    with pytest.raises(NotAllowed, match=f"did you mean {meant}"):
+        chosen(URL | {name: "x"}, Mode.READ)
+
+
+def test_every_setting_of_the_java_client_is_either_taken_or_refused():
+    assert not java_options._HARMLESS.keys() & java_options._WHY_NOT.keys()
+    ours = {option.name.lower() for option in OPTIONS}
+    assert not ours & (java_options._HARMLESS.keys() | java_options._WHY_NOT.keys())
+
+
+def test_the_connection_is_made_as_the_options_say():
+    given = {
+        "pulsar.client.listenerName": "outside",
+        "pulsar.client.connectionTimeoutMs": "123",
+        "pulsar.client.tlsCertificateFilePath": "/cert.pem",
+        "pulsar.client.tlsKeyFilePath": "/key.pem",
+    }
+    made = Endpoint.of(chosen(URL | given, Mode.READ))._client_options()
+    assert (made["listener_name"], made["connection_timeout_ms"]) == ("outside", 123)
+    assert made["tls_certificate_file_path"] == "/cert.pem"
+    assert made["tls_private_key_file_path"] == "/key.pem"
 
 
 @pytest.mark.parametrize(

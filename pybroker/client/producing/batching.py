@@ -15,6 +15,7 @@ from pybroker.client.compression import codec
 from pybroker.client.messages import Outgoing
 from pybroker.client.options import CompressionType
 from pybroker.wire import pulsar_api_pb2 as pb
+from pybroker.wire.single_messages import split_batch
 from pybroker.wire.varint import encode as varint
 
 _U32: Final = struct.Struct(">I")
@@ -47,6 +48,21 @@ def encode_batch(
         parts += parts_of(outgoing, outgoing.sequence_id)
         count += 1
     return compressed(b"".join(parts), count, compression_type)
+
+
+def only_message(batch: EncodedBatch) -> Outgoing:
+    """Of a batch that holds one. Raises BadEntry."""
+    plain = codec(batch.compression_type).decompress(batch.payload, batch.uncompressed_size)
+    [(single, content)] = split_batch(plain, 1)
+    return Outgoing(
+        content,
+        {each.key: each.value for each in single.properties},
+        single.partition_key if single.HasField("partition_key") else None,
+        single.ordering_key if single.HasField("ordering_key") else None,
+        event_timestamp=single.event_time,
+        null_value=single.null_value,
+        partition_key_b64_encoded=single.partition_key_b64_encoded,
+    )
 
 
 def compressed(plain: bytes, count: int, compression_type: CompressionType) -> EncodedBatch:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pybroker.client.compression import codec
+from pybroker.client.errors import MessageTooBig
 from pybroker.client.messages import Outgoing
 from pybroker.client.options import CompressionType
 from pybroker.client.producing.batching import EncodedBatch, key_values
@@ -14,6 +15,8 @@ from pybroker.wire.frames import encode_frame
 from pybroker.wire.message_metadata import build_entry
 
 _NOWHERE_ELSE: Final = "__local__"
+# The fields that say which chunk of what an entry is, and the protobuf tags around them.
+_CHUNK_OVERHEAD_BYTES: Final = 128
 
 
 @dataclass(slots=True)
@@ -28,8 +31,15 @@ class EntryWriter:
     schema_version: bytes = b""
 
     def single(
-        self, message: Outgoing, sequence_id: int, txn_id: TxnId | None
+        self,
+        message: Outgoing,
+        sequence_id: int,
+        txn_id: TxnId | None,
+        compression_type: CompressionType | None = None,
     ) -> tuple[pb.MessageMetadata, bytes]:
+        """Compressed as the producer says, or as `compression_type` does."""
+        if compression_type is None:
+            compression_type = self.compression_type
         metadata = self._metadata(sequence_id, txn_id, message)
         metadata.properties.extend(key_values(message.properties))
         if message.event_timestamp:
@@ -38,8 +48,8 @@ class EntryWriter:
             metadata.null_value = True
         if message.deliver_at_ms is not None:
             metadata.deliver_at_time = message.deliver_at_ms
-        payload = codec(self.compression_type).compress(message.content)
-        _describe_payload(metadata, self.compression_type, len(message.content))
+        payload = codec(compression_type).compress(message.content)
+        _describe_payload(metadata, compression_type, len(message.content))
         return metadata, payload
 
     def batch(
@@ -56,6 +66,17 @@ class EntryWriter:
         metadata.num_messages_in_batch = batch.message_count
         _describe_payload(metadata, batch.compression_type, batch.uncompressed_size)
         return metadata, batch.payload
+
+    def chunk_bytes(self, metadata: pb.MessageMetadata, max_bytes: int) -> int:
+        """What of a message an entry of so many bytes takes beside its metadata. Raises
+        MessageTooBig."""
+        overhead = metadata.ByteSize() + len(self.producer_name) + _CHUNK_OVERHEAD_BYTES
+        if overhead >= max_bytes:
+            raise MessageTooBig(
+                f"The key and the properties take {overhead} bytes, and one entry has room for "
+                f"{max_bytes}"
+            )
+        return max_bytes - overhead
 
     def _metadata(
         self, sequence_id: int, txn_id: TxnId | None, key_source: Outgoing

@@ -33,7 +33,7 @@ from pybroker.client.errors import (
 from pybroker.client.messages import Done, MessageId, Outgoing
 from pybroker.client.options import ProducerAccessMode, ProducerOptions, TopicSchema
 from pybroker.client.producing.batch_collector import BatchCollector, OpenBatch
-from pybroker.client.producing.batching import EncodedBatch, compressed, key_values
+from pybroker.client.producing.batching import EncodedBatch, compressed, key_values, only_message
 from pybroker.client.producing.entries import EntryWriter
 from pybroker.client.producing.send_queue import PendingEntry, SendQueue
 from pybroker.client.transactions.transaction import Transaction
@@ -48,8 +48,6 @@ _WORTH_RESENDING: Final = (
     errors.ServiceNotReady,
     errors.TooManyRequests,
 )
-# The fields that say which chunk of what an entry is, and the protobuf tags around them.
-_CHUNK_OVERHEAD_BYTES: Final = 128
 _MAX_SEQUENCE_ID: Final = 2**63 - 1
 
 T = TypeVar("T")
@@ -348,7 +346,11 @@ class TopicProducer:
             self._batches.add(message, txn_id, sequence_id, done)
             return
         self.flush_batch()
-        metadata, payload = self._writer.single(message, sequence_id, txn_id)
+        self._enqueue_whole(*self._writer.single(message, sequence_id, txn_id), txn_id, done)
+
+    def _enqueue_whole(
+        self, metadata: pb.MessageMetadata, payload: bytes, txn_id: TxnId | None, done: Done
+    ) -> None:
         if self._options.chunking_enabled and len(payload) > self._chunk_bytes(metadata):
             self._enqueue_chunks(metadata, payload, txn_id, done)
         else:
@@ -356,15 +358,8 @@ class TopicProducer:
 
     def _chunk_bytes(self, metadata: pb.MessageMetadata) -> int:
         """What of a payload one entry takes beside its metadata. Raises MessageTooBig."""
-        overhead = metadata.ByteSize() + len(self.producer_name) + _CHUNK_OVERHEAD_BYTES
-        if self._encryption is not None:
-            overhead += self._encryption.overhead_bytes
-        if overhead >= self._max_message_bytes:
-            raise MessageTooBig(
-                f"The key and the properties take {overhead} bytes, and {self.topic} accepts "
-                f"{self._max_message_bytes} in one entry"
-            )
-        return self._max_message_bytes - overhead
+        overhead = 0 if self._encryption is None else self._encryption.overhead_bytes
+        return self._writer.chunk_bytes(metadata, self._max_message_bytes - overhead)
 
     def _enqueue_chunks(
         self, metadata: pb.MessageMetadata, payload: bytes, txn_id: TxnId | None, done: Done
@@ -385,6 +380,10 @@ class TopicProducer:
         self.flush_batch()
         first = self._take_sequence_id()
         last = self._take_sequence_id(first + batch.message_count - 1)
+        if first == last and len(batch.payload) > self._max_message_bytes:  # it may go in chunks
+            alone = only_message(batch), first, txn_id, batch.compression_type
+            self._enqueue_whole(*self._writer.single(*alone), txn_id, done)
+            return
         flag = batch.partition_key_b64_encoded
         key = Outgoing(b"", partition_key=batch.partition_key, partition_key_b64_encoded=flag)
         metadata, payload = self._writer.batch(batch, first, last, txn_id, key)

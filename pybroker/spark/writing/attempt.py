@@ -43,6 +43,8 @@ class Job(NamedTuple):
     max_driver_bytes: int | None
     # What the messages are; None: bytes.
     schema: TopicSchema | None = None
+    # A message that is too large for an entry goes in several.
+    chunks: bool = True
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def _publish(job: Job, entries: Iterable[Destined]) -> Written:
             job.notes.note(session, job.txn_id, txn.txn_id, job.txn_id)
             require_open(session, job.txn_id, job.notes.place(session))
             messages = 0
-            sending = Sending(session, txn, job.schema)
+            sending = Sending(session, txn, job.schema, job.chunks)
             for entry in entries:
                 sending.send(entry)
                 messages += entry.batch.message_count

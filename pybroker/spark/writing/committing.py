@@ -19,7 +19,8 @@ def publish_entries(session: Session, written: Sequence[Written], txn: Transacti
     """What came through the driver, in the rows' order. Raises what a send met."""
     if not written:
         return
-    sending = Sending(session, txn, written[0].job.schema)
+    job = written[0].job
+    sending = Sending(session, txn, job.schema, job.chunks)
     entries = [entry for each in written for entry in each.entries]
     for entry in sorted(entries, key=lambda entry: entry.part):
         sending.send(entry)

@@ -15,11 +15,16 @@ class Sending:
     never takes a rerun's messages for the aborted ones."""
 
     def __init__(
-        self, session: Session, txn: Transaction, schema: TopicSchema | None = None
+        self,
+        session: Session,
+        txn: Transaction,
+        schema: TopicSchema | None = None,
+        chunks: bool = True,
     ) -> None:
         self._session = session
         self._txn = txn
         self._schema = schema
+        self._chunks = chunks
         self._failure: BaseException | None = None
         self._bytes = 0
         self._answered = threading.Condition()
@@ -38,7 +43,7 @@ class Sending:
                 self._bytes -= size
                 self._answered.notify()
 
-        producer = self._session.producer(entry.topic, self._schema)
+        producer = self._session.producer(entry.topic, self._schema, self._chunks)
         producer.send_batch_async(entry.batch, answered, txn=self._txn)
 
     def settle(self) -> None:

@@ -77,6 +77,7 @@ class Plan:
         self._max_driver_bytes: int = options["maxDriverBytesPerTask"]
         name = options["pulsar.producer.compressionType"]
         self.compression_type = _COMPRESSIONS[name]
+        self._chunks: bool = options["pulsar.producer.chunkingEnabled"]
         self._batching_type = _BATCHING_TYPES[options["batchingType"]]
 
     def begin(self) -> Job:
@@ -95,6 +96,7 @@ class Plan:
             self._transaction_timeout_ms,
             self._max_driver_bytes if by_tasks else None,
             self._schema,
+            self._chunks,
         )
 
     def _schema_of(self, schema: StructType) -> TopicSchema | None:
