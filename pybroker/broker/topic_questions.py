@@ -29,6 +29,7 @@ from pybroker.wire.message_metadata import BadEntry, split_entry
 # A sample reads no more than this, whatever was asked for.
 _SAMPLE_ENTRIES: Final = 16
 _SAMPLE_BYTES: Final = 64 * 1024
+_SIZE_BYTES: Final = 4  # before each message of a batch: of what it says of itself
 _WINDOW: Final = 512  # entries in which hidden ones are looked for
 
 
@@ -207,9 +208,16 @@ def _measured(run: EntryRun, places: Sequence[int], messages: int) -> Sample:
 
 
 def _uncompressed_bytes(entry: bytes) -> int:
-    """Of the payload; what its producer says of it is not to be believed beyond reason."""
+    """Of the messages' values. What each message of a batch says of itself is taken to be as long
+    as with the first one; in a compressed batch it counts as a part of the values."""
     try:
-        metadata, payload_at = split_entry(entry)
+        metadata, start = split_entry(entry)
     except BadEntry:
         return len(entry)
-    return max(metadata.uncompressed_size, len(entry) - payload_at)
+    size_bytes = len(entry) - start
+    if metadata.compression:
+        return max(metadata.uncompressed_size, size_bytes)
+    if metadata.HasField("num_messages_in_batch") and not metadata.encryption_keys:
+        first = int.from_bytes(entry[start : start + _SIZE_BYTES], "big")
+        size_bytes -= metadata.num_messages_in_batch * (_SIZE_BYTES + first)
+    return max(0, size_bytes)

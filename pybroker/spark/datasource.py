@@ -5,7 +5,11 @@ Spark makes several Python processes for a query, which import this anew: who re
 what writes, nor pyarrow.compute, which takes 50 ms.
 """
 
-from typing import Final
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -15,14 +19,19 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
+from pyspark.sql.readwriter import DataFrameWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
+from pyspark.sql.utils import is_remote
 
+from pybroker.errors import NotAllowed
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.options import Mode, chosen
 from pybroker.spark.reading.batch import PulsarBatchReader
 from pybroker.spark.reading.stream import PulsarStreamReader
 from pybroker.spark.reading.typed import topic_schema
 
+_CHOSEN_PYTHON: Final = "PYSPARK_PYTHON"
 _PUSHES_FILTERS: Final = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -32,11 +41,58 @@ def register(spark: SparkSession) -> None:
     PySpark 4 lets all queries of one registration share a Java map that each changes as it starts.
     Two that start at once can break it, and every task then fails with OptionalDataException.
     PySpark 4.1 and newer push filters down to sources in Python where a configuration says so: here
-    it does, unless it was set already.
+    it does, unless it was set already. Python processes on this machine are started with this
+    Python where nobody has chosen one.
     """
+    if not is_remote():
+        _start_this_python(spark)
+        _start_in_any_thread()
     spark.dataSource.register(PulsarDataSource)
     if _PUSHES_FILTERS not in spark.conf.getAll:
         spark.conf.set(_PUSHES_FILTERS, "true")
+
+
+def _refuse_tables(options: Mapping[str, str]) -> None:
+    """Spark tells a source in Python a table's options when the table is made without columns,
+    beside two of its own; its queries come without any. Raises NotAllowed."""
+    if not options or options.keys() >= {"provider", "owner"}:
+        raise NotAllowed(
+            "Spark does not hand the options of a table on to its queries, so a table of CREATE "
+            "TABLE … USING pulsar cannot be read or written: use CREATE TEMPORARY VIEW … USING "
+            'pulsar OPTIONS (…), or format("pulsar") with its options'
+        )
+
+
+def _start_this_python(spark: SparkSession) -> None:
+    """Spark starts `python3`, which need not be the one that has this package. On a cluster the
+    driver's need not be there: PYSPARK_PYTHON says which it is."""
+    if _CHOSEN_PYTHON in os.environ:
+        return
+    context = spark.sparkContext
+    chosen = context.getConf().contains("spark.pyspark.python")
+    if (context.master or "").startswith("local") and not chosen:
+        context.pythonExec = sys.executable
+
+
+def _start_in_any_thread() -> None:
+    """Spark looks a sink in Python up in the session that is the thread's own. A thread of Python
+    has none before something like createDataFrame sets it, and the sink would not be found: so what
+    starts a query does as createDataFrame does."""
+    for writer, name in ((DataStreamWriter, "start"), (DataFrameWriter, "save")):
+        plain = getattr(writer, name)
+        if not hasattr(plain, "__wrapped__"):
+            setattr(writer, name, _in_its_session(plain))
+
+
+def _in_its_session(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(plain)
+    def begin(writer: Any, *arguments: Any, **options: Any) -> Any:
+        session = writer._spark
+        of_jvm = SparkSession._get_j_spark_session_class(session._jvm)
+        of_jvm.setActiveSession(session._jsparkSession)
+        return plain(writer, *arguments, **options)
+
+    return begin
 
 
 class PulsarDataSource(DataSource):
@@ -45,9 +101,11 @@ class PulsarDataSource(DataSource):
         return "pulsar"
 
     def schema(self) -> StructType:
+        _refuse_tables(self.options)
         return default_schema(topic_schema(chosen(self.options, Mode.READS)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        _refuse_tables(self.options)
         options = chosen(self.options, Mode.READ)
         return PulsarBatchReader(options, Shape.of(schema, topic_schema(options)))
 
@@ -58,6 +116,7 @@ class PulsarDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pybroker.spark.writing.sink import Plan, PulsarBatchWriter
 
+        _refuse_tables(self.options)
         return PulsarBatchWriter(Plan(chosen(self.options, Mode.WRITE), schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

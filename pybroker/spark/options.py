@@ -170,7 +170,7 @@ OPTIONS: Final = (
     Option("maxRowsPerTrigger", Mode.READ_STREAM, whole),
     Option("maxEntriesPerTrigger", Mode.READ_STREAM, whole, aliases=("max_entries_per_trigger",)),
     # Reading by tasks.
-    Option("minPartitions", Mode.READ, whole, 1),
+    Option("minPartitions", Mode.READS, whole, 1),
     Option("publishTimeDisorderMs", Mode.READ, whole),
     Option("pollTimeoutMs", Mode.READS, whole, 120_000),
     Option("waitingForNonExistedTopic", Mode.READS, boolean, False),

@@ -48,7 +48,7 @@ def commits_whatever_was_noted(monkeypatch):
 
 def sends_outside_of_transactions(monkeypatch):
     sending = attempt.Sending
-    monkeypatch.setattr(attempt, "Sending", lambda session, txn, schema: sending(session, None))
+    monkeypatch.setattr(attempt, "Sending", lambda session, *_: sending(session, None))
 
 
 def marks_after_the_commit(monkeypatch):

@@ -29,13 +29,18 @@ class _Run(NamedTuple):
     entries: int
 
 
-def split(session: Session, work: Work, parts: int, task_bytes: int) -> Sequence[Work]:
+def split(
+    session: Session, work: Work, parts: int, task_bytes: int | None = None
+) -> Sequence[Work]:
     """At least `parts` ranges if there are entries for them, of about `task_bytes` at most."""
-    sample = session.sample(work.topic, work.span.after)
-    if sample is None:
-        return [work]
-    entries = session.entries_behind(work.topic, work.span.after)
-    wanted = max(parts, math.ceil(entries * sample.size_bytes / task_bytes))
+    after, to = work.span
+    entries = session.entries_behind(work.topic, after) - session.entries_behind(work.topic, to)
+    wanted = parts
+    if task_bytes is not None:
+        sample = session.sample(work.topic, after)
+        if sample is None:
+            return [work]
+        wanted = max(parts, math.ceil(entries * sample.size_bytes / task_bytes))
     each = max(_LEAST_ENTRIES, math.ceil(entries / wanted))
     if entries <= each:
         return [work]

@@ -43,8 +43,9 @@ from pybroker.spark.reading.continuity import Continuity
 from pybroker.spark.reading.finished import Finished
 from pybroker.spark.reading.limits import Limits, Sample
 from pybroker.spark.reading.places import FROM_EARLIEST, Start
-from pybroker.spark.reading.sharing import shared_out
+from pybroker.spark.reading.sharing import MOST_TASKS, shared_out
 from pybroker.spark.reading.spans import Reading, Work, read_spans
+from pybroker.spark.reading.splitting import split
 from pybroker.spark.reading.survey import survey_of
 from pybroker.spark.reading.topics import Topics
 from pybroker.spark.replay import InputLost
@@ -73,6 +74,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._limits = Limits.of(options)
         self._subscription, self._follows, self._is_own = _subscription(options)
         self._start = _start(options)
+        self._min_partitions: int = options["minPartitions"]
         self._session: Session | None = None
         # Under Trigger.AvailableNow: where each partition ended when the query began.
         self._targets: dict[str, Position] | None = None
@@ -163,7 +165,19 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for topic, span in offset.spans.items()
             if not span.is_empty
         ]
-        return [SpanPartition(*some) for some in shared_out(works)]
+        most = max(MOST_TASKS, self._min_partitions)
+        return [SpanPartition(*some) for some in shared_out(self._divided(works), most)]
+
+    def _divided(self, works: Sequence[Work]) -> Sequence[Work]:
+        """In ranges of entries, where there are to be more tasks than partitions."""
+        parts = -(-self._min_partitions // max(1, len(works)))
+        if parts == 1:
+            return works
+
+        def divided(session: Session) -> list[Work]:
+            return [part for work in works for part in split(session, work, parts)]
+
+        return self._asking(divided)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has finished everything up to `end`, and wrote that down."""
