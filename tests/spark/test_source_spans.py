@@ -291,7 +291,7 @@ def test_before_pyspark_4_2_a_first_batch_begins_where_its_own_subscription_stan
     monkeypatch.setattr(FakeSession, "delete", lambda session, name: None, raising=False)
     again = reader_of(session, subscription="")
     [task, *_] = again.partitions(again.initialOffset(), first)
-    assert task.work.span == Span(BEGINNING, Position(3, 4))
+    assert task.works[0].span == Span(BEGINNING, Position(3, 4))
 
 
 @pytest.mark.parametrize("available_now", [False, True])

@@ -1,4 +1,4 @@
-"""What should need no thought: which Python, which thread, how many tasks; and what SQL cannot do."""
+"""What should need no thought: which Python, which thread, how many tasks; what SQL cannot do."""
 
 import itertools
 import sys
