@@ -190,6 +190,7 @@ class EmbeddedBackend(QueueingBackend):
             return False
         self.fullness.refuse(str(no_room()), self._clock.monotonic_s())
         self._make_room()
+        self._see_to_the_reserve()  # perhaps nothing else is written that would look for room
         return True
 
     def _make_room(self) -> None:
@@ -205,8 +206,10 @@ class EmbeddedBackend(QueueingBackend):
 
     @property
     def _journal_should_go(self) -> bool:
-        """When room is low a journal goes early: what is in it stands on the disk twice."""
-        if not self._room.is_low:
+        """When room is low a journal goes early: what is in it stands on the disk twice. It goes,
+        too, where there is room without the message that was refused: the next one is as large.
+        """
+        if not self._room.is_low and self._making_room is None:
             return self._writer.size >= self._journal_max_bytes
         limit = min(EARLY_JOURNAL_BYTES, self._journal_max_bytes)
         return self._writer.size >= limit and not self._checkpoints.behind

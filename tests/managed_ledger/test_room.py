@@ -89,6 +89,23 @@ def test_what_waits_to_be_written_needs_its_room_twice_over_too(run, clock):
     run(scenario())
 
 
+def test_the_journal_goes_though_there_is_room_without_the_message_that_was_refused():
+    """Every message was refused, with half of the disk free, for as long as all were as large."""
+
+    async def scenario():
+        disk = Disk(SPARE_BYTES + 4 * MB)
+        backend = await opened(disk, LoopClock(), executor=AtOnce())
+        ledger = await ManagedLedgerFactory(backend, LoopClock()).open("log")
+        await ledger.append_one(b"x" * 3 * MB)
+        with pytest.raises(StorageFull):
+            await ledger.append_one(b"x" * 3 * MB)
+        await asyncio.sleep(2)
+        await ledger.append_one(b"x" * 3 * MB)
+        await backend.close()
+
+    run_virtually(scenario())
+
+
 def test_a_disk_that_fails_when_room_is_to_be_made_is_told_once(run, clock):
     async def scenario():
         alarms: list[object] = []
