@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Protocol
 
+from managed_ledger.position import EARLIEST
 from pybroker.broker.dispatch.delivery import Delivery, EntryIds
 from pybroker.broker.dispatch.left_out import LeftOut
 from pybroker.broker.last_times import LastTimes
@@ -165,6 +166,7 @@ class Consumer:
         "consumer_id",
         "entries_acknowledged",
         "entries_out",
+        "given_earlier",
         "key_shared",
         "left_out",
         "messages_out",
@@ -214,6 +216,7 @@ class Consumer:
         self.permits = 0
         self.unacked = UnackedEntries()
         self.left_out = LeftOut()
+        self.given_earlier = EARLIEST  # on Failover: see GivenSoFar
         self.at_end = False  # of its topic, and told so
         self.blocked = False  # too many unacknowledged messages
         self.times = LastTimes()

@@ -14,13 +14,14 @@ from typing import Final
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import DamagedEntries, LedgerClosed
-from managed_ledger.position import EARLIEST, Position
+from managed_ledger.position import Position
 from pybroker.broker.compaction.seeking import place_of_time
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.dispatch.choosing import Dispatcher, dispatcher_of
 from pybroker.broker.dispatch.compacted_reader import CompactedReader
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
+from pybroker.broker.dispatch.passed_over import GivenSoFar
 from pybroker.broker.dispatch.redelivery import NO_REDELIVERIES, RedeliveryCounts
 from pybroker.broker.dispatch.shared import SharedDispatcher
 from pybroker.broker.dispatch.single import SingleActiveDispatcher
@@ -272,14 +273,14 @@ class Subscription:
         self._check_cumulative()
         if position > (limit := self._topic.max_read_position):  # nobody was given what is there
             position, still_unacked = limit, None
-        read_to = self._read_to(consumer)
-        self._transactional.acknowledge_up_to(position, still_unacked, batch_size, read_to)
+        given = self._given(consumer)
+        self._transactional.acknowledge_up_to(position, still_unacked, batch_size, given)
         if self._last_message_is_there:
             self.notify()
 
-    def _read_to(self, consumer: Consumer) -> Position:
+    def _given(self, consumer: Consumer) -> GivenSoFar:
         to = self._dispatcher
-        return to.read_to(consumer) if isinstance(to, SingleActiveDispatcher) else EARLIEST
+        return to.given(consumer) if isinstance(to, SingleActiveDispatcher) else GivenSoFar()
 
     def _check_cumulative(self) -> None:
         if self.kind is not None and not self.kind.single_active:
@@ -327,8 +328,7 @@ class Subscription:
     ) -> asyncio.Future[None]:
         self.reader.withheld = pending
         if cumulative:
-            read_to = self._read_to(consumer)
-            not_given = self._transactional.not_given(acks[0].position, read_to)
+            not_given = self._transactional.not_given(acks[0], self._given(consumer))
             return pending.acknowledge_cumulative(txn_id, acks[0], not_given)
         if consumer.left_out:
             acks = consumer.left_out.spare(acks)

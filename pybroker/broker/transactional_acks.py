@@ -13,13 +13,13 @@ from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
 from pybroker.broker.dispatch.entry_reader import EntryReader
-from pybroker.broker.dispatch.passed_over import PassedOver
+from pybroker.broker.dispatch.passed_over import GivenSoFar, PassedOver
 from pybroker.config import BrokerConfig
-from pybroker.errors import PersistenceError, ServiceNotReady
+from pybroker.errors import PersistenceError, ServiceNotReady, TransactionConflict
 from pybroker.names import TopicName, pending_ack_log
 from pybroker.runtime import Tasks, nobody_cares
 from pybroker.transaction.pending_ack import PendingAcks
-from pybroker.transaction.pending_ack_store import ALL_INDEXES, Held
+from pybroker.transaction.pending_ack_store import ALL_INDEXES, Held, PendingAck
 from pybroker.transaction.txn_status import TransactionOutcomes
 
 
@@ -160,16 +160,16 @@ class TransactionalAcks:
         return not bits
 
     def acknowledge_up_to(
-        self, position: Position, still_unacked: int | None, batch_size: int, read_to: Position
+        self, position: Position, still_unacked: int | None, batch_size: int, given: GivenSoFar
     ) -> None:
-        """Everything but what the consumer was not given; `read_to` as in PassedOver.covered."""
+        """Everything but what the consumer was not given, though it was given later ones."""
         reader, cursor, pending = self._reader, self._cursor, self._pending
         if pending is None and reader.passed_over is None:
             cursor.mark_delete(position, still_unacked, batch_size)
             return
         passed = reader.passed_over = reader.passed_over or PassedOver()
         after = max(passed.acknowledged_to, cursor.mark_delete_position)
-        covered = passed.covered(position, read_to)
+        covered = passed.covered(position, still_unacked, given)
         spared = passed.not_given(after, position, covered)
         if pending is not None:
             for at, held in pending.held_singly(after, position).items():
@@ -196,13 +196,21 @@ class TransactionalAcks:
         elif bits:
             self._cursor.delete_batch_indexes(position, ~bits, late.batch_size)
 
-    def not_given(self, position: Position, read_to: Position) -> Mapping[Position, Held]:
-        """Up to `position`, what transactions that have aborted kept from the consumer."""
+    def not_given(self, ack: PendingAck, given: GivenSoFar) -> Mapping[Position, Held]:
+        """Up to `ack`, what transactions that have aborted kept from the consumer.
+
+        Raises TransactionConflict where that is not clear.
+        """
         passed, cursor = self._reader.passed_over, self._cursor
         if passed is None:
             return {}
-        covered = passed.covered(position, read_to)
-        restored = passed.not_given(cursor.mark_delete_position, position, covered)
+        if passed.is_unclear(ack.position, given):
+            raise TransactionConflict(
+                f"Messages up to {ack.position} were delivered again meanwhile, some for the first "
+                "time: abort, ask for redelivery, and acknowledge what comes then"
+            )
+        covered = passed.covered(ack.position, ack.still_unacked, given)
+        restored = passed.not_given(cursor.mark_delete_position, ack.position, covered)
         return {at: held for at, held in restored.items() if not cursor.is_deleted(at)}
 
     def restored(self, restored: Mapping[Position, Held]) -> None:

@@ -5,17 +5,30 @@ message is delivered behind messages that follow it in the log. A cumulative ack
 was sent before it came does not speak of it. If it covered the message, nobody would get it.
 
 So an acknowledgement up to `position` covers such a message only if the active consumer was given
-the entry at `position` after the message, since reading last began anew. A client may mean an
-earlier delivery of that entry; where that is possible, the message is not covered. It may then be
-delivered once more than necessary, and is never lost.
+the entry at `position` after the message, and not before. Where the entry was given twice, the
+client may mean either: then a plain acknowledgement does not cover the message, which may come once
+more than necessary and is never lost; one in a transaction is refused, because its effects would
+stay while the message comes again.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from sortedcontainers import SortedDict
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.transaction.pending_ack_store import Held
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSoFar:
+    """What a consumer was given: everything before `read_to` since reading last began anew, and
+    what is before `earlier` as the active one of an earlier time. Clients that want everything
+    again forget what they have, so only what was given after that counts.
+    """
+
+    read_to: Position = EARLIEST  # also of a consumer that is not the active one
+    earlier: Position = EARLIEST
 
 
 class PassedOver:
@@ -54,22 +67,37 @@ class PassedOver:
         passed = self._restored.irange(maximum=before, inclusive=(True, False))
         self.given(list(passed), read_to)
 
-    def covered(self, position: Position, read_to: Position) -> list[Position]:
-        """What a cumulative acknowledgement of the active consumer speaks of, of what it was given
-        late; it has been given everything before `read_to`.
+    def covered(
+        self, position: Position, still_unacked: int | None, given: GivenSoFar
+    ) -> list[Position]:
+        """What a cumulative acknowledgement speaks of, of what its consumer was given late.
+
+        Of a batch some messages may have been given in time: an acknowledgement up to one of these
+        may be older than the others.
         """
         late: list[Position] = []
-        if position in self._given:
+        if position in self._given and self._is_late(position, still_unacked or 0):
             for each in self._given:
                 late.append(each)
                 if each == position:
                     break
-        elif position < read_to:
+        elif given.earlier <= position < given.read_to:
             for each, covered_from in self._given.items():
                 if covered_from > position:
                     break
                 late.append(each)
         return [each for each in late if each <= position]
+
+    def is_unclear(self, position: Position, given: GivenSoFar) -> bool:
+        """Whether `covered` leaves something out that the client may have meant."""
+        if position in self._given or given.earlier <= position < given.read_to:
+            return False
+        return any(each <= position for each in self._given)
+
+    def _is_late(self, position: Position, still_unacked: int) -> bool:
+        """The last message that is acknowledged was given late; or the whole of a batch is."""
+        last_acked = (still_unacked & -still_unacked) >> 1
+        return not still_unacked or bool(self._restored[position].bits & last_acked)
 
     def not_given(
         self, after: Position, up_to: Position, covered: Iterable[Position]

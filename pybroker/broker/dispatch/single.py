@@ -14,7 +14,7 @@ from pybroker.broker.dispatch.delivery import ROUND_BYTES, ROUND_STEPS, Delivery
 from pybroker.broker.dispatch.election import Election
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.key_ranges import LOOK_AHEAD, KeyRanges, ranges_of
-from pybroker.broker.dispatch.passed_over import PassedOver
+from pybroker.broker.dispatch.passed_over import GivenSoFar, PassedOver
 from pybroker.broker.dispatch.redelivery import RedeliveryQueue
 
 
@@ -46,8 +46,11 @@ class SingleActiveDispatcher:
     def add(self, consumer: Consumer) -> None:
         """Raises ConsumerAssignError for unusable key ranges. Failover ignores all ranges."""
         ranges = None if self._failover else ranges_of(consumer)
+        before = self.active
         if self._election.add(consumer):
             self._ranges = ranges
+            if before is not None:
+                before.given_earlier = max(before.given_earlier, self._plain.position)
             self._begin()
 
     def remove(self, consumer: Consumer) -> None:
@@ -62,11 +65,9 @@ class SingleActiveDispatcher:
         self._reader = self._new_compacted() if compacted else self._plain
         self.rewind()
 
-    def read_to(self, consumer: Consumer) -> Position:
-        """Behind what the consumer was given since reading last began anew; EARLIEST if it is not
-        the active one.
-        """
-        return self._plain.position if consumer is self.active else EARLIEST
+    def given(self, consumer: Consumer) -> GivenSoFar:
+        read_to = self._plain.position if consumer is self.active else EARLIEST
+        return GivenSoFar(read_to, consumer.given_earlier)
 
     # -- delivering
 
@@ -124,6 +125,7 @@ class SingleActiveDispatcher:
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
         """Everything unacknowledged, in order, whatever was asked for: order is what they chose."""
+        consumer.given_earlier = EARLIEST
         if consumer is self.active:
             self.rewind()
 

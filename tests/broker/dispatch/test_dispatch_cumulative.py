@@ -282,6 +282,53 @@ def test_a_consumer_that_is_not_active_any_more_covers_nothing_that_was_held() -
     with_topic(scenario)
 
 
+def test_a_consumer_that_was_active_before_may_mean_what_it_was_given_then() -> None:
+    """What it acknowledges plainly spares the late message; in a transaction it is refused."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        first, sink = await topic.consumer(subscription, FAILOVER, 100, name="b")
+        positions = await topic.publish(4)
+        await acknowledge(subscription, T1, positions[1])
+        second, _ = await topic.consumer(subscription, FAILOVER, 100, name="a")
+        await end(subscription, T1, ABORT)
+        sink.take()
+        subscription.remove_consumer(second)
+        await topic.settled()
+        assert sink.take() == [0, 1, 2, 3]
+        with pytest.raises(TransactionConflict, match="ask for redelivery"):
+            await acknowledge(subscription, T2, positions[2], cumulative=True)
+        subscription.acknowledge_cumulative(first, positions[2])
+        assert left(subscription, *positions) == [1, 3]
+        subscription.redeliver(first, None)
+        await topic.settled()
+        assert sink.take() == [1, 3]
+        await acknowledge(subscription, T2, positions[3], cumulative=True)
+        await end(subscription, T2, COMMIT)
+        assert subscription.backlog == 0
+
+    with_topic(scenario)
+
+
+def test_a_batch_that_came_in_part_and_then_late_is_covered_from_what_came_late() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(3, batch=4)
+        held = [PendingAck(positions[1], 0b0110, 4)]  # 0 and 3
+        await subscription.acknowledge_in_transaction(consumer, T1, held, cumulative=False)
+        consumer, sink = await successor(topic, subscription)
+        await end(subscription, T1, ABORT)
+        await topic.settled()
+        assert sink.take() == [0, 1, 2, 1]
+        subscription.acknowledge_cumulative(consumer, positions[1], 0b1100, 4)  # 1 came before
+        assert subscription.cursor.unacked_indexes(positions[1]) == 0b1101
+        subscription.acknowledge_cumulative(consumer, positions[1], 0b1110, 4)  # 0 came late
+        assert subscription.cursor.unacked_indexes(positions[1]) == 0b1100
+
+    with_topic(scenario)
+
+
 def test_what_came_late_and_is_held_again_is_spared_again() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription, consumer, sink, positions = await passed_over(topic)

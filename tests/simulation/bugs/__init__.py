@@ -13,6 +13,7 @@ from bugs import (
     deduplicating,
     delivering,
     dropping,
+    passing_over,
     storing,
     transactions,
 )
@@ -25,6 +26,7 @@ AREAS = (
     deduplicating,
     delivering,
     dropping,
+    passing_over,
     storing,
     transactions,
 )

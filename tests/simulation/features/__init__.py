@@ -19,6 +19,7 @@ from features import (
     rebirth,
     slow_reads,
     storage,
+    succession,
 )
 from features.feature import Feature
 
@@ -38,6 +39,7 @@ ALL: Final[dict[str, type[Feature]]] = {
         rebirth,
         slow_reads,
         storage,
+        succession,
     )
     for feature in module.FEATURES
 }

@@ -1,0 +1,83 @@
+"""Acknowledgements that cover what was passed over while an outcome was not decided."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from managed_ledger.position import Position
+from pybroker.broker.dispatch.entry_reader import EntryReader
+from pybroker.broker.dispatch.passed_over import PassedOver
+from pybroker.broker.transactional_acks import TransactionalAcks
+from pybroker.transaction import pending_ack_store
+from pybroker.transaction.pending_ack_state import PendingAckState
+
+
+@contextmanager
+def cumulative_ones_kept_from_successors() -> Iterator[None]:
+    """What a transaction holds cumulatively is passed over, until it has ended."""
+    right = EntryReader._pass_acknowledged
+
+    def pass_acknowledged(self: EntryReader) -> None:
+        right(self)
+        withheld: Any = self.withheld
+        if withheld is not None and (to := withheld.cumulative_position) is not None:
+            self.position = max(self.position, to)
+
+    with patch.object(EntryReader, "_pass_acknowledged", pass_acknowledged):
+        yield
+
+
+@contextmanager
+def plain_ones_cover_what_is_held() -> Iterator[None]:
+    """A plain cumulative acknowledgement spares nothing that an open transaction holds singly."""
+
+    def acknowledge_up_to(
+        self: TransactionalAcks, position: Position, unacked: Any, size: int, _: Any
+    ) -> None:
+        self._cursor.mark_delete(position, unacked, size)
+
+    with patch.object(TransactionalAcks, "acknowledge_up_to", acknowledge_up_to):
+        yield
+
+
+@contextmanager
+def transactions_cover_what_others_hold() -> Iterator[None]:
+    """A cumulative acknowledgement in a transaction spares nothing that another one holds."""
+    with patch.object(PendingAckState, "_held_by_others", lambda *_: {}):
+        yield
+
+
+@contextmanager
+def spared_forgotten_by_the_log() -> Iterator[None]:
+    """After a restart a commit covers what its cumulative acknowledgement had spared."""
+    right = pending_ack_store._read_record
+
+    def read_record(data: Any) -> Any:
+        record = right(data)
+        if isinstance(record, pending_ack_store.AckRecord):
+            return pending_ack_store.AckRecord(record.txn_id, record.cumulative, record.acks)
+        return record
+
+    with patch.object(pending_ack_store, "_read_record", read_record):
+        yield
+
+
+@contextmanager
+def late_ones_covered_before_they_came() -> Iterator[None]:
+    """What an aborted transaction gave back counts as given at once."""
+
+    def covered(self: PassedOver, position: Position, *_: Any) -> list[Position]:
+        return [each for each in self._restored if each <= position]
+
+    with patch.object(PassedOver, "covered", covered):
+        yield
+
+
+BUGS = {
+    "cumulative-ones-kept-from-successors": cumulative_ones_kept_from_successors,
+    "late-ones-covered-before-they-came": late_ones_covered_before_they_came,
+    "plain-ones-cover-what-is-held": plain_ones_cover_what_is_held,
+    "spared-forgotten-by-the-log": spared_forgotten_by_the_log,
+    "transactions-cover-what-others-hold": transactions_cover_what_others_hold,
+}

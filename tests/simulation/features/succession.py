@@ -1,0 +1,190 @@
+"""Processors that die or leave, and successors that go on where the subscription stands.
+
+They acknowledge singly and cumulatively, plainly and in transactions, and leave transactions open
+behind them, to be ended by their timeout while the successor is at work. No message may count as
+acknowledged on the word of a processor that was never given it.
+"""
+
+import random
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from checks.history import Outcome, Read, Txn
+from checks.promises import Logs
+from clients.plain import read_of, subscribe
+from clients.transacting import FAILURES, Transacting, TxnProducer
+from sim_scenario import Scenario
+
+from features.feature import Feature
+from pybroker.client.errors import Timeout
+from pybroker.names import TopicName
+
+KINDS: Final = ("Failover", "Exclusive")
+TOPIC: Final = "inherited"
+
+
+@dataclass(slots=True)
+class Deeds:
+    """Of all who share a subscription, in all their lives."""
+
+    plainly: dict[Read, None] = field(default_factory=dict)  # perhaps
+    txns: list[tuple[Txn, list[Read], bool]] = field(default_factory=list)  # cumulatively?
+
+
+class Processor(Transacting):
+    def __init__(self, *args: Any, kind: str, deeds: Deeds) -> None:
+        super().__init__(*args)
+        self.topic = TOPIC
+        self.kind = kind
+        self.subscription = f"inherited-{kind}"
+        self.deeds = deeds
+        self.held: list[Any] = []  # messages since reading began, in the order they came
+
+    async def work(self, client: Any) -> None:
+        consumer = await self._take_up(client)
+        moves = self._receive, self._plainly, self._in_transaction, self._again
+        while not self.stopping:
+            (move,) = self.rng.choices(moves, (10, 3, 8, 1))
+            leaves = await move(client, consumer)
+            await self.pause(0.3)
+            if leaves or self.rng.random() < 0.05:
+                await consumer.close()
+                await self.pause(1.0)
+                consumer = await self._take_up(client)
+        await consumer.close()
+
+    async def _take_up(self, client: Any) -> Any:
+        self.held = []
+        self.note("subscribes")
+        return await subscribe(self, client, self.topic, self.subscription, self.kind)
+
+    async def _receive(self, client: Any, consumer: Any) -> None:
+        for _ in range(self.rng.randint(1, 6)):
+            try:
+                self.held.append(await consumer.receive(timeout_millis=100))
+                self.note(f"received {self.held[-1].order_key}")
+            except Timeout:
+                return
+
+    async def _again(self, client: Any, consumer: Any) -> None:
+        self.held = []
+        self.note("wants everything again")
+        consumer.redeliver_unacknowledged_messages()
+
+    def _covered_by(self, index: int) -> list[Read]:
+        """What a cumulative acknowledgement of what came as number `index` speaks of."""
+        last = self.held[index]
+        spoken_of = self.held[: index + 1]
+        return [read_of(each) for each in spoken_of if each.order_key <= last.order_key]
+
+    async def _plainly(self, client: Any, consumer: Any) -> None:
+        if not self.held:
+            return
+        index = self.rng.randrange(len(self.held))
+        if self.rng.random() < 0.5:
+            self.deeds.plainly.update(dict.fromkeys(self._covered_by(index)))
+            self.note(f"acknowledges up to {self.held[index].order_key}")
+            await consumer.acknowledge_cumulative(self.held[index])
+        else:
+            self.note(f"acknowledges {self.held[index].order_key}")
+            self.deeds.plainly[read_of(self.held[index])] = None
+            await consumer.acknowledge(self.held[index])
+
+    async def _in_transaction(self, client: Any, consumer: Any) -> bool:
+        """True if it leaves, with the transaction open, or not knowing whether it is."""
+        if not self.held:
+            return False
+        txn, record = await self.begin(client)
+        cumulative = self.rng.random() < 0.5
+        lately = range(max(0, len(self.held) - 8), len(self.held))
+        if cumulative:
+            chosen = [self.rng.choice(lately)]
+            reads = self._covered_by(chosen[0])
+        else:
+            chosen = sorted(self.rng.sample(lately, self.rng.randint(1, min(3, len(lately)))))
+            reads = [read_of(self.held[index]) for index in chosen]
+        self.deeds.txns.append((record, reads, cumulative))
+        how = "up to " * cumulative
+        self.note(f"{record.name}: {how}{[self.held[index].order_key for index in chosen]}")
+        self.history.counts["acknowledged by a processor"] += 1
+        try:
+            for index in chosen:
+                if cumulative:
+                    await consumer.acknowledge_cumulative(self.held[index], txn=txn)
+                else:
+                    await consumer.acknowledge(self.held[index], txn=txn)
+        except FAILURES as error:
+            self.note(f"{record.name} failed: {error!r}")
+            await self.abort(txn, record)
+            return True
+        if self.rng.random() < 0.3:
+            self.history.counts["left open for a successor"] += 1
+            return True
+        await self.end(client, txn, record)
+        aborted = record.abort is Outcome.DONE
+        if aborted and not cumulative:  # these come again by themselves
+            self.held = [each for each in self.held if read_of(each) not in reads]
+        return not (record.committed or aborted)
+
+
+class Succession(Feature):
+    name = "succession"
+
+    @classmethod
+    def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:
+        batching = scenario.batching or rng.random() < 0.5
+        return replace(scenario, topics=(*scenario.topics, TOPIC), batching=batching)
+
+    def begin(self) -> None:
+        common = self.world, self.history
+        self.deeds, kind = Deeds(), self.rng.choice(KINDS)
+        self.processors = [
+            Processor(*common, f"processor-{number}", kind=kind, deeds=self.deeds)
+            for number in range(1 if kind == "Exclusive" else 2)
+        ]
+        self.simulation.others += self.processors
+        batching = self.simulation.scenario.batching
+        self.simulation.producers.append(
+            TxnProducer(*common, "inherited", topics=[TOPIC], count=8, batching=batching)
+        )
+
+    def _members(self) -> int:
+        found = self.broker.topics.serving(TopicName.parse(TOPIC))
+        subscription = None
+        if found is not None:
+            subscription = found.subscriptions.get(self.processors[0].subscription)
+        return 0 if subscription is None else len(subscription.consumers)
+
+    def account(self, logs: Logs) -> list[str]:
+        self.simulation.wait(lambda: not self._members(), "the end of the processors")
+        left = dict.fromkeys(self.simulation.left_on_subscription(self.processors[0]))
+        held = [(txn, read) for txn, reads, _ in self.deeds.txns for read in reads]
+        # A consumer that was cut off, or is not the active one any more, may acknowledge
+        # cumulatively what came before. What came late then is delivered once more.
+        committed = {
+            read
+            for txn, reads, cumulative in self.deeds.txns
+            for read in reads
+            if txn.committed and not (cumulative and self._was_disturbed)
+        }
+        perhaps = {*self.deeds.plainly, *(r for txn, r in held if not txn.surely_aborted)}
+        ahead = (
+            read
+            for topic in self.simulation.partitions_of([TOPIC])
+            for read in logs[topic]
+            # A batch may come in part and then as a whole. An acknowledgement of the whole of it
+            # does not say which it means: see ARCHITECTURE.md, "What dispatch passes over".
+            if read.message_id[2] < 0 and read not in perhaps and read not in left
+        )
+        return [
+            *(f"ACKNOWLEDGEMENT LOST: {r} is delivered again" for r in left if r in committed),
+            *(f"CURSOR AHEAD: {r}, acknowledged by nobody who got it, is gone" for r in ahead),
+        ]
+
+    @property
+    def _was_disturbed(self) -> bool:
+        alone = len(self.processors) == len(self.simulation.features) == 1
+        return not alone or bool(self.simulation.scenario.faults)
+
+
+FEATURES: Final = (Succession,)
