@@ -118,11 +118,6 @@ class ManagedCursor:
         return self._index.count_between(self.mark_delete_position, up_to) - acked
 
     @property
-    def individually_deleted_count(self) -> int:
-        self._forget_acks()
-        return sum(map(len, self._acked.values()))
-
-    @property
     def unacked_ranges_count(self) -> int:
         """How many separate acknowledged ranges lie behind the mark-delete position."""
         self._forget_acks()
@@ -322,7 +317,23 @@ class ManagedCursor:
     def _record(self) -> CursorRecord:
         self._forget_acks()
         acked = {ledger_id: acks.encode() for ledger_id, acks in self._acked.items()}
+        if self.reached < self.mark_delete_position:
+            acked |= self._acked_behind_removed()
         return CursorRecord(self.reached, self.properties, acked, self._batches)
+
+    def _acked_behind_removed(self) -> dict[int, bytes]:
+        """What the mark passed when it left what has gone: whoever reads the record begins before
+        it, and has to pass it again.
+        """
+        passed: dict[int, AckSet] = {}
+        position, mark = self._index.first_position, self.mark_delete_position
+        while (span := self._index.span(position, mark)) is not None:
+            ledger_id, first, last = span
+            known = self._acked.get(ledger_id)
+            acks = passed[ledger_id] = AckSet() if known is None else AckSet.decode(known.encode())
+            acks.add_range(first, last)
+            position = Position(ledger_id, last + 1)
+        return {ledger_id: acks.encode() for ledger_id, acks in passed.items()}
 
     def _touch(self) -> None:
         if not self._dirty:

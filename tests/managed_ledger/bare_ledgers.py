@@ -1,5 +1,6 @@
 """Ledgers that belong to no managed ledger, for tests of what is below."""
 
+from managed_ledger.cursor import ManagedCursor
 from managed_ledger.storage.backend import Backend
 
 
@@ -10,3 +11,9 @@ async def make_ledger(backend: Backend) -> int:
     await backend.metadata.delete("made")
     await made
     return ledger_id
+
+
+def acknowledged_behind(cursor: ManagedCursor) -> int:
+    """How many entries behind the mark-delete position are acknowledged one by one."""
+    index, mark = cursor._index, cursor.mark_delete_position
+    return index.count_between(mark, index.last_confirmed) - cursor.backlog(index.last_confirmed)

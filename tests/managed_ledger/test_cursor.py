@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from bare_ledgers import acknowledged_behind
 
 from managed_ledger.ack_set import AckSet
 from managed_ledger.config import ManagedLedgerConfig
@@ -47,10 +48,10 @@ def test_the_mark_delete_position_moves_over_what_was_acknowledged_behind_it(sta
                 assert cursor.delete(*positions[n])
                 assert not cursor.delete(*positions[n])
             assert cursor.mark_delete_position < positions[0]
-            assert (cursor.individually_deleted_count, cursor.unacked_ranges_count) == (6, 3)
+            assert (acknowledged_behind(cursor), cursor.unacked_ranges_count) == (6, 3)
             assert cursor.delete(*positions[0])
             assert cursor.mark_delete_position == positions[5]
-            assert (cursor.unacked_ranges_count, cursor.individually_deleted_count) == (1, 1)
+            assert (cursor.unacked_ranges_count, acknowledged_behind(cursor)) == (1, 1)
             assert cursor.backlog(ledger.last_confirmed) == 3
             assert [cursor.is_deleted(p) for p in positions[5:9]] == [True, False, True, False]
             assert not cursor.delete(*positions[3])
@@ -66,7 +67,7 @@ def test_entries_that_do_not_exist_cannot_be_acknowledged(start, run):
             assert not cursor.delete(10**9, 0)
             assert not cursor.delete_batch_indexes(positions[-1].after, 0, 4)
             cursor.delete_range(positions[0].ledger_id, 1, 10**12)
-            assert cursor.individually_deleted_count == 1
+            assert acknowledged_behind(cursor) == 1
             cursor.mark_delete(LATEST)
             assert cursor.mark_delete_position == ledger.last_confirmed
 
@@ -135,7 +136,7 @@ def test_a_cumulative_ack_forgets_what_it_covers(start, run):
             cursor.delete_batch_indexes(positions[7], 0b10, 2)
             assert cursor.mark_delete(positions[4])
             assert cursor.mark_delete_position == positions[5]
-            assert cursor.individually_deleted_count == 1
+            assert acknowledged_behind(cursor) == 1
             assert cursor.unacked_indexes(positions[3]) is None
             assert cursor.unacked_indexes(positions[7]) == 0b10
 
@@ -155,7 +156,7 @@ def test_a_reset_makes_the_entry_at_that_position_the_next(start, run):
                 assert cursor.backlog(ledger.last_confirmed) == 10 - next_one
             cursor.reset(LATEST)
             assert cursor.backlog(ledger.last_confirmed) == 0
-            assert cursor.individually_deleted_count == 0
+            assert acknowledged_behind(cursor) == 0
 
     run(scenario())
 
@@ -435,11 +436,11 @@ def test_what_the_mark_has_passed_is_not_written_down(run):
 
 def test_ranges_that_the_mark_has_passed_do_not_count(run):
     async def scenario():
-        for count in ("unacked_ranges_count", "individually_deleted_count"):
+        for count in (lambda cursor: cursor.unacked_ranges_count, acknowledged_behind):
             cursor, _ = cursor_with_store(10)
             for entry_id in (1, 2, 3, 6, 0):
                 cursor.delete(0, entry_id)
-            assert getattr(cursor, count) == 1
+            assert count(cursor) == 1
 
     run(scenario())
 

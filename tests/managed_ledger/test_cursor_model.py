@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from bare_ledgers import acknowledged_behind
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -115,7 +116,7 @@ class Twins:
         assert not behind or left[behind[0]], "the mark stands right before the first that is left"
         holes = [at for at in behind if not left[at]]
         questions = [
-            lambda: cursor.individually_deleted_count == len(holes),
+            lambda: acknowledged_behind(cursor) == len(holes),
             lambda: cursor.unacked_ranges_count == sum(at.before not in holes for at in holes),
             lambda: self.backlogs_agree(cursor, behind),
             lambda: self.ranges_agree(cursor),
@@ -179,7 +180,7 @@ def test_long_runs_of_acknowledgements_in_order_and_backwards(count):
         assert backwards.delete(3, count - 1 - entry)
     for cursor in (forwards, backwards):
         assert cursor.mark_delete_position == (3, count - 1)
-        assert cursor.individually_deleted_count == 0
+        assert acknowledged_behind(cursor) == 0
         assert cursor.backlog(LATEST) == 10
         assert not cursor.partial_batches
         assert not cursor.delete(3, 0)
@@ -215,4 +216,4 @@ def test_a_range_that_is_acknowledged_already_changes_nothing():
     assert (told, cursor.mark_delete_position) == ([], (3, 2))
     cursor.delete_range(3, 0, 9)
     assert (told, cursor.mark_delete_position) == ([cursor], (3, 3))
-    assert cursor.individually_deleted_count == 0
+    assert acknowledged_behind(cursor) == 0

@@ -43,3 +43,39 @@ def test_what_has_gone_is_remembered_as_reached_and_written_down_over_a_restart(
         assert cursor.reached == cursor.mark_delete_position == last
 
     asyncio.run(scenario())
+
+
+def test_what_is_acknowledged_right_behind_what_has_gone_stays_so_over_two_restarts(
+    clock: Any,
+) -> None:
+    """The first restart passes it, and what is written then begins before it."""
+
+    async def scenario() -> None:
+        backend = MemoryBackend()
+        await backend.open()
+        factory = ManagedLedgerFactory(backend, clock)
+        ledger = await factory.open("log")
+        cursor = await ledger.open_cursor("sub", EARLIEST)
+        await ledger.append_one(b"x")
+        await ledger.roll_over()
+        behind = [await ledger.append_one(b"x") for _ in range(3)]
+        await ledger.roll_over()
+        further = [await ledger.append_one(b"x") for _ in range(3)]
+        for position in behind[0], *behind[1:], further[0], further[2]:
+            cursor.delete(*position)
+        await cursor.flush()
+        ledger._index.remove([ledger.first_position.ledger_id])
+        cursor.skip_removed()
+        mark = cursor.mark_delete_position
+        assert (mark, cursor.reached) == (further[0], EARLIEST)
+        cursor._forget_acks()
+        cursor._touch()
+        await factory.close()
+        ledger = await ManagedLedgerFactory(backend, clock).open("log")
+        cursor = ledger.cursors["sub"]
+        ledger._index.remove([ledger.first_position.ledger_id])
+        cursor.skip_removed()
+        assert (cursor.mark_delete_position, cursor.reached) == (mark, EARLIEST)
+        assert cursor.is_deleted(further[2]) and not cursor.is_deleted(further[1])
+
+    asyncio.run(scenario())

@@ -6,7 +6,6 @@ import re
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from pybroker.admin.http.authenticated import IDENTITY
 from pybroker.admin.operation import DescribedRoute, Endpoint
@@ -23,12 +22,6 @@ def permitted(route: DescribedRoute, authorizer: Authorizer | None) -> Described
     if authorizer is None or row.need in (Need.NOTHING, Need.LOGIN):
         return route
     return route.behind(lambda endpoint: _checked(endpoint, row, authorizer))
-
-
-def declared_methods(route: Route) -> set[str]:
-    """Starlette adds HEAD to GET."""
-    methods = set(route.methods or ())
-    return methods - {"HEAD"} if "GET" in methods else methods
 
 
 def plain_path(path: str) -> str:
