@@ -211,6 +211,19 @@ def test_too_long_delays_are_refused_as_soon_as_the_policy_says_so(
     assert isinstance(raw.publish(b"x", 2, deliver_at_time=far), pb.CommandSendReceipt)
 
 
+def test_delayed_messages_come_at_once_when_delayed_delivery_is_switched_off(
+    raw: RawClient, policies: Policies
+) -> None:
+    raw.subscribe(policies.topic, subType=SUB.Shared)
+    raw.flow(100)
+    raw.create_producer(policies.topic, 1)
+    for number in range(3):
+        raw.publish(b"x", number, deliver_at_time=4_000_000_000_000)
+    assert raw.waiting_messages() == 0
+    policies.set("delayedDelivery", {"active": False})
+    assert [message.message_id.entryId for message in raw.messages(3)] == [0, 1, 2]
+
+
 def test_messages_go_out_no_faster_than_the_dispatch_rate(
     raw: RawClient, policies: Policies
 ) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 
 from managed_ledger.housekeeper import Housekeeper, Visit
 from pybroker.broker.dispatch.delayed_account import DelayedAccount
-from pybroker.broker.dispatch.delayed_index import FRESH_BYTES, DelayedIndex
+from pybroker.broker.dispatch.delayed_index import FRESH_BYTES, LAST_MS, DelayedIndex
 from pybroker.broker.dispatch.delivery import MAX_RUN_ENTRIES, Delivery, nothing
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.policies.effective import Effective
@@ -177,11 +177,14 @@ class UndelayedReader:
     # -- time
 
     def take_due(self) -> list[tuple[int, int]]:
-        """Some of what is due by now; they are the caller's from now on."""
+        """Some of what is due by now, all of which is if delayed delivery has been switched off;
+        they are the caller's from now on.
+        """
         if not self._index:
             return []
         limit, _ = self._reader.at_most(DUE_AT_ONCE, 0)
-        due = self._index.take(self._delays.clock.now_ms(), limit)
+        now_ms = self._delays.clock.now_ms() if self._delays.policy().active else LAST_MS
+        due = self._index.take(now_ms, limit)
         if self._reader.most_messages is not None:
             self._reader.most_messages -= len(due)
         self._twice.difference_update(due)

@@ -16,7 +16,7 @@ FRESH_BYTES: Final = 160  # a tuple of three numbers in a heap
 _RUN_BYTES: Final = 24
 
 Due = tuple[int, int, int]  # when, ledger, entry
-_LAST: Final = 2**62  # later than any clock; what a message says may be more than an array holds
+LAST_MS: Final = 2**62  # later than any clock; a message may say more than an array holds
 
 
 class _Run:
@@ -68,7 +68,7 @@ class DelayedIndex:
 
     def add(self, due_ms: int, ledger_id: int, entry_id: int) -> None:
         self._count += 1
-        heappush(self._fresh, (min(due_ms, _LAST), ledger_id, entry_id))
+        heappush(self._fresh, (min(due_ms, LAST_MS), ledger_id, entry_id))
         if len(self._fresh) >= RUN_ENTRIES:
             self._make_run()
 

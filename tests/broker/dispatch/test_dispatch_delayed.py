@@ -1,5 +1,6 @@
 """Delayed delivery: what waits for its time, what does not, and what comes between."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,6 +65,33 @@ def test_switched_off_all_is_delivered_at_once(kind: SubscriptionType) -> None:
         assert sink.take() == [0, 1]
 
     run(scenario, delayed_delivery_enabled=False)
+
+
+@BY_TIME
+def test_what_waits_comes_at_once_when_it_is_switched_off(kind: SubscriptionType) -> None:
+    """And what comes after it is switched on again waits."""
+
+    async def scenario(topic: Topic) -> None:
+        subscription = await topic.subscribe()
+        _, sink = await topic.consumer(subscription, kind, 10_000)
+        positions = await topic.delayed(*[3600.0] * 3000, None)
+        assert (sink.take(), subscription.delayed_messages) == ([3000], 3000)
+        dispatcher: Any = subscription._dispatcher
+        dispatcher.restore(positions[:1])  # an aborted transaction had acknowledged it
+        await topic.settled()
+        assert sink.take() == []
+        topic.config = replace(topic.config, delayed_delivery_enabled=False)
+        subscription.follow_policies()
+        await topic.settled()
+        assert (sorted(sink.take()), subscription.delayed_messages) == (list(range(3000)), 0)
+        topic.config = replace(topic.config, delayed_delivery_enabled=True)
+        subscription.follow_policies()
+        await topic.delayed(30)
+        assert sink.take() == []
+        await topic.after(31)
+        assert sink.take() == [3001]
+
+    run(scenario)
 
 
 @pytest.mark.parametrize(("strict", "late_ms"), [(False, 50), (True, 1)])
