@@ -217,7 +217,7 @@ def test_a_format_that_no_version_wrote_is_damage(found):
 
 
 def test_a_later_format_is_refused_whatever_follows():
-    with pytest.raises(NewerFormat, match=r"has format 10, .*formats up to 2\. Start the later"):
+    with pytest.raises(NewerFormat, match=r"has format 10, .*formats up to 2: start the later"):
         snapshot.decode(b"pybroker data directory, format 10\nin a way of its own")
 
 
