@@ -138,10 +138,11 @@ async def _subscription(topic: Topic, asked: Asked) -> Subscription | None:
 def _move_up(topic: Topic, subscription: Subscription, position: Position) -> None:
     """As a Failover consumer's cumulative acknowledgement. Raises ConsumerBusy.
 
-    Who asks has read everything up to there by readers, which no transaction holds back.
+    Who asks has read everything up to there by readers, from which nothing is kept but what stands
+    behind `max_read_position`.
     """
     check_joinable(subscription, SubscriptionType.FAILOVER)
-    subscription.cursor.mark_delete(position)
+    subscription.cursor.mark_delete(min(position, topic.max_read_position))
     subscription.times.mark_delete_moved_ms = topic.clock.now_ms()
     subscription.notify()
 

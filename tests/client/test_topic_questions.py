@@ -86,6 +86,18 @@ def test_a_cursor_moves_forward_only(client, topic):
         assert consumer.receive(5000).data() == b"2"
 
 
+def test_a_cursor_does_not_move_over_messages_of_open_transactions(client, topic):
+    [first, *_] = fill(client, topic, 1)
+    with client.create_producer(topic) as producer:
+        still_open = client.new_transaction()
+        beyond = producer.send(b"open", txn=still_open)
+        question = TopicQuestion(topic, acknowledge=place(beyond))
+        assert one(client, question, "s", InitialPosition.Earliest).cursor == place(first)
+        still_open.commit()
+    with client.subscribe(topic, "s") as consumer:
+        assert consumer.receive(5000).data() == b"open"
+
+
 def test_a_cursor_does_not_move_under_consumers_of_another_type(client, topic):
     ids = fill(client, topic, 3)
     question = TopicQuestion(topic, acknowledge=place(ids[1]))
