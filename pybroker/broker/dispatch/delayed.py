@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from managed_ledger.housekeeper import Housekeeper, Visit
+from managed_ledger.position import Position
 from pybroker.broker.dispatch.delayed_account import DelayedAccount
 from pybroker.broker.dispatch.delayed_index import FRESH_BYTES, LAST_MS, DelayedIndex
 from pybroker.broker.dispatch.delivery import MAX_RUN_ENTRIES, Delivery, nothing
@@ -235,6 +236,15 @@ class UndelayedReader:
         """As EntryReader.rewind."""
         self.forget()
         self._reader.rewind()
+
+    def skipped_to(self, mark: Position) -> None:
+        """Nobody wants what stands there, or before."""
+        if mark.after >= self._reader.position:
+            self.forget()
+            return
+        self._index.forget_up_to(mark)
+        self._twice = {position for position in self._twice if position > mark}
+        self._count()
 
     def forget(self) -> None:
         """Nobody waits any more, or all is read again."""

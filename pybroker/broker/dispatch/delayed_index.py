@@ -20,14 +20,17 @@ LAST_MS: Final = 2**62  # later than any clock; a message may say more than an a
 
 
 class _Run:
-    __slots__ = ("_entries", "_head", "_ledgers", "_times")
+    __slots__ = ("_entries", "_head", "_ledgers", "_times", "ceiling", "floor")
 
     def __init__(self, dues: list[Due]) -> None:
-        """`dues` are sorted."""
+        """`dues` are sorted, and not empty."""
         self._times = array("q", [due[0] for due in dues])
         self._ledgers = array("q", [due[1] for due in dues])
         self._entries = array("q", [due[2] for due in dues])
         self._head = 0
+        # No position lies outside of these two.
+        self.floor = min(self._ledgers), min(self._entries)
+        self.ceiling = max(self._ledgers), max(self._entries)
 
     def __len__(self) -> int:
         return len(self._times) - self._head
@@ -94,6 +97,22 @@ class DelayedIndex:
         fresh = len(self._fresh)
         return fresh * FRESH_BYTES + (self._count - fresh) * _RUN_BYTES
 
+    def forget_up_to(self, mark: tuple[int, int]) -> None:
+        """What stands at `mark`, or before it, will not be taken.
+
+        A run holds about what was added one after the other, so few of them are on both sides.
+        """
+        self._fresh = [due for due in self._fresh if due[1:] > mark]
+        heapify(self._fresh)
+        runs, self._runs = self._runs, []
+        for known in runs:
+            run = known[2]
+            if run.floor > mark:
+                heappush(self._runs, known)
+            elif run.ceiling > mark:
+                self._put_back([due for due in run.rest() if due[1:] > mark])
+        self._count = len(self._fresh) + sum(len(run) for _, _, run in self._runs)
+
     def clear(self) -> None:
         self._fresh, self._runs, self._count = [], [], 0
 
@@ -113,9 +132,16 @@ class DelayedIndex:
         heappop(self._runs)
         if len(run) > _LEFTOVER:
             self._push(run)
-        elif len(run):
-            self._fresh += run.rest()
-            heapify(self._fresh)
-            if len(self._fresh) >= RUN_ENTRIES:
-                self._make_run()
+        else:
+            self._put_back(run.rest())
         return taken
+
+    def _put_back(self, dues: list[Due]) -> None:
+        """What is left of a run."""
+        if len(dues) > _LEFTOVER:
+            self._push(_Run(dues))
+            return
+        self._fresh += dues
+        heapify(self._fresh)
+        if len(self._fresh) >= RUN_ENTRIES:
+            self._make_run()

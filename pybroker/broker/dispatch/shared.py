@@ -276,8 +276,7 @@ class SharedDispatcher:
             before = consumer.unacked.messages
             consumer.unacked.forget_up_to(mark)
             self._credit(consumer, before - consumer.unacked.messages)
-        if mark.after >= self._reader.position:
-            self._unread.forget()
+        self._unread.skipped_to(mark)
 
     def rewind(self) -> None:
         """Forget who holds what, and begin behind the mark-delete position."""

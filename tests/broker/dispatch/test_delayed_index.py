@@ -14,6 +14,7 @@ STEPS = st.lists(
         st.tuples(st.just("add"), st.integers(-5, 40), st.integers(1, 3)),
         st.tuples(st.just("take"), st.integers(-5, 45), st.integers(1, 12)),
         st.tuples(st.just("clear"), st.just(0), st.just(0)),
+        st.tuples(st.just("forget"), st.integers(0, 240), st.integers(0, 4)),
     ),
     max_size=80,
 )
@@ -37,6 +38,9 @@ def test_all_that_is_due_comes_out_once_whatever_was_put_in(
             elif what == "clear":
                 index.clear()
                 known.clear()
+            elif what == "forget":
+                index.forget_up_to((number, time))
+                known = {item for item in known if item[1:] > (number, time)}
             else:
                 due = {item for item in known if item[0] <= time}
                 taken = index.take(time, number)
@@ -93,3 +97,13 @@ def test_an_entry_costs_little_however_times_are_spread(spread: int) -> None:
     tracemalloc.stop()
     assert size < 60 * count  # 24 bytes, and a heap of new ones
     assert len(index.take(2**62, count)) == count
+
+
+def test_what_is_forgotten_leaves_whole_runs_alone_and_its_memory() -> None:
+    index = DelayedIndex()
+    for entry_id in range(3 * delayed_index.RUN_ENTRIES):
+        index.add(10**6 - entry_id, 1, entry_id)
+    index.forget_up_to((1, 2 * delayed_index.RUN_ENTRIES - 11))
+    assert len(index) == delayed_index.RUN_ENTRIES + 10
+    assert index.size_bytes == delayed_index.RUN_ENTRIES * 24 + 10 * delayed_index.FRESH_BYTES
+    assert index.take(10**6, 10**6)[-1] == (1, 2 * delayed_index.RUN_ENTRIES - 10)

@@ -17,6 +17,7 @@ from dispatch_fakes import (
 from managed_ledger.position import Position
 from pybroker.broker.consumer import SubscriptionType
 from pybroker.broker.dispatch import delayed, key_shared
+from pybroker.broker.dispatch.delayed_account import DelayedAccount
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
 
@@ -296,6 +297,31 @@ def test_what_was_skipped_or_acknowledged_meanwhile_does_not_come(
         await topic.delayed(5)
         await topic.after(6)
         assert sink.take() == [3]
+
+    run(scenario)
+
+
+@BY_TIME
+def test_what_is_skipped_is_delayed_no_more_and_what_stands_behind_it_is(
+    kind: SubscriptionType,
+) -> None:
+    async def scenario(topic: Topic) -> None:
+        account = DelayedAccount()
+        topic.delays = replace(topic.delays, account=account)
+        subscription = await topic.subscribe()
+        _, sink = await topic.consumer(subscription, kind, 100)
+        positions = await topic.delayed(*[30.0] * 10, None)
+        assert (sink.take(), subscription.delayed_messages) == ([10], 10)
+        bytes_of_ten = account.used_bytes
+        dispatcher: Any = subscription._dispatcher
+        dispatcher.restore([positions[2], positions[7]])  # an aborted transaction had them
+        await topic.settled()
+        await subscription.skip_to(positions[5])
+        assert subscription.delayed_messages == 4
+        assert account.used_bytes < bytes_of_ten
+        await topic.after(31)
+        assert (sorted(sink.take()), subscription.delayed_messages) == ([6, 7, 8, 9], 0)
+        assert account.used_bytes == 0
 
     run(scenario)
 
