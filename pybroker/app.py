@@ -43,7 +43,8 @@ from pybroker.security.tls_contexts import TlsContexts
 from pybroker.server.audited import audited_handlers
 from pybroker.server.frame_budget import FrameBudget
 from pybroker.server.guarded import Revocations, guarded_handlers
-from pybroker.server.handlers import HANDLERS, Handler
+from pybroker.server.handler import Handler
+from pybroker.server.handlers import HANDLERS
 from pybroker.server.outbox import Outboxes
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.services import Services
@@ -110,7 +111,6 @@ class Broker:
         if self.authentication is not None:
             handlers = guarded_handlers(HANDLERS, self.authorizer)
         self._services = Services(
-            handlers=audited_handlers(handlers),
             authentication=self.authentication,
             topics=self.topics,
             coordinators=self.coordinators,
@@ -122,7 +122,7 @@ class Broker:
             outboxes=Outboxes(config.max_pending_delivery_bytes),
             storage_refusal=backend.refusal,
         )
-        self.server = BrokerServer(self._services)
+        self.server = BrokerServer(self._services, audited_handlers(handlers))
         self.revocations: Revocations | None = None
         if self.authorizer is not None:
             self.revocations = Revocations(self.authorizer, lambda: self.server.sessions)

@@ -75,6 +75,11 @@ class Life(Generic[S]):
         if self._closed is None:
             self.on_deserted(self)
 
+    def forget_subscription(self, name: str) -> None:
+        """It has ended."""
+        self.subscriptions.pop(name, None)
+        self.deserted()
+
     def break_cycles(self) -> None:
         """It has ended, and goes with the last one that refers to it: no garbage collection has to
         find it.

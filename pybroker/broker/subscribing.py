@@ -26,6 +26,8 @@ class OpenTopic(SubscribedTopic, Limited, Protocol):
 
     @property
     def deletions(self) -> Deletions: ...
+    @property
+    def subscriptions(self) -> dict[str, Subscription]: ...
     def check_open(self) -> None: ...
 
 
@@ -101,8 +103,7 @@ class Subscribing:
                 doomed = Doomed(topic.name, subscription=name)
                 await topic.deletions.delete(doomed, partial(_discard, topic, subscription))
             else:
-                topic.subscriptions.pop(name)
-                topic.deserted()
+                topic.forget_subscription(name)
                 await subscription.delete()
 
 
@@ -132,6 +133,5 @@ async def _free(topic: OpenTopic, name: str) -> None:
 
 
 async def _discard(topic: OpenTopic, subscription: Subscription) -> None:
-    topic.subscriptions.pop(subscription.name)
-    topic.deserted()
+    topic.forget_subscription(subscription.name)
     await subscription.discard()

@@ -116,8 +116,7 @@ class Subscription:
         if self.durable or self.consumers or self._closed is not None:
             return
         self._closed = "its last consumer has gone"
-        self._topic.subscriptions.pop(self.name, None)
-        self._topic.deserted()
+        self._topic.forget_subscription(self.name)
         self._topic.tasks.start(self.delete(), f"end of reader {self.name}")
 
     def _remove(self, consumer: Consumer) -> None:

@@ -21,7 +21,7 @@ from pybroker.client.connection.auth import (
     AuthenticationTLS,
     AuthenticationToken,
 )
-from pybroker.client.encryption import CryptoKeyReader
+from pybroker.client.crypto_keys import CryptoKeyReader
 from pybroker.client.errors import (
     AlreadyClosed,
     ClientError,

@@ -27,7 +27,7 @@ from pybroker.client.consuming.entry_reader import EntryReader
 from pybroker.client.consuming.reader import Reader
 from pybroker.client.consuming.receive_queue import ReceiveQueue
 from pybroker.client.consuming.subscribing import Start, SubscriptionSpec
-from pybroker.client.encryption import CryptoKeyReader
+from pybroker.client.crypto_keys import CryptoKeyReader
 from pybroker.client.errors import AlreadyClosed, InvalidConfiguration
 from pybroker.client.messages import Message, MessageId
 from pybroker.client.options import (

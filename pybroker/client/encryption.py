@@ -8,10 +8,10 @@ may read it, wrapped with OAEP (SHA-1). Needs the package `cryptography`.
 import importlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Final
 
+from pybroker.client.crypto_keys import CryptoKeyReader
 from pybroker.client.errors import CryptoError
 from pybroker.client.options import ConsumerCryptoFailureAction
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -21,22 +21,6 @@ log = logging.getLogger("pybroker.client")
 _NONCE_BYTES: Final = 12
 _KEY_BYTES: Final = 32
 _MAX_KEYS: Final = 256
-
-
-class CryptoKeyReader:
-    """RSA keys in PEM files. Subclass it to have keys by name."""
-
-    def __init__(self, public_key_path: str, private_key_path: str) -> None:
-        self._public_key_path = public_key_path
-        self._private_key_path = private_key_path
-
-    def public_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
-        """PEM; for producers."""
-        return Path(self._public_key_path).read_bytes()
-
-    def private_key(self, name: str, metadata: Mapping[str, str]) -> bytes:
-        """PEM; for consumers."""
-        return Path(self._private_key_path).read_bytes()
 
 
 class _Library:

@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pybroker.client.encryption import CryptoKeyReader
+from pybroker.client.crypto_keys import CryptoKeyReader
 
 
 class ConsumerType(IntEnum):
@@ -140,11 +138,11 @@ class ProducerOptions:
     access_mode: ProducerAccessMode = ProducerAccessMode.Shared
     chunking_enabled: bool = False
     encryption_key: str | tuple[str, ...] | None = None
-    crypto_key_reader: "CryptoKeyReader | None" = None
+    crypto_key_reader: CryptoKeyReader | None = None
     auto_update_partitions: bool = True
     auto_update_partitions_interval_s: float = 60.0
     # What the messages are; they are handed over as bytes all the same.
-    schema: "TopicSchema | None" = None
+    schema: TopicSchema | None = None
 
     @property
     def partitions_watched_every_s(self) -> float:
@@ -177,7 +175,7 @@ class ConsumerOptions:
     priority_level: int = 0
     max_pending_chunked_message: int = 10
     expire_time_of_incomplete_chunked_message_ms: int = 60_000
-    crypto_key_reader: "CryptoKeyReader | None" = None
+    crypto_key_reader: CryptoKeyReader | None = None
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
     auto_update_partitions: bool = True
     auto_update_partitions_interval_s: float = 60.0

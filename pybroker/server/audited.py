@@ -9,15 +9,13 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pybroker.errors import AuthenticationError, AuthorizationError, PulsarError
 from pybroker.logs import audit
+from pybroker.server.connection import Connection
+from pybroker.server.handler import Handler
 from pybroker.wire import pulsar_api_pb2 as pb
-
-if TYPE_CHECKING:
-    from pybroker.server.handlers import Handler
-    from pybroker.server.session import Session
 
 log = logging.getLogger("pybroker.session")
 
@@ -26,25 +24,25 @@ _TEXT_BYTES: Final = 200
 _USUAL_REFUSALS: Final = frozenset({pb.BaseCommand.ACK, pb.BaseCommand.GET_SCHEMA})
 
 
-def audited_handlers(handlers: "Mapping[int, Handler]") -> "dict[int, Handler]":
+def audited_handlers(handlers: Mapping[int, Handler]) -> dict[int, Handler]:
     return {kind: _audited(kind, handler) for kind, handler in handlers.items()}
 
 
-def _audited(kind: int, handler: "Handler") -> "Handler":
+def _audited(kind: int, handler: Handler) -> Handler:
     answering = replace(handler, answer_error=partial(_refused, kind, handler))
     if handler.deferred is None:
         return answering
     return replace(answering, deferred=partial(_as_its_client, handler))
 
 
-async def _as_its_client(handler: "Handler", session: "Session", body: Any) -> None:
+async def _as_its_client(handler: Handler, session: Connection, body: Any) -> None:
     assert handler.deferred is not None
     audit.act_as(actor_of(session))
     await handler.deferred(session, body)
 
 
 def _refused(
-    kind: int, handler: "Handler", session: "Session", body: Any, error: PulsarError
+    kind: int, handler: Handler, session: Connection, body: Any, error: PulsarError
 ) -> None:
     if isinstance(error, AuthenticationError | AuthorizationError):
         result = type(error).__name__
@@ -56,7 +54,7 @@ def _refused(
     handler.answer_error(session, body, error)
 
 
-def actor_of(session: "Session") -> audit.Actor:
+def actor_of(session: Connection) -> audit.Actor:
     login = session.login
     return audit.Actor("" if login is None else "/".join(login.identity.roles), session.peer)
 

@@ -5,21 +5,19 @@ Commands about a connection's own producers, consumers and watched topic lists a
 a permission goes, those that it let in are closed (`close_unpermitted`).
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pybroker.names import TxnId
 from pybroker.runtime import Pace, Tasks
 from pybroker.security.authorization import Authorizer, Need, Target
 from pybroker.security.permissions import COMMANDS, CommandRow, initial_subscription
-from pybroker.server.on_acknowledge import Rest
+from pybroker.server.connection import Connection, Rest
+from pybroker.server.handler import Handler
+from pybroker.server.slots import ProducerSlot
 from pybroker.server.transaction_owner import check_owner
 from pybroker.wire import pulsar_api_pb2 as pb
-
-if TYPE_CHECKING:
-    from pybroker.server.handlers import Handler
-    from pybroker.server.session import ProducerSlot, Session
 
 _T = pb.BaseCommand
 _FREE = (Need.NOTHING, Need.LOGIN, Need.OWN)
@@ -29,13 +27,13 @@ _LOOKS_A_TURN = 500
 
 
 def guarded_handlers(
-    handlers: "Mapping[int, Handler]", authorizer: Authorizer | None
-) -> "dict[int, Handler]":
+    handlers: Mapping[int, Handler], authorizer: Authorizer | None
+) -> dict[int, Handler]:
     """Without an `authorizer`, who logged in may do everything, but in its own transactions."""
     return {kind: _guarded(kind, handler, authorizer) for kind, handler in handlers.items()}
 
 
-def _guarded(kind: int, handler: "Handler", authorizer: Authorizer | None) -> "Handler":
+def _guarded(kind: int, handler: Handler, authorizer: Authorizer | None) -> Handler:
     row = COMMANDS[kind]
     if kind == _T.ACK:
         return replace(handler, immediate=_acknowledges(handler))
@@ -53,38 +51,38 @@ class _Gate:
     """Before a handler. A refusal is answered as the handler's own errors are."""
 
     def __init__(
-        self, kind: int, row: CommandRow, handler: "Handler", authorizer: Authorizer
+        self, kind: int, row: CommandRow, handler: Handler, authorizer: Authorizer
     ) -> None:
         self._kind = kind
         self._row = row
         self._handler = handler
         self._authorizer = authorizer
 
-    def immediate(self, session: "Session", body: Any) -> Rest | None:
+    def immediate(self, session: Connection, body: Any) -> Rest | None:
         self._check(session, body)
         assert self._handler.immediate is not None
         return self._handler.immediate(session, body)
 
-    def begun(self, session: "Session", body: Any) -> Awaitable[Any]:
+    def begun(self, session: Connection, body: Any) -> Awaitable[Any]:
         self._check(session, body)
         assert self._handler.begun is not None
         return self._handler.begun(session, body)
 
-    async def deferred(self, session: "Session", body: Any) -> None:
+    async def deferred(self, session: Connection, body: Any) -> None:
         self._check(session, body)
         assert self._handler.deferred is not None
         await self._handler.deferred(session, body)
         if self._kind in _LETS_IN and not self._is_permitted(session, body):
             await close_unpermitted(session, self._authorizer, Pace(_LOOKS_A_TURN))
 
-    def _is_permitted(self, session: "Session", body: Any) -> bool:
+    def _is_permitted(self, session: Connection, body: Any) -> bool:
         """Asked again of this one alone: a connection may have thousands."""
         assert session.login is not None
         identity = session.login.identity
         targets = self._row.about(body)
         return all(self._authorizer.may(identity, self._row.need, target) for target in targets)
 
-    def _check(self, session: "Session", body: Any) -> None:
+    def _check(self, session: Connection, body: Any) -> None:
         assert session.login is not None
         identity = session.login.identity
         for target in self._row.about(body):
@@ -94,11 +92,11 @@ class _Gate:
                 self._authorizer.require(identity, Need.CONSUME, target, "subscribe")
 
 
-def _acknowledges(handler: "Handler") -> Any:
+def _acknowledges(handler: Handler) -> Any:
     plain = handler.immediate
     assert plain is not None
 
-    def acknowledge(session: "Session", body: pb.CommandAck) -> Rest | None:
+    def acknowledge(session: Connection, body: pb.CommandAck) -> Rest | None:
         if body.HasField("txnid_least_bits"):
             check_owner(session, TxnId(body.txnid_most_bits, body.txnid_least_bits))
         return plain(session, body)
@@ -112,7 +110,9 @@ def _acknowledges(handler: "Handler") -> Any:
 class Revocations:
     """Looks over all connections when permissions have changed, a few at a time."""
 
-    def __init__(self, authorizer: Authorizer, sessions: "Callable[[], list[Session]]") -> None:
+    def __init__(
+        self, authorizer: Authorizer, sessions: Callable[[], Sequence[Connection]]
+    ) -> None:
         self._authorizer = authorizer
         self._sessions = sessions
         self._to_do = self._looking = False
@@ -143,7 +143,7 @@ class Revocations:
             self._looking = False
 
 
-async def close_unpermitted(session: "Session", authorizer: Authorizer, pace: Pace) -> None:
+async def close_unpermitted(session: Connection, authorizer: Authorizer, pace: Pace) -> None:
     """The producers and consumers that would not be let in now. Their clients come back, and are
     told why not; a topic list that is watched falls silent, which no command can tell.
     """
@@ -172,6 +172,6 @@ async def close_unpermitted(session: "Session", authorizer: Authorizer, pace: Pa
             del session.watchers[watcher_id]
 
 
-def _close_producer(session: "Session", slot: "ProducerSlot") -> None:
+def _close_producer(session: Connection, slot: ProducerSlot) -> None:
     slot.topic.tasks.start(slot.topic.producers.remove(slot.producer), "producer not permitted")
     session.close_producer(slot.producer, "its permission was revoked")

@@ -1,8 +1,6 @@
 """Which function handles which command: one table, the whole surface of the broker on the wire."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pybroker.errors import PulsarError
 from pybroker.server import (
@@ -15,27 +13,17 @@ from pybroker.server import (
     on_topic_list,
     on_transaction,
 )
-from pybroker.server.on_acknowledge import Rest
+from pybroker.server.connection import Connection
+from pybroker.server.handler import Handler
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
-
-if TYPE_CHECKING:
-    from pybroker.server.session import Session
 
 _T = pb.BaseCommand
 
 
-def _answer_error(session: "Session", body: Any, error: PulsarError) -> None:
-    session.write(commands.error(body.request_id, error))
-
-
-def _close_on_error(session: "Session", body: Any, error: PulsarError) -> None:
+def _close_on_error(session: Connection, body: Any, error: PulsarError) -> None:
     session.write(commands.error(2**64 - 1, error))
     session.close(str(error))
-
-
-def _no_answer(session: "Session", body: Any, result: object) -> None:
-    """The handler answers itself."""
 
 
 def _of_producer(body: Any) -> tuple[str, int]:
@@ -48,24 +36,6 @@ def _of_consumer(body: Any) -> tuple[str, int]:
 
 def _of_watcher(body: Any) -> tuple[str, int]:
     return "watcher", body.watcher_id
-
-
-@dataclass(frozen=True, slots=True)
-class Handler:
-    """`immediate` runs while the chunk is parsed, `deferred` in a task; `begun` begins at once, and
-    `answer` gets its result. Each has one of the three.
-
-    An immediate one returns what is left of its work where that would hold the loop for long: what
-    came behind it on its connection waits for it.
-    """
-
-    field: str  # of the body in BaseCommand
-    immediate: Callable[["Session", Any], Rest | None] | None = None
-    deferred: Callable[["Session", Any], Awaitable[None]] | None = None
-    begun: Callable[["Session", Any], Awaitable[Any]] | None = None
-    answer: Callable[["Session", Any, Any], None] = _no_answer
-    answer_error: Callable[["Session", Any, PulsarError], None] = _answer_error
-    ordered_by: Callable[[Any], tuple[str, int]] | None = None
 
 
 HANDLERS: Final[dict[int, Handler]] = {

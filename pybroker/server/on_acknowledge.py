@@ -4,28 +4,24 @@ One command may name very many messages: some are done at once, the rest in turn
 """
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable
+from typing import Final
 
 from managed_ledger.position import Position
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.subscription import Subscription
 from pybroker.errors import ConsumerNotFound, NotAllowed, PulsarError
 from pybroker.names import TxnId
+from pybroker.server.connection import Connection, Rest
+from pybroker.server.slots import ConsumerSlot
 from pybroker.transaction.pending_ack_store import PendingAck
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.commands import ack_set_bits
-
-if TYPE_CHECKING:
-    from pybroker.server.session import ConsumerSlot, Session
 
 # How much of one command is done before others have the loop: message ids, and bits of ack sets.
 IDS_A_TURN: Final = 1000
 BITS_A_TURN: Final = 50_000_000
 MAX_IDS_IN_TRANSACTION: Final = 10_000
-
-# What is left of a command's work; what came behind it on its connection waits for it.
-Rest = Coroutine[Any, Any, None]
 
 
 def position_of(message_id: pb.MessageIdData) -> Position:
@@ -37,7 +33,7 @@ def position_of(message_id: pb.MessageIdData) -> Position:
     )
 
 
-def ack(session: "Session", command: pb.CommandAck) -> Rest | None:
+def ack(session: Connection, command: pb.CommandAck) -> Rest | None:
     slot = session.consumers.get(command.consumer_id)
     if slot is None:
         raise ConsumerNotFound(f"Consumer {command.consumer_id} is not connected here")
@@ -63,7 +59,7 @@ def ack(session: "Session", command: pb.CommandAck) -> Rest | None:
 
 
 def _note_acknowledged(
-    session: "Session", slot: "ConsumerSlot", mark: Position, command: pb.CommandAck
+    session: Connection, slot: ConsumerSlot, mark: Position, command: pb.CommandAck
 ) -> None:
     """`mark` is the mark-delete position before."""
     now_ms = session.services.clock.now_ms()
@@ -77,7 +73,7 @@ def _note_acknowledged(
             slot.consumer.entries_acknowledged += moved.entry_id - passed
 
 
-def _acknowledge(slot: "ConsumerSlot", command: pb.CommandAck, start: int) -> int:
+def _acknowledge(slot: ConsumerSlot, command: pb.CommandAck, start: int) -> int:
     """As many from index `start` on as may be done at once; returns the index of the next one, 0
     more than `start` if it has to be looked up on the disk.
     """
@@ -103,7 +99,7 @@ def _acknowledge(slot: "ConsumerSlot", command: pb.CommandAck, start: int) -> in
 
 
 def _acknowledge_part(
-    slot: "ConsumerSlot", command: pb.CommandAck, message_id: pb.MessageIdData, batch_size: int
+    slot: ConsumerSlot, command: pb.CommandAck, message_id: pb.MessageIdData, batch_size: int
 ) -> None:
     """Of a batch; `batch_size` is 0 where there is no entry."""
     position, unacked = position_of(message_id), None
@@ -122,7 +118,7 @@ def _acknowledge_part(
         slot.subscription.acknowledge_indexes(slot.consumer, position, unacked, batch_size)
 
 
-def _is_left(slot: "ConsumerSlot", position: Position, unacked: int, batch_size: int) -> bool:
+def _is_left(slot: ConsumerSlot, position: Position, unacked: int, batch_size: int) -> bool:
     """Whether something of it is to be acknowledged yet. Clients do not acknowledge what was left
     out for a transaction: else, that is all there is.
     """
@@ -133,7 +129,7 @@ def _is_left(slot: "ConsumerSlot", position: Position, unacked: int, batch_size:
 
 
 async def _acknowledge_rest(
-    session: "Session", slot: "ConsumerSlot", command: pb.CommandAck, done: int
+    session: Connection, slot: ConsumerSlot, command: pb.CommandAck, done: int
 ) -> None:
     while done < len(command.message_id):
         await asyncio.sleep(0)
@@ -149,7 +145,7 @@ async def _acknowledge_rest(
         _answer_ack(session, command, None)
 
 
-def _check_stays(session: "Session", slot: "ConsumerSlot") -> None:
+def _check_stays(session: Connection, slot: ConsumerSlot) -> None:
     """A seek moves what is acknowledged, and closes the consumer."""
     consumer_id = slot.consumer.consumer_id
     if session.consumers.get(consumer_id) is not slot:
@@ -165,7 +161,7 @@ def _check_size_in_transaction(command: pb.CommandAck) -> None:
         )
 
 
-def _ack_in_transaction(slot: "ConsumerSlot", command: pb.CommandAck) -> Awaitable[None]:
+def _ack_in_transaction(slot: ConsumerSlot, command: pb.CommandAck) -> Awaitable[None]:
     """At once, where it names whole entries only."""
     if any(message_id.ack_set for message_id in command.message_id):
         return _ack_parts_in_transaction(slot, command)
@@ -173,7 +169,7 @@ def _ack_in_transaction(slot: "ConsumerSlot", command: pb.CommandAck) -> Awaitab
     return _hold(slot, command, acks)
 
 
-async def _ack_parts_in_transaction(slot: "ConsumerSlot", command: pb.CommandAck) -> None:
+async def _ack_parts_in_transaction(slot: ConsumerSlot, command: pb.CommandAck) -> None:
     acks = [await pending_ack(slot.topic, message_id) for message_id in command.message_id]
     if sum(ack.batch_size for ack in acks) > BITS_A_TURN:
         raise NotAllowed(
@@ -183,7 +179,7 @@ async def _ack_parts_in_transaction(slot: "ConsumerSlot", command: pb.CommandAck
     await _hold(slot, command, acks)
 
 
-def _hold(slot: "ConsumerSlot", command: pb.CommandAck, acks: list[PendingAck]) -> Awaitable[None]:
+def _hold(slot: ConsumerSlot, command: pb.CommandAck, acks: list[PendingAck]) -> Awaitable[None]:
     txn_id = TxnId(command.txnid_most_bits, command.txnid_least_bits)
     cumulative = command.ack_type == pb.CommandAck.Cumulative
     return slot.subscription.acknowledge_in_transaction(slot.consumer, txn_id, acks, cumulative)
@@ -199,7 +195,7 @@ async def pending_ack(topic: ServedTopic, message_id: pb.MessageIdData) -> Pendi
     return PendingAck(position, ack_set_bits(message_id.ack_set, batch_size), batch_size)
 
 
-def _answer_ack(session: "Session", command: pb.CommandAck, error: PulsarError | None) -> None:
+def _answer_ack(session: Connection, command: pb.CommandAck, error: PulsarError | None) -> None:
     answer = pb.CommandAckResponse(consumer_id=command.consumer_id)
     if command.HasField("request_id"):
         answer.request_id = command.request_id
@@ -212,6 +208,6 @@ def _answer_ack(session: "Session", command: pb.CommandAck, error: PulsarError |
     session.send_command(pb.BaseCommand(type=pb.BaseCommand.ACK_RESPONSE, ackResponse=answer))
 
 
-def ack_failed(session: "Session", command: pb.CommandAck, error: PulsarError) -> None:
+def ack_failed(session: Connection, command: pb.CommandAck, error: PulsarError) -> None:
     if command.HasField("request_id") or command.HasField("txnid_least_bits"):
         _answer_ack(session, command, error)

@@ -4,19 +4,17 @@ Differs: Apache Pulsar has no such command; CONNECTED announces it (`supports_as
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.topic_questions import Answer, Asked, Question, answer
 from pybroker.errors import NamingError
 from pybroker.names import TopicName, check_client
 from pybroker.runtime import Pace
+from pybroker.server.connection import Connection
 from pybroker.server.on_acknowledge import position_of
 from pybroker.server.requests import as_answer
 from pybroker.wire import pulsar_api_pb2 as pb
-
-if TYPE_CHECKING:
-    from pybroker.server.session import Session
 
 # So many questions of a command are answered at once: those that create a subscription share a
 # commit.
@@ -24,7 +22,7 @@ _AT_ONCE: Final = 200
 _ANSWERS_A_TURN: Final = 50
 
 
-async def ask_topics(session: "Session", command: pb.CommandAskTopics) -> None:
+async def ask_topics(session: Connection, command: pb.CommandAskTopics) -> None:
     """A topic that is missing, or cannot be asked, has an error for its answer.
 
     A command has at most `wire.commands.MAX_PARTS` questions, as every command has of its parts.
@@ -69,7 +67,7 @@ def _asked(command: pb.CommandAskTopics) -> Asked:
     )
 
 
-async def _answer(session: "Session", asked: Asked, question: pb.TopicQuestion) -> pb.TopicAnswer:
+async def _answer(session: Connection, asked: Asked, question: pb.TopicQuestion) -> pb.TopicAnswer:
     try:
         found = await answer(session.services.topics, asked, _question(question))
     except Exception as error:

@@ -1,16 +1,13 @@
 """CONNECT, and who it is from; AUTH_CHALLENGE and AUTH_RESPONSE, once credentials have expired."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pybroker.errors import AuthenticationError, UnsupportedVersionError
 from pybroker.security.authentication import Authentication
 from pybroker.security.identity import Credentials
+from pybroker.server.connection import Connection, Rest
 from pybroker.server.live_login import LiveLogin
-from pybroker.server.on_acknowledge import Rest
 from pybroker.wire import pulsar_api_pb2 as pb
-
-if TYPE_CHECKING:
-    from pybroker.server.session import Session
 
 _TYPE = pb.BaseCommand
 PROTOCOL_VERSION: Final = 21
@@ -21,7 +18,7 @@ _NO_METHOD: Final = "none"
 _TLS: Final = "tls"
 
 
-def connect(session: "Session", command: pb.CommandConnect) -> Rest | None:
+def connect(session: Connection, command: pb.CommandConnect) -> Rest | None:
     if command.protocol_version < 0:
         raise UnsupportedVersionError(f"Protocol version {command.protocol_version} does not exist")
     authentication = session.services.authentication
@@ -32,7 +29,7 @@ def connect(session: "Session", command: pb.CommandConnect) -> Rest | None:
 
 
 async def _connect_with_login(
-    session: "Session", command: pb.CommandConnect, authentication: Authentication
+    session: Connection, command: pb.CommandConnect, authentication: Authentication
 ) -> None:
     method, data = _method(command), command.auth_data
     original = None
@@ -75,7 +72,7 @@ def _checked(data: bytes) -> bytes:
     return data
 
 
-def _welcome(session: "Session", command: pb.CommandConnect) -> None:
+def _welcome(session: Connection, command: pb.CommandConnect) -> None:
     session.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
     session.client_version = command.client_version[:64]
     session.supports_partial_producer = command.feature_flags.supports_partial_producer
@@ -101,18 +98,18 @@ def _welcome(session: "Session", command: pb.CommandConnect) -> None:
     session.send_command(pb.BaseCommand(type=_TYPE.CONNECTED, connected=answer))
 
 
-def ping(session: "Session", command: pb.CommandPing) -> None:
+def ping(session: Connection, command: pb.CommandPing) -> None:
     session.write_pong()
 
 
-def ignore(session: "Session", command: Any) -> None:
+def ignore(session: Connection, command: Any) -> None:
     """PONG only says that the peer is there, which any byte from it says."""
 
 
 # -- credentials that have expired
 
 
-def check_login(session: "Session", now_ms: int) -> None:
+def check_login(session: Connection, now_ms: int) -> None:
     """Asked once a while: who has expired is asked for new credentials once, and then closed."""
     login = session.login
     if login is None or not login.has_expired(now_ms):
@@ -129,7 +126,7 @@ def check_login(session: "Session", now_ms: int) -> None:
     session.send_command(pb.BaseCommand(type=_TYPE.AUTH_CHALLENGE, authChallenge=challenge))
 
 
-def auth_response(session: "Session", command: pb.CommandAuthResponse) -> Rest | None:
+def auth_response(session: Connection, command: pb.CommandAuthResponse) -> Rest | None:
     """What nobody asked for is not looked at."""
     login = session.login
     if login is None or not login.challenged:
@@ -138,7 +135,7 @@ def auth_response(session: "Session", command: pb.CommandAuthResponse) -> Rest |
 
 
 async def _log_in_again(
-    session: "Session", command: pb.CommandAuthResponse, login: LiveLogin
+    session: Connection, command: pb.CommandAuthResponse, login: LiveLogin
 ) -> None:
     authentication = session.services.authentication
     assert authentication is not None

@@ -1,7 +1,7 @@
 """SUBSCRIBE, FLOW, redelivery, SEEK, UNSUBSCRIBE, CLOSE_CONSUMER, GET_LAST_MESSAGE_ID."""
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker import subscription_properties
@@ -24,14 +24,13 @@ from pybroker.errors import (
 )
 from pybroker.names import TopicName, check_client
 from pybroker.runtime import iso_time
-from pybroker.server.on_acknowledge import IDS_A_TURN, Rest, pending_ack, position_of
+from pybroker.server.connection import Connection, Rest
+from pybroker.server.on_acknowledge import IDS_A_TURN, pending_ack, position_of
 from pybroker.server.on_produce import stored_schema
 from pybroker.server.requests import as_answer
+from pybroker.server.slots import ConsumerSlot
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
-
-if TYPE_CHECKING:
-    from pybroker.server.session import ConsumerSlot, Session
 
 _MAX_PERMITS: Final = 2**31 - 1
 MAX_HASH_RANGES: Final = 1000
@@ -40,7 +39,7 @@ MAX_HASH_RANGES: Final = 1000
 # -- SUBSCRIBE
 
 
-async def subscribe(session: "Session", command: pb.CommandSubscribe) -> None:
+async def subscribe(session: Connection, command: pb.CommandSubscribe) -> None:
     if command.consumer_id in session.consumers:
         session.write(commands.success(command.request_id))
         return
@@ -122,7 +121,7 @@ def _start_position(command: pb.CommandSubscribe) -> Position | None:
     return None
 
 
-def _consumer(session: "Session", command: pb.CommandSubscribe) -> Consumer:
+def _consumer(session: Connection, command: pb.CommandSubscribe) -> Consumer:
     properties = {pair.key: pair.value for pair in command.metadata}
     check_client("Consumer", command.consumer_name, properties)
     return Consumer(
@@ -160,7 +159,7 @@ def _key_shared(command: pb.CommandSubscribe) -> KeySharedPolicy | None:
 # -- FLOW, and what comes again
 
 
-def flow(session: "Session", command: pb.CommandFlow) -> None:
+def flow(session: Connection, command: pb.CommandFlow) -> None:
     slot = session.consumers.get(command.consumer_id)
     if slot is not None and 0 < command.messagePermits <= _MAX_PERMITS:
         now_ms = session.services.clock.now_ms()
@@ -170,7 +169,7 @@ def flow(session: "Session", command: pb.CommandFlow) -> None:
 
 
 def redeliver(
-    session: "Session", command: pb.CommandRedeliverUnacknowledgedMessages
+    session: Connection, command: pb.CommandRedeliverUnacknowledgedMessages
 ) -> Rest | None:
     slot = session.consumers.get(command.consumer_id)
     if slot is None:
@@ -185,7 +184,7 @@ def redeliver(
 
 
 async def _redeliver_rest(
-    session: "Session", slot: "ConsumerSlot", command: pb.CommandRedeliverUnacknowledgedMessages
+    session: Connection, slot: ConsumerSlot, command: pb.CommandRedeliverUnacknowledgedMessages
 ) -> None:
     for start in range(IDS_A_TURN, len(command.message_ids), IDS_A_TURN):
         await asyncio.sleep(0)
@@ -197,7 +196,7 @@ async def _redeliver_rest(
 # -- SEEK, UNSUBSCRIBE, CLOSE_CONSUMER
 
 
-def _slot(session: "Session", consumer_id: int) -> "ConsumerSlot":
+def _slot(session: Connection, consumer_id: int) -> ConsumerSlot:
     """Raises MetadataError, which is Apache Pulsar's choice."""
     slot = session.consumers.get(consumer_id)
     if slot is None:
@@ -205,7 +204,7 @@ def _slot(session: "Session", consumer_id: int) -> "ConsumerSlot":
     return slot
 
 
-async def seek(session: "Session", command: pb.CommandSeek) -> None:
+async def seek(session: Connection, command: pb.CommandSeek) -> None:
     slot = _slot(session, command.consumer_id)
     if command.HasField("message_id"):
         await slot.subscription.seek(*await _place(slot, command.message_id))
@@ -216,7 +215,7 @@ async def seek(session: "Session", command: pb.CommandSeek) -> None:
     session.write(commands.success(command.request_id))
 
 
-async def _place(slot: "ConsumerSlot", message_id: pb.MessageIdData) -> tuple[Position, int, int]:
+async def _place(slot: ConsumerSlot, message_id: pb.MessageIdData) -> tuple[Position, int, int]:
     """What Subscription.seek wants. The Java client names the part of a batch, by an ack_set."""
     if not slot.topic.policies.config.acknowledgment_at_batch_index_level_enabled:
         return position_of(message_id), 0, 0
@@ -224,7 +223,7 @@ async def _place(slot: "ConsumerSlot", message_id: pb.MessageIdData) -> tuple[Po
     return place.position, place.still_unacked or 0, place.batch_size
 
 
-async def unsubscribe(session: "Session", command: pb.CommandUnsubscribe) -> None:
+async def unsubscribe(session: Connection, command: pb.CommandUnsubscribe) -> None:
     slot = _slot(session, command.consumer_id)
     check_sole_consumer(slot.subscription, slot.consumer, command.force)
     session.consumers.pop(command.consumer_id)
@@ -240,7 +239,7 @@ async def unsubscribe(session: "Session", command: pb.CommandUnsubscribe) -> Non
         session.write(commands.success(command.request_id))
 
 
-async def close_consumer(session: "Session", command: pb.CommandCloseConsumer) -> None:
+async def close_consumer(session: Connection, command: pb.CommandCloseConsumer) -> None:
     slot = session.consumers.pop(command.consumer_id, None)
     if slot is not None:
         slot.subscription.remove_consumer(slot.consumer)
@@ -250,7 +249,7 @@ async def close_consumer(session: "Session", command: pb.CommandCloseConsumer) -
 # -- questions
 
 
-async def get_last_message_id(session: "Session", command: pb.CommandGetLastMessageId) -> None:
+async def get_last_message_id(session: Connection, command: pb.CommandGetLastMessageId) -> None:
     slot = _slot(session, command.consumer_id)
     position, batch_index = await slot.topic.last_message_id()
     marked = slot.subscription.mark_delete_position
@@ -281,7 +280,7 @@ def _message_id(topic: ServedTopic, position: Position, batch_index: int) -> pb.
     )
 
 
-async def consumer_stats(session: "Session", command: pb.CommandConsumerStats) -> None:
+async def consumer_stats(session: Connection, command: pb.CommandConsumerStats) -> None:
     """Without rates, which nobody keeps between two questions."""
     slot = session.consumers.get(command.consumer_id)
     if slot is None:
@@ -302,7 +301,7 @@ async def consumer_stats(session: "Session", command: pb.CommandConsumerStats) -
 
 
 def consumer_stats_failed(
-    session: "Session", command: pb.CommandConsumerStats, error: PulsarError
+    session: Connection, command: pb.CommandConsumerStats, error: PulsarError
 ) -> None:
     answer = pb.CommandConsumerStatsResponse(
         request_id=command.request_id,
@@ -312,7 +311,7 @@ def consumer_stats_failed(
     _send_stats(session, answer)
 
 
-def _send_stats(session: "Session", answer: pb.CommandConsumerStatsResponse) -> None:
+def _send_stats(session: Connection, answer: pb.CommandConsumerStatsResponse) -> None:
     session.send_command(
         pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS_RESPONSE, consumerStatsResponse=answer)
     )

@@ -1,7 +1,5 @@
 """Lookup, partitions, topic lists, schemas: what clients ask before they work."""
 
-from typing import TYPE_CHECKING
-
 from pybroker.broker.schemas.compatibility import StoredSchema
 from pybroker.broker.schemas.registry import version_bytes
 from pybroker.errors import (
@@ -11,11 +9,9 @@ from pybroker.errors import (
 )
 from pybroker.listeners import Listener
 from pybroker.names import TopicName
+from pybroker.server.connection import Connection
 from pybroker.server.on_produce import stored_schema
 from pybroker.wire import pulsar_api_pb2 as pb
-
-if TYPE_CHECKING:
-    from pybroker.server.session import Session
 
 _TYPE = pb.BaseCommand
 
@@ -23,7 +19,7 @@ _TYPE = pb.BaseCommand
 # -- LOOKUP
 
 
-async def lookup(session: "Session", command: pb.CommandLookupTopic) -> None:
+async def lookup(session: Connection, command: pb.CommandLookupTopic) -> None:
     name = TopicName.parse(command.topic)
     own = Listener(*session.broker_urls)
     told = session.services.listeners.told(command.advertised_listener_name, own)
@@ -40,7 +36,7 @@ async def lookup(session: "Session", command: pb.CommandLookupTopic) -> None:
     session.send_command(pb.BaseCommand(type=_TYPE.LOOKUP_RESPONSE, lookupTopicResponse=answer))
 
 
-def lookup_failed(session: "Session", command: pb.CommandLookupTopic, error: PulsarError) -> None:
+def lookup_failed(session: Connection, command: pb.CommandLookupTopic, error: PulsarError) -> None:
     answer = pb.CommandLookupTopicResponse(
         request_id=command.request_id,
         response=pb.CommandLookupTopicResponse.Failed,
@@ -51,7 +47,7 @@ def lookup_failed(session: "Session", command: pb.CommandLookupTopic, error: Pul
 
 
 async def partitioned_metadata(
-    session: "Session", command: pb.CommandPartitionedTopicMetadata
+    session: Connection, command: pb.CommandPartitionedTopicMetadata
 ) -> None:
     partitions = await session.services.topics.partitions_for_client(
         TopicName.parse(command.topic), command.metadata_auto_creation_enabled
@@ -65,7 +61,7 @@ async def partitioned_metadata(
 
 
 def partitioned_metadata_failed(
-    session: "Session", command: pb.CommandPartitionedTopicMetadata, error: PulsarError
+    session: Connection, command: pb.CommandPartitionedTopicMetadata, error: PulsarError
 ) -> None:
     answer = pb.CommandPartitionedTopicMetadataResponse(
         request_id=command.request_id,
@@ -77,7 +73,7 @@ def partitioned_metadata_failed(
 
 
 def _send_partitioned_metadata(
-    session: "Session", answer: pb.CommandPartitionedTopicMetadataResponse
+    session: Connection, answer: pb.CommandPartitionedTopicMetadataResponse
 ) -> None:
     session.send_command(
         pb.BaseCommand(type=_TYPE.PARTITIONED_METADATA_RESPONSE, partitionMetadataResponse=answer)
@@ -87,7 +83,7 @@ def _send_partitioned_metadata(
 # -- schemas
 
 
-async def get_schema(session: "Session", command: pb.CommandGetSchema) -> None:
+async def get_schema(session: Connection, command: pb.CommandGetSchema) -> None:
     if len(command.schema_version) > 8:
         raise NotAllowed(f"A schema's version has 8 bytes, not {len(command.schema_version)}")
     asked = int.from_bytes(command.schema_version, "big") if command.schema_version else None
@@ -101,7 +97,9 @@ async def get_schema(session: "Session", command: pb.CommandGetSchema) -> None:
     _send_schema(session, answer)
 
 
-def get_schema_failed(session: "Session", command: pb.CommandGetSchema, error: PulsarError) -> None:
+def get_schema_failed(
+    session: Connection, command: pb.CommandGetSchema, error: PulsarError
+) -> None:
     answer = pb.CommandGetSchemaResponse(
         request_id=command.request_id,
         error_code=error.code,  # type: ignore[arg-type]
@@ -110,7 +108,7 @@ def get_schema_failed(session: "Session", command: pb.CommandGetSchema, error: P
     _send_schema(session, answer)
 
 
-def _send_schema(session: "Session", answer: pb.CommandGetSchemaResponse) -> None:
+def _send_schema(session: Connection, answer: pb.CommandGetSchemaResponse) -> None:
     session.send_command(pb.BaseCommand(type=_TYPE.GET_SCHEMA_RESPONSE, getSchemaResponse=answer))
 
 
@@ -123,7 +121,7 @@ def _wire_schema(schema: StoredSchema) -> pb.Schema:
     )
 
 
-async def get_or_create_schema(session: "Session", command: pb.CommandGetOrCreateSchema) -> None:
+async def get_or_create_schema(session: Connection, command: pb.CommandGetOrCreateSchema) -> None:
     topics = session.services.topics
     name = TopicName.parse(command.topic)
     if not topics.exists(name) and not topics.tenants.partitions(name):
@@ -138,7 +136,7 @@ async def get_or_create_schema(session: "Session", command: pb.CommandGetOrCreat
 
 
 def get_or_create_schema_failed(
-    session: "Session", command: pb.CommandGetOrCreateSchema, error: PulsarError
+    session: Connection, command: pb.CommandGetOrCreateSchema, error: PulsarError
 ) -> None:
     answer = pb.CommandGetOrCreateSchemaResponse(
         request_id=command.request_id,
@@ -148,7 +146,7 @@ def get_or_create_schema_failed(
     _send_created_schema(session, answer)
 
 
-def _send_created_schema(session: "Session", answer: pb.CommandGetOrCreateSchemaResponse) -> None:
+def _send_created_schema(session: Connection, answer: pb.CommandGetOrCreateSchemaResponse) -> None:
     session.send_command(
         pb.BaseCommand(type=_TYPE.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=answer)
     )

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, Refused, Taken
@@ -32,14 +32,13 @@ from pybroker.errors import (
     TopicTerminated,
 )
 from pybroker.names import TopicName, TxnId, check_client
+from pybroker.server.connection import Connection
 from pybroker.server.held_runs import HOLD_S, HeldRuns
+from pybroker.server.slots import ProducerSlot
 from pybroker.server.transaction_owner import check_owner
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import BadChecksum, SendRun
-
-if TYPE_CHECKING:
-    from pybroker.server.session import ProducerSlot, Session
 
 # Clients, by their versions, that come back when a producer is closed that still waits. An error
 # they only take as a reason to come back in the first seconds; to others nothing else is an answer.
@@ -49,7 +48,7 @@ _COME_BACK: Final = "Pulsar-Java"
 _HELD_WHILE_READING_BYTES: Final = 64 * 1024
 
 
-async def producer(session: "Session", command: pb.CommandProducer) -> None:
+async def producer(session: Connection, command: pb.CommandProducer) -> None:
     slot = session.producers.get(command.producer_id)
     if slot is not None:  # asked again
         _answer(session, command, slot.topic, slot.producer, None)
@@ -95,7 +94,7 @@ async def _create_initial_subscription(topic: ServedTopic, name: str) -> None:
     await topic.subscription(name, EARLIEST, {}, create=True)
 
 
-def _new_producer(session: "Session", command: pb.CommandProducer) -> Producer:
+def _new_producer(session: Connection, command: pb.CommandProducer) -> Producer:
     services = session.services
     properties = {pair.key: pair.value for pair in command.metadata}
     check_client("Producer", command.producer_name, properties)
@@ -117,7 +116,7 @@ def _new_producer(session: "Session", command: pb.CommandProducer) -> Producer:
 
 
 def _granter(
-    session: "Session",
+    session: Connection,
     command: pb.CommandProducer,
     topic: ServedTopic,
     new: Producer,
@@ -142,7 +141,7 @@ def _granter(
 
 
 def _answer(
-    session: "Session",
+    session: Connection,
     command: pb.CommandProducer,
     topic: ServedTopic,
     producer: Producer,
@@ -169,7 +168,7 @@ def stored_schema(schema: pb.Schema) -> StoredSchema:
     return StoredSchema(schema.name, schema.type, schema.schema_data, properties)
 
 
-async def close_producer(session: "Session", command: pb.CommandCloseProducer) -> None:
+async def close_producer(session: Connection, command: pb.CommandCloseProducer) -> None:
     slot = session.producers.get(command.producer_id)
     if slot is not None:
         if slot.held is not None:
@@ -180,7 +179,7 @@ async def close_producer(session: "Session", command: pb.CommandCloseProducer) -
     session.write(commands.success(command.request_id))
 
 
-async def _sent_at_rate(slot: "ProducerSlot") -> None:
+async def _sent_at_rate(slot: ProducerSlot) -> None:
     """What waits for the publish rate was sent before; what takes too long is let go."""
     with suppress(TimeoutError):
         async with asyncio.timeout(HOLD_S):
@@ -188,7 +187,7 @@ async def _sent_at_rate(slot: "ProducerSlot") -> None:
                 await slot.held.taken()
 
 
-async def _all_answered(slot: "ProducerSlot") -> None:
+async def _all_answered(slot: ProducerSlot) -> None:
     if slot.behind is not None:
         answered = asyncio.Event()
         slot.behind.append(answered.set)
@@ -198,7 +197,7 @@ async def _all_answered(slot: "ProducerSlot") -> None:
 # -- SEND
 
 
-def send(session: "Session", run: SendRun) -> None:
+def send(session: Connection, run: SendRun) -> None:
     slot = session.producers.get(run.producer_id)
     if slot is None:
         return  # closed by the broker a moment ago; the client resends once it is back
@@ -218,7 +217,7 @@ def send(session: "Session", run: SendRun) -> None:
         _send_through(session, slot, run, slot.topic.gate)
 
 
-def _send(session: "Session", slot: "ProducerSlot", run: SendRun) -> None:
+def _send(session: Connection, slot: ProducerSlot, run: SendRun) -> None:
     deduplication = slot.topic.deduplication
     if deduplication is None:
         _publish(session, slot, run, None)
@@ -226,7 +225,7 @@ def _send(session: "Session", slot: "ProducerSlot", run: SendRun) -> None:
         _send_new(session, slot, run, deduplication)
 
 
-def _send_through(session: "Session", slot: "ProducerSlot", run: SendRun, gate: Gate) -> None:
+def _send_through(session: Connection, slot: ProducerSlot, run: SendRun, gate: Gate) -> None:
     """All but what the gate refuses, and as much at once as its rate allows."""
     for start, stop, refusal in gate.pieces(run.entries):
         part = run.part(start, stop)
@@ -241,7 +240,7 @@ def _send_through(session: "Session", slot: "ProducerSlot", run: SendRun, gate: 
             _send_at_rate(session, slot, part, gate.rate)
 
 
-def _send_at_rate(session: "Session", slot: "ProducerSlot", run: SendRun, rate: Throttle) -> None:
+def _send_at_rate(session: Connection, slot: ProducerSlot, run: SendRun, rate: Throttle) -> None:
     now = rate.take(run.entries, run.message_counts)
     if now:
         _send(session, slot, run.part(0, now))
@@ -259,29 +258,29 @@ def _send_at_rate(session: "Session", slot: "ProducerSlot", run: SendRun, rate: 
     _rest_if_much(session, slot, held)
 
 
-def _rest_if_much(session: "Session", slot: "ProducerSlot", held: HeldRuns) -> None:
+def _rest_if_much(session: Connection, slot: ProducerSlot, held: HeldRuns) -> None:
     if held.size_bytes > _HELD_WHILE_READING_BYTES:
         session.rest(slot)
 
 
-def _go_on_at_rate(session: "Session", slot: "ProducerSlot", held: HeldRuns) -> None:
+def _go_on_at_rate(session: Connection, slot: ProducerSlot, held: HeldRuns) -> None:
     if slot.held is held:
         _go_on(session, slot, held)
     if slot.held is None or slot.held.size_bytes <= _HELD_WHILE_READING_BYTES:
         session.go_on(slot)
 
 
-def _too_slow(session: "Session", slot: "ProducerSlot") -> None:
+def _too_slow(session: Connection, slot: ProducerSlot) -> None:
     _start_over(session, slot, "its messages come faster than the publish rate allows")
 
 
-def _tell_refused(slot: "ProducerSlot", run: SendRun) -> None:
+def _tell_refused(slot: ProducerSlot, run: SendRun) -> None:
     if (deduplication := slot.topic.deduplication) is not None:
         for ids in zip(run.sequence_ids(), run.highest_sequence_ids(), strict=True):
             deduplication.refused(slot.producer.name, *ids)
 
 
-def refuse_damaged(session: "Session", damaged: BadChecksum) -> None:
+def refuse_damaged(session: Connection, damaged: BadChecksum) -> None:
     """What comes behind it is stored before it comes again."""
     slot = session.producers.get(damaged.producer_id)
     if slot is not None and (deduplication := slot.topic.deduplication) is not None:
@@ -292,7 +291,7 @@ def refuse_damaged(session: "Session", damaged: BadChecksum) -> None:
 
 
 def _send_new(
-    session: "Session", slot: "ProducerSlot", run: SendRun, deduplication: Deduplication
+    session: Connection, slot: ProducerSlot, run: SendRun, deduplication: Deduplication
 ) -> None:
     """Publish what is new of a run, and answer the rest in its order."""
     for piece in deduplication.pieces(slot.producer.name, run):
@@ -309,7 +308,7 @@ def _send_new(
                 _hold(session, slot, part, txn_id, deduplication)
 
 
-def _publish(session: "Session", slot: "ProducerSlot", run: SendRun, taken: Taken | None) -> None:
+def _publish(session: Connection, slot: ProducerSlot, run: SendRun, taken: Taken | None) -> None:
     size_bytes = sum(map(len, run.entries))
     topic, producer = slot.topic, slot.producer
     producer.messages_in += sum(run.message_counts)
@@ -336,7 +335,7 @@ def _publish(session: "Session", slot: "ProducerSlot", run: SendRun, taken: Take
 
 
 def _not_stored(
-    session: "Session", slot: "ProducerSlot", run: SendRun, error: Exception | None
+    session: Connection, slot: ProducerSlot, run: SendRun, error: Exception | None
 ) -> None:
     if isinstance(error, PersistenceError):
         # What comes behind must not get ahead of it: the client comes back, and sends it all again.
@@ -347,19 +346,19 @@ def _not_stored(
         refuse(session, run, error)
 
 
-def _start_over(session: "Session", slot: "ProducerSlot", reason: str) -> None:
+def _start_over(session: Connection, slot: ProducerSlot, reason: str) -> None:
     slot.topic.tasks.start(slot.topic.producers.remove(slot.producer), "producer starts over")
     session.close_producer(slot.producer, reason)
 
 
-def refuse(session: "Session", run: SendRun, error: Exception | None) -> None:
+def refuse(session: Connection, run: SendRun, error: Exception | None) -> None:
     assert isinstance(error, PulsarError)
     for sequence_id in run.sequence_ids():
         session.write(commands.send_error(run.producer_id, sequence_id, error))
 
 
 def _answer_duplicate(
-    session: "Session", slot: "ProducerSlot", run: SendRun, duplicate: Duplicate
+    session: Connection, slot: ProducerSlot, run: SendRun, duplicate: Duplicate
 ) -> None:
     """`run` is the duplicate alone. It waits for what was sent before, and for its first copy."""
 
@@ -373,7 +372,7 @@ def _answer_duplicate(
     _in_order(slot, partial(duplicate.when_durable, answer))
 
 
-def _in_order(slot: "ProducerSlot", answer: Callable[[], None]) -> None:
+def _in_order(slot: ProducerSlot, answer: Callable[[], None]) -> None:
     """Clients expect answers in the order they sent."""
     if slot.behind is None:
         answer()
@@ -385,8 +384,8 @@ def _in_order(slot: "ProducerSlot", answer: Callable[[], None]) -> None:
 
 
 def _hold(
-    session: "Session",
-    slot: "ProducerSlot",
+    session: Connection,
+    slot: ProducerSlot,
     run: SendRun,
     txn_id: TxnId,
     deduplication: Deduplication,
@@ -398,7 +397,7 @@ def _hold(
     deduplication.when_decided(txn_id, partial(_go_on, session, slot, held))
 
 
-def _go_on(session: "Session", slot: "ProducerSlot", held: HeldRuns) -> None:
+def _go_on(session: Connection, slot: ProducerSlot, held: HeldRuns) -> None:
     if slot.held is not held:
         return
     runs, complete = held.take()
@@ -410,6 +409,6 @@ def _go_on(session: "Session", slot: "ProducerSlot", held: HeldRuns) -> None:
         send(session, run)
 
 
-def _held_too_long(session: "Session", slot: "ProducerSlot") -> None:
+def _held_too_long(session: Connection, slot: ProducerSlot) -> None:
     """The client comes back, sends it all again, and waits anew."""
     _start_over(session, slot, "another transaction that sent the same messages is still open")

@@ -1,19 +1,16 @@
 """GET_TOPICS_OF_NAMESPACE, WATCH_TOPIC_LIST: a namespace's topics, now and as they change."""
 
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pybroker.broker.tenants import NotFound
 from pybroker.broker.topic_lists.lists import TopicList
 from pybroker.broker.topic_lists.pattern import BadPattern, TopicPattern
-from pybroker.broker.topic_lists.watches import Change, selected, steady_pace
+from pybroker.broker.topic_lists.watches import selected, steady_pace
 from pybroker.errors import AuthorizationError, NotAllowed, TooManyRequests
-from pybroker.server.on_acknowledge import Rest
+from pybroker.server.connection import Connection, Rest
+from pybroker.server.watcher import Watcher
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
-
-if TYPE_CHECKING:
-    from pybroker.server.session import Session
 
 NO_TOPICS: Final = TopicList(())
 MAX_WATCHERS: Final = 1000  # of one connection
@@ -23,7 +20,9 @@ _Mode = pb.CommandGetTopicsOfNamespace
 # -- the list
 
 
-def topics_of_namespace(session: "Session", command: pb.CommandGetTopicsOfNamespace) -> Rest | None:
+def topics_of_namespace(
+    session: Connection, command: pb.CommandGetTopicsOfNamespace
+) -> Rest | None:
     """What a pattern selects, if it is one that is worked off here; else all names, and the client
     selects.
     """
@@ -44,7 +43,7 @@ def topics_of_namespace(session: "Session", command: pb.CommandGetTopicsOfNamesp
 
 
 async def _topics_once_found(
-    session: "Session", command: pb.CommandGetTopicsOfNamespace, pattern: TopicPattern | None
+    session: Connection, command: pb.CommandGetTopicsOfNamespace, pattern: TopicPattern | None
 ) -> None:
     try:
         found = await session.services.topics.lists.get(command.namespace)
@@ -62,7 +61,7 @@ async def _topics_once_found(
 
 
 def _write_topics(
-    session: "Session", command: pb.CommandGetTopicsOfNamespace, found: TopicList
+    session: Connection, command: pb.CommandGetTopicsOfNamespace, found: TopicList
 ) -> None:
     if command.topics_hash == found.hash:
         answer = commands.encode_topics([], found.hash, changed=False)
@@ -79,7 +78,7 @@ def _of_mode(found: TopicList, mode: int) -> TopicList:
     return found.persistent if mode == _Mode.PERSISTENT else found.nonpersistent
 
 
-def _pattern(session: "Session", text: str) -> TopicPattern:
+def _pattern(session: Connection, text: str) -> TopicPattern:
     """Raises NotAllowed."""
     config = session.services.config
     if not config.enable_broker_side_subscription_pattern_evaluation:
@@ -100,36 +99,7 @@ def _pattern(session: "Session", text: str) -> TopicPattern:
 # -- watching it
 
 
-class Watcher:
-    """Of one connection; what it hears goes out at once."""
-
-    def __init__(
-        self, session: "Session", watcher_id: int, namespace: str, pattern: TopicPattern
-    ) -> None:
-        self._session = session
-        self._watches = session.services.topics.watches
-        self._id = watcher_id
-        self.namespace = namespace
-        self._pattern = pattern
-        self._told = self._tell  # one object, by which it is known
-
-    async def begin(self) -> TopicList:
-        return await self._watches.begin(self.namespace, self._pattern, self._told)
-
-    def end(self) -> None:
-        self._watches.end(self.namespace, self._pattern, self._told)
-
-    def _tell(self, change: Change) -> None:
-        self._session.write(commands.topic_update(self._id, _encoded(change)))
-
-
-@lru_cache(maxsize=8)
-def _encoded(change: Change) -> bytes:
-    """The same for everybody who hears of it."""
-    return commands.encode_topic_change(change.came, change.went, change.hash)
-
-
-async def watch(session: "Session", command: pb.CommandWatchTopicList) -> None:
+async def watch(session: Connection, command: pb.CommandWatchTopicList) -> None:
     """Asked again under the same id, it is a new watcher in place of the old one."""
     pattern = _pattern(session, command.topics_pattern)
     if session.closed:
@@ -140,7 +110,8 @@ async def watch(session: "Session", command: pb.CommandWatchTopicList) -> None:
         raise TooManyRequests(
             f"{MAX_WATCHERS} topic lists are watched on this connection already: close some"
         )
-    watcher = Watcher(session, command.watcher_id, command.namespace, pattern)
+    watches = session.services.topics.watches
+    watcher = Watcher(watches, session.write, command.watcher_id, command.namespace, pattern)
     session.watchers[command.watcher_id] = watcher
     try:
         found = await watcher.begin()
@@ -165,7 +136,7 @@ async def watch(session: "Session", command: pb.CommandWatchTopicList) -> None:
     )
 
 
-async def close_watch(session: "Session", command: pb.CommandWatchTopicListClose) -> None:
+async def close_watch(session: Connection, command: pb.CommandWatchTopicListClose) -> None:
     watcher = session.watchers.pop(command.watcher_id, None)
     if watcher is not None:
         watcher.end()

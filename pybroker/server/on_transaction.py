@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pybroker.broker.txn_participants import (
     LocalParticipants,
@@ -12,6 +12,7 @@ from pybroker.broker.txn_participants import (
 from pybroker.errors import InvalidTxnStatus, NotAllowed, PulsarError
 from pybroker.names import TopicName, TxnId
 from pybroker.server import transaction_share
+from pybroker.server.connection import Connection
 from pybroker.server.transaction_share import is_exempt, within_share
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinators import Coordinators
@@ -19,9 +20,6 @@ from pybroker.transaction.participants import CannotParticipate
 from pybroker.transaction.txn_status import TxnAction, require_decided
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
-
-if TYPE_CHECKING:
-    from pybroker.server.session import Session
 
 T = TypeVar("T")
 _TYPE = pb.BaseCommand
@@ -57,12 +55,12 @@ _NUMBERS: Final = {
 }
 
 
-def done(session: "Session", command: Any, txn_id: TxnId) -> None:
+def done(session: Connection, command: Any, txn_id: TxnId) -> None:
     kind, number = _NUMBERS[type(command)]
     session.write(commands.transaction_done(kind, number, command.request_id, *txn_id))
 
 
-def failed(session: "Session", command: Any, error: PulsarError) -> None:
+def failed(session: Connection, command: Any, error: PulsarError) -> None:
     kind, field = _RESPONSES[type(command)]
     envelope = pb.BaseCommand(type=kind)
     response = getattr(envelope, field)
@@ -87,7 +85,7 @@ def _action(command: Any) -> TxnAction:
 
 
 def _on_coordinator(
-    session: "Session", tc_id: int, work: Callable[[TransactionCoordinator], Awaitable[T]]
+    session: Connection, tc_id: int, work: Callable[[TransactionCoordinator], Awaitable[T]]
 ) -> Awaitable[T]:
     """At once if it is open. Raises, or fails with, NotAllowed when transactions are off,
     TransactionCoordinatorNotFound.
@@ -112,7 +110,7 @@ async def _opened(
 
 
 def tc_client_connect(
-    session: "Session", command: pb.CommandTcClientConnectRequest
+    session: Connection, command: pb.CommandTcClientConnectRequest
 ) -> Awaitable[None]:
     return _on_coordinator(session, command.tc_id, _nothing_more)
 
@@ -121,14 +119,14 @@ async def _nothing_more(coordinator: TransactionCoordinator) -> None:
     """That it is served is all that was asked."""
 
 
-def connected(session: "Session", command: pb.CommandTcClientConnectRequest, _: None) -> None:
+def connected(session: Connection, command: pb.CommandTcClientConnectRequest, _: None) -> None:
     kind, field = _RESPONSES[type(command)]
     envelope = pb.BaseCommand(type=kind)
     getattr(envelope, field).request_id = command.request_id
     session.send_command(envelope)
 
 
-def new_txn(session: "Session", command: pb.CommandNewTxn) -> Awaitable[TxnId]:
+def new_txn(session: Connection, command: pb.CommandNewTxn) -> Awaitable[TxnId]:
     timeout_ms, owner, exempt = command.txn_ttl_millis, session.owner, is_exempt(session)
 
     def begin() -> Awaitable[TxnId]:
@@ -141,12 +139,12 @@ def new_txn(session: "Session", command: pb.CommandNewTxn) -> Awaitable[TxnId]:
     return within_share(session, begin)
 
 
-def began(session: "Session", command: pb.CommandNewTxn, txn_id: TxnId) -> None:
+def began(session: Connection, command: pb.CommandNewTxn, txn_id: TxnId) -> None:
     transaction_share.count(session, txn_id)
     done(session, command, txn_id)
 
 
-def add_partition(session: "Session", command: pb.CommandAddPartitionToTxn) -> Awaitable[TxnId]:
+def add_partition(session: Connection, command: pb.CommandAddPartitionToTxn) -> Awaitable[TxnId]:
     txn_id, principal = _txn_id(command), session.principal
     topics = [partition_to_add(session.services.topics, topic) for topic in command.partitions]
     return _on_coordinator(
@@ -157,7 +155,7 @@ def add_partition(session: "Session", command: pb.CommandAddPartitionToTxn) -> A
 
 
 def add_subscription(
-    session: "Session", command: pb.CommandAddSubscriptionToTxn
+    session: Connection, command: pb.CommandAddSubscriptionToTxn
 ) -> Awaitable[TxnId]:
     txn_id, principal = _txn_id(command), session.principal
     subscriptions = [
@@ -171,7 +169,7 @@ def add_subscription(
     )
 
 
-def end_txn(session: "Session", command: pb.CommandEndTxn) -> Awaitable[TxnId]:
+def end_txn(session: Connection, command: pb.CommandEndTxn) -> Awaitable[TxnId]:
     txn_id, action, principal = _txn_id(command), _action(command), session.principal
     session.begun.ended((txn_id,))
     if command.together_with:
@@ -182,7 +180,7 @@ def end_txn(session: "Session", command: pb.CommandEndTxn) -> Awaitable[TxnId]:
 
 
 def _commit_together(
-    session: "Session", txn_id: TxnId, action: TxnAction, others: Sequence[int]
+    session: Connection, txn_id: TxnId, action: TxnAction, others: Sequence[int]
 ) -> Awaitable[TxnId]:
     if action is not TxnAction.COMMIT:
         raise NotAllowed("Transactions commit together; abort each of them by itself")
@@ -200,7 +198,7 @@ def _commit_together(
 # -- from other brokers
 
 
-async def end_on_partition(session: "Session", command: pb.CommandEndTxnOnPartition) -> None:
+async def end_on_partition(session: Connection, command: pb.CommandEndTxnOnPartition) -> None:
     """A broker can only ask for what was decided: everybody acts on the coordinator's word."""
     txn_id, action, topic = _txn_id(command), _action(command), str(TopicName.parse(command.topic))
     outcomes = session.services.coordinators
@@ -212,7 +210,7 @@ async def end_on_partition(session: "Session", command: pb.CommandEndTxnOnPartit
     done(session, command, txn_id)
 
 
-async def end_on_subscription(session: "Session", command: pb.CommandEndTxnOnSubscription) -> None:
+async def end_on_subscription(session: Connection, command: pb.CommandEndTxnOnSubscription) -> None:
     txn_id, action, name = _txn_id(command), _action(command), command.subscription.subscription
     topic, outcomes = (
         str(TopicName.parse(command.subscription.topic)),

@@ -1,9 +1,9 @@
 """What the handlers of a connection work with; the composition root fills it in."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pybroker.broker.topic_lists.lists import TopicList
 from pybroker.broker.topics import Topics
@@ -12,17 +12,12 @@ from pybroker.listeners import Listeners
 from pybroker.runtime import Clock
 from pybroker.security.authentication import Authentication
 from pybroker.security.identity import Identity
-from pybroker.security.newcomers import Newcomers
 from pybroker.server.frame_budget import FrameBudget
-from pybroker.server.handlers import HANDLERS, Handler
 from pybroker.server.held_runs import HeldRoom
 from pybroker.server.outbox import Outboxes
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.transaction.coordinators import Coordinators
 from pybroker.wire import commands
-
-if TYPE_CHECKING:
-    from pybroker.server.session import Session
 
 _RECEIVE_BYTES: Final = 256 * 1024
 
@@ -43,7 +38,6 @@ class Services:
     # Why the storage would refuse a message now; None if it would take it.
     storage_refusal: Callable[[], str | None] = lambda: None
     authentication: Authentication | None = None  # None: everybody may do everything
-    handlers: Mapping[int, Handler] = field(default_factory=lambda: HANDLERS)
     listeners: Listeners = field(default_factory=Listeners)
     port: int | None = None  # once it listens; of clients without TLS
     port_tls: int | None = None
@@ -51,7 +45,6 @@ class Services:
     connection_numbers: Iterator[int] = field(default_factory=itertools.count)
     name_numbers: Iterator[int] = field(default_factory=itertools.count)
     held_runs: HeldRoom = field(default_factory=HeldRoom)
-    newcomers: "Newcomers[Session]" = field(default_factory=Newcomers)
     _encoded_topics: dict[tuple[str, int], tuple[TopicList, bytes]] = field(default_factory=dict)
     # What sockets are read into; a fresh buffer for each read would be mapped and unmapped.
     receive_buffer: memoryview = field(default_factory=_receive_buffer)

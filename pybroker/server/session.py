@@ -16,19 +16,19 @@ from typing import Any, Final
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.entry_metadata import plain
 from pybroker.broker.producers import Producer
-from pybroker.broker.served import ServedSubscription, ServedTopic, may_be_stamped
+from pybroker.broker.served import ServedSubscription, ServedTopic
 from pybroker.errors import PulsarError
 from pybroker.security.identity import Certificate
 from pybroker.server import on_produce
-from pybroker.server.handlers import Handler
-from pybroker.server.held_runs import HeldRuns
+from pybroker.server.begun_transactions import BegunTransactions
+from pybroker.server.handler import Handler
 from pybroker.server.inbox import Inbox, Pause
 from pybroker.server.live_login import LiveLogin
-from pybroker.server.on_topic_list import Watcher
 from pybroker.server.outbox import Outbox, Waking
 from pybroker.server.requests import Requests, as_answer
 from pybroker.server.services import Services
-from pybroker.server.transaction_share import BegunTransactions
+from pybroker.server.slots import ConsumerSlot, ProducerSlot
+from pybroker.server.watcher import Watcher
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.connection_state import ACCEPTED, ConnectionState
@@ -44,54 +44,21 @@ _KNOW_THE_END: Final = ("Pulsar-Java", "pulsar-rs")
 _WITHOUT_TEXT: Final = frozenset({pb.BaseCommand.ACK, pb.BaseCommand.FLOW})  # the frequent ones
 
 
-class ProducerSlot:
-    """A producer and its topic, as this connection knows them."""
-
-    __slots__ = ("behind", "held", "producer", "topic")
-
-    def __init__(self, topic: ServedTopic, producer: Producer) -> None:
-        self.topic = topic
-        self.producer = producer
-        # Answers that wait for the last published run to be answered; None if it is.
-        self.behind: list[Callable[[], None]] | None = None
-        self.held: HeldRuns | None = None  # what may not be published yet
-
-    def forget_held(self) -> None:
-        """The client has it still, and sends it again if it comes back."""
-        if self.held is not None:
-            self.held.take()
-            self.held = None
-
-
-class ConsumerSlot:
-    __slots__ = ("consumer", "frames", "plain_only", "subscription", "topic")
-
-    def __init__(
-        self,
-        topic: ServedTopic,
-        subscription: ServedSubscription,
-        consumer: Consumer,
-        sees_entry_metadata: bool,
-    ) -> None:
-        # Entries go without broker entry metadata, which some of this topic's have.
-        self.plain_only = may_be_stamped(topic) and not sees_entry_metadata
-        self.topic = topic
-        self.subscription = subscription
-        self.consumer = consumer
-        self.frames = commands.MessageFrames(consumer.consumer_id, topic.name.partition)
-
-
 class Session(asyncio.BufferedProtocol):
-    """`admit` may refuse and close a connection; `forget` hears of the end of an admitted one."""
+    """`admit` may refuse and close a connection; of an admitted one, `logged_in` hears that it has
+    shown who it is, and `forget` that it has ended.
+    """
 
     def __init__(
         self,
         services: Services,
+        handlers: Mapping[int, Handler],
         admit: Callable[["Session", asyncio.Transport, str], bool],
+        logged_in: Callable[["Session"], None],
         forget: Callable[["Session"], None],
     ) -> None:
         self.services = services
-        self._handlers = services.handlers
+        self._handlers = handlers
         self.number = next(services.connection_numbers)
         self.state = ConnectionState.AWAITING_CONNECT
         self.protocol_version = 0
@@ -106,6 +73,7 @@ class Session(asyncio.BufferedProtocol):
         self.writable = True
         self.peer = ""
         self._admit = admit
+        self._logged_in = logged_in
         self._forget = forget
         self._too_fast: dict[ProducerSlot, None] = {}
         self._heard = True  # since the last keep-alive check
@@ -368,7 +336,7 @@ class Session(asyncio.BufferedProtocol):
 
     def connected(self) -> None:
         self.state = ConnectionState.CONNECTED
-        self.services.newcomers.went(self)
+        self._logged_in(self)
         self._cancel_timer()
         self._inbox.connected(self.services.config.max_message_size)
 

@@ -1,15 +1,11 @@
 """That nobody puts anything into a transaction that another role began."""
 
-from typing import TYPE_CHECKING
-
 from pybroker.errors import AuthorizationError
 from pybroker.names import TxnId
-
-if TYPE_CHECKING:
-    from pybroker.server.session import Session
+from pybroker.server.connection import Connection
 
 
-def check_owner(session: "Session", txn_id: TxnId) -> None:
+def check_owner(session: Connection, txn_id: TxnId) -> None:
     """Raises AuthorizationError."""
     principal = session.principal
     if principal is None:

@@ -11,13 +11,17 @@ import asyncio
 import logging
 import socket
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from pybroker.errors import NotAllowed
 from pybroker.runtime import Seldom
+from pybroker.security.newcomers import Newcomers
 from pybroker.security.refused_logins import machine_of
 from pybroker.security.tls_connection import TlsDoor, TlsListener
 from pybroker.server import on_connect
+from pybroker.server.handler import Handler
+from pybroker.server.handlers import HANDLERS
 from pybroker.server.refusals import Refusals
 from pybroker.server.services import Services
 from pybroker.server.session import Session
@@ -32,10 +36,12 @@ Endpoint = tuple[str, int] | socket.socket
 
 
 class BrokerServer:
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, handlers: Mapping[int, Handler] = HANDLERS) -> None:
         self._services = services
+        self._handlers = handlers
         self._sessions: dict[Session, str] = {}
         self._per_machine: Counter[str] = Counter()
+        self._newcomers = Newcomers[Session]()
         config = services.config
         self._refusals = Refusals()
         self._full = Seldom(
@@ -91,19 +97,21 @@ class BrokerServer:
 
     def accept(self) -> Session:
         """A session, before its transport is made: of a socket, or in this process."""
-        return Session(self._services, self._admit, self._forget)
+        return Session(
+            self._services, self._handlers, self._admit, self._newcomers.went, self._forget
+        )
 
     def _admit(self, session: Session, transport: asyncio.Transport, address: str) -> bool:
         """Who is refused hears Apache Pulsar's words."""
         config, machine = self._services.config, machine_of(address)
         if len(self._sessions) >= config.broker_max_connections > 0 and not self._make_room(
-            self._services.newcomers.oldest_where_most_are()
+            self._newcomers.oldest_where_most_are()
         ):
             self._full.say(address)
             self._refusals.tell(transport, NotAllowed("Reached the maximum number of connections"))
             return False
         if self._per_machine[machine] >= config.broker_max_connections_per_ip > 0 and (
-            not self._make_room(self._services.newcomers.oldest_of(address))
+            not self._make_room(self._newcomers.oldest_of(address))
         ):
             self._full_address.say(address)
             reason = f"Reached the maximum number of connections on address/{session.peer}"
@@ -111,7 +119,7 @@ class BrokerServer:
             return False
         self._sessions[session] = machine
         self._per_machine[machine] += 1
-        self._services.newcomers.came(session, address)
+        self._newcomers.came(session, address)
         return True
 
     def _make_room(self, newcomer: Session | None) -> bool:
@@ -122,7 +130,7 @@ class BrokerServer:
         return True
 
     def _forget(self, session: Session) -> None:
-        self._services.newcomers.went(session)
+        self._newcomers.went(session)
         machine = self._sessions.pop(session, None)
         if machine is not None:
             self._per_machine[machine] -= 1

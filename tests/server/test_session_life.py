@@ -11,6 +11,7 @@ from managed_ledger.errors import StorageFull
 from pybroker.config import BrokerConfig
 from pybroker.server import requests as requests_module
 from pybroker.server.frame_budget import FrameBudget
+from pybroker.server.handlers import HANDLERS
 from pybroker.server.outbox import Outboxes
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.requests import as_answer
@@ -73,7 +74,7 @@ class Connection:
         frames = FrameBudget(settings.max_pending_frame_bytes)
         outboxes = Outboxes(settings.max_pending_delivery_bytes)
         services = Services(topics, None, None, settings, self.budget, frames, outboxes)  # type: ignore[arg-type]
-        self.session = Session(services, lambda *_: True, lambda _: None)
+        self.session = Session(services, HANDLERS, lambda *_: True, lambda _: None, lambda _: None)
         self.transport = NotingTransport()
         self.session.connection_made(self.transport)
 

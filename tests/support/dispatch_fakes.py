@@ -174,8 +174,8 @@ class FakeTopic:
     def max_read_position(self) -> Position:
         return self.limit if self.limit is not None else self.ledger.last_confirmed
 
-    def deserted(self) -> None:
-        pass
+    def forget_subscription(self, name: str) -> None:
+        self.subscriptions.pop(name, None)
 
     # -- what tests do
 

@@ -2,8 +2,9 @@
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,6 +70,24 @@ def imported_modules(module: str, tree: ast.AST) -> Iterator[str]:
                 yield whole if whole in SOURCES else source
 
 
+def imports_of(sources: Mapping[str, str]) -> dict[str, set[str]]:
+    """By module, with those for types only and those within functions."""
+    return {
+        module: {name for name in imported_modules(module, ast.parse(text)) if name in sources}
+        for module, text in sources.items()
+    }
+
+
+def circle(imports: Mapping[str, set[str]]) -> list[str]:
+    """One of them, each module before one that it imports; empty if there is none."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        found: list[str] = error.args[1]
+        return found[::-1]
+    return []
+
+
 def is_allowed(unit: Unit, imported: str) -> bool:
     top = imported.partition(".")[0]
     if top in sys.stdlib_module_names:
@@ -102,3 +121,22 @@ def test_only_the_app_builds_server_side_packages() -> None:
     for unit in UNITS:
         if unit.name not in ("app", "server"):
             assert "server" not in unit.may_import, f"{unit.name} may not import the server"
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Not for types either: what two modules mean by the same name belongs in a file below both."""
+    found = circle(imports_of({module: path.read_text() for module, path in SOURCES.items()}))
+    assert not found, f"import circle: {' -> '.join(found)}"
+
+
+def test_an_import_for_types_only_closes_a_circle() -> None:
+    above, below = "pybroker.server.session", "pybroker.server.on_produce"
+    guarded = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    "
+    sources = {
+        above: "from pybroker.server import on_produce",
+        below: f"{guarded}from {above} import Session",
+    }
+    assert set(circle(imports_of(sources))) == {above, below}
+    late = sources | {below: f"def session():\n    from {above} import Session"}
+    assert set(circle(imports_of(late))) == {above, below}
+    assert circle(imports_of(sources | {below: "from typing import Protocol"})) == []

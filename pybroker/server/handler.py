@@ -1,0 +1,35 @@
+"""What serves one kind of command."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pybroker.errors import PulsarError
+from pybroker.server.connection import Connection, Rest
+from pybroker.wire import commands
+
+
+def _answer_error(session: Connection, body: Any, error: PulsarError) -> None:
+    session.write(commands.error(body.request_id, error))
+
+
+def _no_answer(session: Connection, body: Any, result: object) -> None:
+    """The handler answers itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """`immediate` runs while the chunk is parsed, `deferred` in a task; `begun` begins at once, and
+    `answer` gets its result. Each has one of the three.
+
+    An immediate one returns what is left of its work where that would hold the loop for long: what
+    came behind it on its connection waits for it.
+    """
+
+    field: str  # of the body in BaseCommand
+    immediate: Callable[[Connection, Any], Rest | None] | None = None
+    deferred: Callable[[Connection, Any], Awaitable[None]] | None = None
+    begun: Callable[[Connection, Any], Awaitable[Any]] | None = None
+    answer: Callable[[Connection, Any, Any], None] = _no_answer
+    answer_error: Callable[[Connection, Any, PulsarError], None] = _answer_error
+    ordered_by: Callable[[Any], tuple[str, int]] | None = None

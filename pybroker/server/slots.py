@@ -1,0 +1,46 @@
+"""A connection's producers and consumers, each with its topic."""
+
+from collections.abc import Callable
+
+from pybroker.broker.consumer import Consumer
+from pybroker.broker.producers import Producer
+from pybroker.broker.served import ServedSubscription, ServedTopic, may_be_stamped
+from pybroker.server.held_runs import HeldRuns
+from pybroker.wire import commands
+
+
+class ProducerSlot:
+    """A producer and its topic, as this connection knows them."""
+
+    __slots__ = ("behind", "held", "producer", "topic")
+
+    def __init__(self, topic: ServedTopic, producer: Producer) -> None:
+        self.topic = topic
+        self.producer = producer
+        # Answers that wait for the last published run to be answered; None if it is.
+        self.behind: list[Callable[[], None]] | None = None
+        self.held: HeldRuns | None = None  # what may not be published yet
+
+    def forget_held(self) -> None:
+        """The client has it still, and sends it again if it comes back."""
+        if self.held is not None:
+            self.held.take()
+            self.held = None
+
+
+class ConsumerSlot:
+    __slots__ = ("consumer", "frames", "plain_only", "subscription", "topic")
+
+    def __init__(
+        self,
+        topic: ServedTopic,
+        subscription: ServedSubscription,
+        consumer: Consumer,
+        sees_entry_metadata: bool,
+    ) -> None:
+        # Entries go without broker entry metadata, which some of this topic's have.
+        self.plain_only = may_be_stamped(topic) and not sees_entry_metadata
+        self.topic = topic
+        self.subscription = subscription
+        self.consumer = consumer
+        self.frames = commands.MessageFrames(consumer.consumer_id, topic.name.partition)

@@ -1,0 +1,43 @@
+"""A topic list that a connection watches."""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from pybroker.broker.topic_lists.lists import TopicList
+from pybroker.broker.topic_lists.pattern import TopicPattern
+from pybroker.broker.topic_lists.watches import Change, TopicWatches
+from pybroker.wire import commands
+
+
+class Watcher:
+    """Of one connection; what it hears goes out at once."""
+
+    def __init__(
+        self,
+        watches: TopicWatches,
+        write: Callable[[bytes], None],
+        watcher_id: int,
+        namespace: str,
+        pattern: TopicPattern,
+    ) -> None:
+        self._watches = watches
+        self._write = write
+        self._id = watcher_id
+        self.namespace = namespace
+        self._pattern = pattern
+        self._told = self._tell  # one object, by which it is known
+
+    async def begin(self) -> TopicList:
+        return await self._watches.begin(self.namespace, self._pattern, self._told)
+
+    def end(self) -> None:
+        self._watches.end(self.namespace, self._pattern, self._told)
+
+    def _tell(self, change: Change) -> None:
+        self._write(commands.topic_update(self._id, _encoded(change)))
+
+
+@lru_cache(maxsize=8)
+def _encoded(change: Change) -> bytes:
+    """The same for everybody who hears of it."""
+    return commands.encode_topic_change(change.came, change.went, change.hash)
