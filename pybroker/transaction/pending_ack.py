@@ -34,7 +34,7 @@ from pybroker.errors import (
 )
 from pybroker.names import TopicName, TxnId
 from pybroker.runtime import Tasks
-from pybroker.transaction.pending_ack_state import PendingAckState
+from pybroker.transaction.pending_ack_state import AcksOfTransaction, PendingAckState
 from pybroker.transaction.pending_ack_store import (
     ALL_INDEXES,
     NOTHING_HELD,
@@ -67,6 +67,12 @@ class PendingAckStats:
     txn_id: TxnId
     individual: int
     cumulative_position: Position | None
+
+
+def _stats(txn_id: TxnId, held: AcksOfTransaction) -> PendingAckStats:
+    individual = len(held.whole) + len(held.indexes)
+    last = held.cumulative[-1].last.position if held.cumulative else None
+    return PendingAckStats(txn_id, individual, last)
 
 
 def _nothing() -> None:
@@ -161,14 +167,12 @@ class PendingAcks:
         return None if cumulative is None else cumulative.position
 
     def stats(self) -> list[PendingAckStats]:
-        return [
-            PendingAckStats(
-                txn_id,
-                len(held.whole) + len(held.indexes),
-                held.cumulative[-1].last.position if held.cumulative else None,
-            )
-            for txn_id, held in self._state.transactions.items()
-        ]
+        return [_stats(txn_id, held) for txn_id, held in self._state.transactions.items()]
+
+    def stats_of(self, txn_id: TxnId) -> PendingAckStats | None:
+        """None if it has acknowledged nothing here."""
+        held = self._state.transactions.get(txn_id)
+        return None if held is None else _stats(txn_id, held)
 
     # Acknowledge
 

@@ -391,3 +391,39 @@ def test_a_transaction_shows_topics_by_the_names_that_the_client_sent(
         raw.publish(b"x", 0, txn_id)
         assert not raw.end(txn_id, commit=True).HasField("error")
         assert raw.receive_entry(whole)
+
+
+def test_a_slow_transaction_shows_how_far_it_has_acknowledged_cumulatively(
+    admin: httpx.Client, client: Client, topic: str
+) -> None:
+    """Before and after its topic is loaded again."""
+    publish(client, topic, 3)
+    txn = client.new_transaction(timeout_ms=60_000)
+    for name in ("cumulative", "single"):
+        consumer = client.subscribe(
+            f"persistent://{topic}", name, initial_position=InitialPosition.Earliest
+        )
+        _, second = (consumer.receive(timeout_millis=30_000) for _ in range(2))
+        acknowledge = {
+            "cumulative": consumer.acknowledge_cumulative,
+            "single": consumer.acknowledge,
+        }
+        acknowledge[name](second, txn=txn)
+        consumer.close()
+    message_id = second.message_id()
+    position = f"{message_id.ledger_id()}:{message_id.entry_id()}"
+    wanted = {
+        "cumulative": {"cumulativeAckPosition": position},
+        "single": {"cumulativeAckPosition": None},
+    }
+    most, least = txn.txn_id
+    for _ in range(2):
+        slow = admin.get(f"{T}/slowTransactions/0").json()[f"({most},{least})"]
+        assert slow["ackedPartitions"] == {f"persistent://{topic}": wanted}
+        shown = admin.get(f"{T}/transactionMetadata/{most}/{least}").json()
+        assert shown["ackedPartitions"] == {f"persistent://{topic}": wanted}
+        for name, found in wanted.items():
+            path = f"{T}/transactionInPendingAckStats/{topic}/{name}/{most}/{least}"
+            assert admin.get(path).json() == found
+        assert admin.put(f"{P}/{topic}/unload").status_code == 204
+    txn.abort()

@@ -1,6 +1,7 @@
 """Transactions: coordinators, single transactions, what topics and subscriptions hold of them."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -16,13 +17,19 @@ from pybroker.admin.shapes import transactions as shapes
 from pybroker.admin.stats.ledger import log_stats
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
-from pybroker.errors import ServiceNotReady, SubscriptionNotFound, TransactionNotFound
+from pybroker.errors import (
+    PersistenceError,
+    ServiceNotReady,
+    SubscriptionNotFound,
+    TransactionNotFound,
+)
 from pybroker.json_schema import COUNT, WHOLE, any_of, whole
 from pybroker.names import COORDINATOR_ASSIGN, TxnId, pending_ack_log
 from pybroker.security.authorization import Need
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.transaction.metadata_store import TransactionMetadata
 from pybroker.transaction.participants import Retry
+from pybroker.transaction.pending_ack import PendingAckStats
 from pybroker.transaction.transaction_log import log_name
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
@@ -212,7 +219,8 @@ class TransactionRoutes:
     async def _described(self, transaction: TransactionMetadata) -> Stats:
         acked: dict[str, Stats] = {}
         for topic, subscription in transaction.subscriptions:
-            acked.setdefault(topic, {})[subscription] = {"cumulativeAckPosition": None}
+            found = await self._acked(topic, subscription, transaction.txn_id)
+            acked.setdefault(topic, {})[subscription] = found
         return {
             "txnId": str(transaction.txn_id),
             "status": transaction.status.name,
@@ -229,6 +237,17 @@ class TransactionRoutes:
     async def _produced(self, topic: str, txn_id: TxnId) -> Stats:
         loaded = await self._topics.get(topic)
         return {"startPosition": None, "aborted": False} if loaded is None else _in(loaded, txn_id)
+
+    async def _acked(self, topic: str, subscription: str, txn_id: TxnId) -> Stats:
+        """Without a position where the subscription does not know what it holds: the other
+        transactions are shown all the same.
+        """
+        pending = None
+        loaded = await self._topics.get(topic)
+        if loaded is not None and subscription in loaded.subscriptions:
+            with suppress(PersistenceError, ServiceNotReady):
+                pending = await loaded.subscriptions[subscription].replayed()
+        return _in_pending_acks(None if pending is None else pending.stats_of(txn_id))
 
     # -- participants
 
@@ -300,10 +319,9 @@ class TransactionRoutes:
     async def in_pending_ack(self, request: Request) -> Stats:
         txn_id = _txn_id(request)
         pending = (await self._subscription(request)).pending_acks
-        for stats in pending.stats() if pending is not None else []:
-            if stats.txn_id == txn_id:
-                position = stats.cumulative_position
-                return {"cumulativeAckPosition": None if position is None else str(position)}
+        stats = None if pending is None else pending.stats_of(txn_id)
+        if stats is not None:
+            return _in_pending_acks(stats)
         raise TransactionNotFound(f"Transaction {txn_id} has acknowledged nothing here")
 
     async def _subscription(self, request: Request) -> Subscription:
@@ -333,6 +351,11 @@ def _state_of(topic: Topic, subscription: Subscription, position: Position, inde
     indexes = pending.pending_indexes(position)
     is_held = 0 <= index < indexes.bit_length() and indexes >> index & 1
     return "PendingAck" if is_held else "NotInPendingAck"
+
+
+def _in_pending_acks(stats: PendingAckStats | None) -> Stats:
+    position = None if stats is None else stats.cumulative_position
+    return {"cumulativeAckPosition": None if position is None else str(position)}
 
 
 def _txn_id(request: Request) -> TxnId:
