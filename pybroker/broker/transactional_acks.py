@@ -176,6 +176,10 @@ class TransactionalAcks:
                 spared[at] = spared.get(at, held) | held
         cursor.mark_delete_around(position, spared, still_unacked, batch_size, after)
         passed.acknowledged_to = max(after, position.before if still_unacked else position)
+        if still_unacked and position in covered:  # the rest of that batch is still to be covered
+            covered.remove(position)
+            if position <= after:
+                self._acknowledge_late(position, passed.restored(position), still_unacked)
         late = passed.forget(covered, cursor.mark_delete_position)
         for at, held in late.items():
             if at <= after:
@@ -183,18 +187,17 @@ class TransactionalAcks:
         if passed.is_over and pending is None:
             reader.passed_over = None
 
-    def _acknowledge_late(self, position: Position, late: Held) -> None:
-        """Unless another transaction holds it by now."""
-        pending = self._pending
-        bits = late.bits
-        if pending is not None:
-            if pending.is_pending(*position):
-                return
-            bits &= ~pending.pending_indexes(position)
-        if bits == ALL_INDEXES:
+    def _acknowledge_late(self, position: Position, late: Held, still_unacked: int = 0) -> None:
+        """But for what is `still_unacked` of it, and what another transaction holds by now."""
+        unacked = self.still_unacked(position, still_unacked)
+        if unacked is None:
+            return
+        if late.bits != ALL_INDEXES:
+            self._cursor.delete_batch_indexes(position, ~late.bits | unacked, late.batch_size)
+        elif unacked:
+            self._cursor.delete_batch_indexes(position, unacked, unacked.bit_length() + 1)
+        else:
             self._cursor.delete(*position)
-        elif bits:
-            self._cursor.delete_batch_indexes(position, ~bits, late.batch_size)
 
     def not_given(self, ack: PendingAck, given: GivenSoFar) -> Mapping[Position, Held]:
         """Up to `ack`, what transactions that have aborted kept from the consumer.
@@ -218,7 +221,8 @@ class TransactionalAcks:
         reader = self._reader
         if restored:
             reader.passed_over = reader.passed_over or PassedOver()
-            reader.passed_over.restore(restored, self._cursor.mark_delete_position)
+            mark, is_deleted = self._cursor.mark_delete_position, self._cursor.is_deleted
+            reader.passed_over.restore(restored, mark, is_deleted)
 
     def still_unacked(self, position: Position, still_unacked: int) -> int | None:
         """`still_unacked` and the indexes that a transaction holds; None if it holds them all."""

@@ -30,6 +30,9 @@ STEPS = st.lists(
     ),
     max_size=14,
 )
+SPARED = st.dictionaries(
+    st.sampled_from(POSITIONS), st.one_of(st.just(-1), st.integers(1, ALL)), max_size=6
+)
 
 
 def index_of(*shape: tuple[int, int]) -> LedgerIndex:
@@ -106,6 +109,22 @@ class Twins:
             self.left[at] &= bits if at == before[-1] else 0
         return self.cursor.mark_delete(position, bits, BATCH)
 
+    def around(
+        self, position: Position, spared: dict[Position, int], bits: int, after: Position
+    ) -> None:
+        """Bits are those of an entry that is there: the broker takes its size from it."""
+        still_unacked = bits & ALL if position in THERE else 0
+        before = dict(self.left)
+        self.cursor.write()
+        self.told = 0
+        for at in (at for at in THERE if after < at <= position):
+            self.left[at] &= spared.get(at, 0) | (still_unacked if at == position else 0)
+        sized = {at: (bits, 0 if bits < 0 else BATCH) for at, bits in spared.items()}
+        self.cursor.mark_delete_around(position, sized, still_unacked, BATCH, after)
+        changed = {at for at in THERE if self.left[at] != before[at]}
+        self.partly = {at for at in self.partly | changed if self.left[at]}
+        assert self.told or not changed
+
     def agree(self, cursor: ManagedCursor, asked_first: int) -> None:
         mark, left = cursor.mark_delete_position, self.left
         assert [at for at in THERE if cursor.is_deleted(at)] == [at for at in left if not left[at]]
@@ -149,6 +168,30 @@ def test_after_any_steps_it_knows_what_is_left_of_each_entry(steps, asked_first)
     for step in steps:
         twins.step(*step)
     twins.agree(twins.cursor, asked_first)
+
+
+@given(
+    STEPS,
+    st.lists(
+        st.tuples(
+            st.sampled_from(POSITIONS), SPARED, st.integers(0, ALL), st.sampled_from(POSITIONS)
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    STEPS,
+)
+@settings(max_examples=300)
+def test_what_is_spared_stays_as_it_is(steps, around, more):
+    twins = Twins()
+    for step in steps:
+        twins.step(*step)
+    for position, spared, bits, after in around:
+        twins.around(position, spared, bits, after)
+        twins.agree(twins.cursor, 0)
+    for step in more:
+        twins.step(*step)
+    twins.agree(twins.cursor, 1)
 
 
 @given(STEPS)

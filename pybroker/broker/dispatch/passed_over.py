@@ -11,13 +11,17 @@ more than necessary and is never lost; one in a transaction is refused, because 
 stay while the message comes again.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from sortedcontainers import SortedDict
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.transaction.pending_ack_store import Held
+
+_PRUNE_FROM: Final = 1000  # messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +34,37 @@ class GivenSoFar:
     read_to: Position = EARLIEST  # also of a consumer that is not the active one
     earlier: Position = EARLIEST
 
+    def once(self, position: Position) -> bool:
+        """It was given the entry, if at all, as the active consumer that it is now."""
+        return self.earlier <= position < self.read_to
+
 
 class PassedOver:
-    """Of one subscription; `restored` is never larger than what aborted transactions held."""
+    """Of one subscription. It grows with what aborted transactions held and nobody acknowledged."""
 
-    __slots__ = ("_given", "_restored", "acknowledged_to")
+    __slots__ = ("_given", "_prune_at", "_restored", "acknowledged_to")
 
     def __init__(self) -> None:
         self._restored: SortedDict[Position, Held] = SortedDict()
         # Those that were given since, in order of delivery: acknowledgements from where on cover
         # them, which is how far the log had been read by then.
-        self._given: dict[Position, Position] = {}
+        # The first ones leave first, which a plain dict makes slow.
+        self._given: OrderedDict[Position, Position] = OrderedDict()
+        self._prune_at = _PRUNE_FROM
         # Cumulative acknowledgements have settled everything up to here, but for what was passed.
         self.acknowledged_to = EARLIEST
 
-    def restore(self, restored: Mapping[Position, Held], mark: Position) -> None:
+    def restore(
+        self,
+        restored: Mapping[Position, Held],
+        mark: Position,
+        is_deleted: Callable[[Position], bool],
+    ) -> None:
         """Transactions hold these no more: they will be delivered. `mark`: as in `forget`."""
         self.forget((), mark)
+        if len(self._restored) > self._prune_at:
+            self.forget([each for each in self._restored if is_deleted(each)], mark)
+            self._prune_at = max(_PRUNE_FROM, 2 * len(self._restored))
         for position, held in restored.items():
             self._restored[position] = self._restored.get(position, held) | held
             self._given.pop(position, None)
@@ -76,12 +94,14 @@ class PassedOver:
         may be older than the others.
         """
         late: list[Position] = []
+        if not given.once(position):
+            return late
         if position in self._given and self._is_late(position, still_unacked or 0):
             for each in self._given:
                 late.append(each)
                 if each == position:
                     break
-        elif given.earlier <= position < given.read_to:
+        else:
             for each, covered_from in self._given.items():
                 if covered_from > position:
                     break
@@ -90,9 +110,7 @@ class PassedOver:
 
     def is_unclear(self, position: Position, given: GivenSoFar) -> bool:
         """Whether `covered` leaves something out that the client may have meant."""
-        if position in self._given or given.earlier <= position < given.read_to:
-            return False
-        return any(each <= position for each in self._given)
+        return not given.once(position) and any(each <= position for each in self._given)
 
     def _is_late(self, position: Position, still_unacked: int) -> bool:
         """The last message that is acknowledged was given late; or the whole of a batch is."""
@@ -106,6 +124,11 @@ class PassedOver:
         known = set(covered)
         between = self._restored.irange(after, up_to, inclusive=(False, True))
         return {each: self._restored[each] for each in between if each not in known}
+
+    def restored(self, position: Position) -> Held:
+        """What was restored of an entry that `covered` has named."""
+        held: Held = self._restored[position]
+        return held
 
     def forget(self, positions: Iterable[Position], mark: Position) -> dict[Position, Held]:
         """These, and all up to the mark-delete position, are acknowledged; what the former were."""

@@ -49,16 +49,17 @@ class SingleActiveDispatcher:
         before = self.active
         if self._election.add(consumer):
             self._ranges = ranges
-            if before is not None:
-                before.given_earlier = max(before.given_earlier, self._plain.position)
-            self._begin()
+            self._begin(before)
 
     def remove(self, consumer: Consumer) -> None:
+        before = self.active
         if self._election.remove(consumer):
-            self._begin()
+            self._begin(before)
 
-    def _begin(self) -> None:
-        """There is another active consumer, or none."""
+    def _begin(self, before: Consumer | None) -> None:
+        """There is another active consumer, or none; `before` may still be there, inactive."""
+        if before is not None:
+            before.given_earlier = max(before.given_earlier, self._plain.position)
         if isinstance(self._reader, CompactedReader):
             self._reader.retire()
         compacted = self.active is not None and self.active.read_compacted

@@ -1,0 +1,166 @@
+"""Messages that came late after an abort, and acknowledgements that speak of a part of them."""
+
+import pytest
+from dispatch_fakes import EXCLUSIVE, FAILOVER, FakeTopic, RecordingSink, with_topic
+from test_dispatch_cumulative import left, successor
+from test_dispatch_transactions import ABORT, T1, T2, acknowledge, end
+
+from managed_ledger.position import EARLIEST, Position
+from pybroker.broker.consumer import Consumer
+from pybroker.broker.dispatch.delivery import Delivery
+from pybroker.broker.dispatch.passed_over import GivenSoFar
+from pybroker.broker.dispatch.single import SingleActiveDispatcher
+from pybroker.broker.subscription import Subscription
+from pybroker.errors import TransactionConflict
+from pybroker.names import TxnId
+from pybroker.transaction.pending_ack import PendingAck
+
+
+async def late_batch(
+    topic: FakeTopic, held: int | None
+) -> tuple[Subscription, Consumer, list[Position]]:
+    """Of three batches of four, the second came late, after all three were acknowledged; `held` as
+    bits, or all of it.
+    """
+    subscription = await topic.subscribe()
+    consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+    positions = await topic.publish(3, batch=4)
+    acks = [PendingAck(positions[1], None if held is None else 0b1111 & ~held, 4)]
+    await subscription.acknowledge_in_transaction(consumer, T1, acks, cumulative=False)
+    consumer, sink = await successor(topic, subscription)
+    subscription.acknowledge_cumulative(consumer, positions[2])
+    await end(subscription, T1, ABORT)
+    await topic.settled()
+    assert sink.take()[-1] == 1
+    return subscription, consumer, positions
+
+
+@pytest.mark.parametrize(
+    ("held", "first", "second"), [(None, 0b1110, 0b1100), (0b1001, 0b1000, 0b1000)]
+)
+def test_of_a_batch_that_came_late_only_what_is_acknowledged_is_settled(
+    held: int | None, first: int, second: int
+) -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, consumer, positions = await late_batch(topic, held)
+        subscription.acknowledge_cumulative(consumer, positions[1], 0b1110, 4)
+        assert subscription.cursor.unacked_indexes(positions[1]) == first
+        subscription.acknowledge_cumulative(consumer, positions[1], 0b1100, 4)
+        assert subscription.cursor.unacked_indexes(positions[1]) == second
+        (last,) = await topic.publish(1)
+        subscription.acknowledge_cumulative(consumer, last)
+        assert subscription.backlog == 0
+        assert subscription.reader.passed_over is None
+
+    with_topic(scenario)
+
+
+def test_in_order_again_too_only_what_is_acknowledged_of_a_batch_is_settled() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, consumer, positions = await late_batch(topic, 0b1001)
+        subscription.redeliver(consumer, None)
+        await topic.settled()
+        subscription.acknowledge_cumulative(consumer, positions[1], 0b1000, 4)
+        assert subscription.cursor.unacked_indexes(positions[1]) == 0b1000
+
+    with_topic(scenario)
+
+
+def test_of_a_batch_that_came_late_what_is_held_again_is_spared() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, consumer, positions = await late_batch(topic, None)
+        acks = [PendingAck(positions[1], 0b1110, 4)]
+        await subscription.acknowledge_in_transaction(consumer, T2, acks, cumulative=False)
+        (last,) = await topic.publish(1)
+        subscription.acknowledge_cumulative(consumer, last)
+        assert subscription.cursor.unacked_indexes(positions[1]) == 0b0001
+        await end(subscription, T2, ABORT)
+        await topic.settled()
+        subscription.acknowledge_cumulative(consumer, positions[1])
+        assert subscription.backlog == 0
+
+    with_topic(scenario)
+
+
+async def flipped(topic: FakeTopic) -> tuple[Subscription, Consumer, Consumer, RecordingSink]:
+    """`first` was given 0, 2 and 3, and acknowledged 2 in a transaction. Then `second` became the
+    active one, and the transactions that held 1 and 2 were aborted.
+    """
+    subscription = await topic.subscribe()
+    predecessor, _ = await topic.consumer(subscription, FAILOVER, 100, name="z")
+    positions = await topic.publish(4)
+    await acknowledge(subscription, T1, positions[1])
+    subscription.remove_consumer(predecessor)
+    first, sink = await topic.consumer(subscription, FAILOVER, 100, name="b")
+    assert sink.take() == [0, 2, 3]
+    await acknowledge(subscription, T2, positions[2])
+    second, _ = await topic.consumer(subscription, FAILOVER, 100, name="a")
+    await end(subscription, T1, ABORT)
+    await end(subscription, T2, ABORT)
+    await topic.settled()
+    return subscription, first, second, sink
+
+
+@pytest.mark.parametrize("active_again", [False, True])
+def test_an_earlier_active_consumer_that_names_a_late_message_covers_none_before_it(
+    active_again: bool,
+) -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, first, second, sink = await flipped(topic)
+        if active_again:
+            subscription.remove_consumer(second)
+            await topic.settled()
+            assert sink.take() == [0, 1, 2, 3]
+        third = TxnId(0, 3)
+        late = Position(first_ledger(topic), 2)
+        with pytest.raises(TransactionConflict, match="ask for redelivery"):
+            await subscription.acknowledge_in_transaction(
+                first, third, [PendingAck(late)], cumulative=True
+            )
+        subscription.acknowledge_cumulative(first, late)
+        everything = [Position(late.ledger_id, each) for each in range(4)]
+        assert left(subscription, *everything) == [1, 2, 3]
+
+    with_topic(scenario)
+
+
+def first_ledger(topic: FakeTopic) -> int:
+    ledger_id: int = topic.ledger.first_position.ledger_id
+    return ledger_id
+
+
+def test_who_is_not_active_any_more_since_another_one_left_is_known_to_have_been() -> None:
+    """Of a partition's consumers, the next one in line may change when any of them leaves."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        dispatcher = SingleActiveDispatcher(subscription.reader, True, 1, lambda: None)  # type: ignore[arg-type,return-value]
+        a, b, c = (Consumer(1, name, RecordingSink()) for name in "abc")
+        for each in (a, b, c):
+            dispatcher.add(each)
+        assert dispatcher.active is b
+        positions = await topic.publish(4)
+        subscription.reader.pass_over(Delivery(*positions[-1][:1], [3], [], []))
+        dispatcher.remove(a)
+        assert dispatcher.active is c
+        assert dispatcher.given(b) == GivenSoFar(EARLIEST, positions[-1].after)
+
+    with_topic(scenario)
+
+
+def test_what_came_late_and_was_acknowledged_singly_is_forgotten_in_time() -> None:
+    """Though one message before it never is."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 10_000)
+        _, *positions = await topic.publish(2501)
+        for position in positions:
+            await acknowledge(subscription, T1, position)
+            await end(subscription, T1, ABORT)
+            subscription.acknowledge(consumer, [position])
+        assert subscription.backlog == 1
+        assert subscription.reader.passed_over is not None
+        assert len(subscription.reader.passed_over._restored) <= 1001
+
+    with_topic(scenario)
