@@ -22,8 +22,9 @@ from pybroker.commands.messages import COMMANDS as MESSAGE_COMMANDS
 from pybroker.config import BrokerConfig
 from pybroker.logs.control import LogControl
 from pybroker.logs.levels import Levels
+from pybroker.logs.line_writer import LineWriter
 from pybroker.logs.lines import FORMATS, TEXT
-from pybroker.logs.output import log_as, log_to
+from pybroker.logs.output import drain_log, log_as, log_to
 from pybroker.paced_loop import paced_loop
 from pybroker.reloading import reload_on_hangup
 from pybroker.security.certificate_tool import add_certificates
@@ -133,7 +134,7 @@ def _version(_: argparse.Namespace | None = None) -> int:
 
 def _standalone(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read anew
-    output = log_to(sys.stderr)
+    output = log_to(LineWriter(sys.stderr.fileno()))
     try:
         config = _configuration(options)
     except ValueError as error:
@@ -244,6 +245,7 @@ def _ready_line(broker: "Broker") -> str:
 def _stop_on_signals(stop: asyncio.Event) -> None:
     def received(number: int) -> None:
         if stop.is_set():
+            drain_log()
             os._exit(EXIT_SECOND_SIGNAL)
         log.info("stopping: %s", signal.Signals(number).name)
         stop.set()
@@ -254,12 +256,14 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
 
 
 def _refuse(error: Exception) -> int:
+    drain_log()
     print(f"pybroker: {error}", file=sys.stderr)
     return EXIT_CANNOT_START
 
 
 def _disk_failed(error: Exception) -> NoReturn:
     """What a failed fsync left on the disk is unknown: going on could acknowledge what is lost."""
+    drain_log()
     print(
         f"pybroker: stopped, because the disk did not keep what was written: {error}; "
         "nothing unsaved was acknowledged; see to the disk and start again",

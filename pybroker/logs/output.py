@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import IO, Final
 
 from pybroker.logs.levels import Levels
+from pybroker.logs.line_writer import LineWriter
 from pybroker.logs.lines import TEXT, formatter
 
 KINDS: Final = 1000  # that are counted at a time
@@ -43,10 +44,12 @@ class _Kind:
     unsaid: int = 0
 
 
-class LogOutput(logging.StreamHandler[IO[str]]):
+class LogOutput(logging.StreamHandler[IO[str] | LineWriter]):
     """Takes lines from `begin` on; what was said before that is written then."""
 
-    def __init__(self, stream: IO[str], now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stream: IO[str] | LineWriter, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__(stream)
         self._now_s = now_s
         self._kinds: OrderedDict[tuple[str, str], _Kind] = OrderedDict()
@@ -76,7 +79,13 @@ class LogOutput(logging.StreamHandler[IO[str]]):
         if self._early is None:
             for unsaid in self._unsaid(float("inf")):
                 super().emit(unsaid)
+        self.drain()
         super().close()
+
+    def drain(self) -> None:
+        """What was said is written, if somebody reads it."""
+        if isinstance(self.stream, LineWriter):
+            self.stream.drain()
 
     def _takes(self, record: logging.LogRecord, now_s: float) -> bool:
         if record.levelno <= logging.DEBUG or record.name in _NEVER_LIMITED:
@@ -117,7 +126,7 @@ class LogOutput(logging.StreamHandler[IO[str]]):
                 )
 
 
-def log_to(stream: IO[str]) -> LogOutput:
+def log_to(stream: IO[str] | LineWriter) -> LogOutput:
     """All loggers of this process, at the usual levels for now; `begin` writes the lines."""
     output = LogOutput(stream)
     logging.getLogger().handlers[:] = [output]
@@ -128,3 +137,10 @@ def log_to(stream: IO[str]) -> LogOutput:
 def log_as(output: LogOutput, levels: Levels, lines: str = TEXT) -> None:
     levels.apply()
     output.begin(lines)
+
+
+def drain_log() -> None:
+    """Before this process ends, or says something by another way."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, LogOutput):
+            handler.drain()

@@ -187,3 +187,24 @@ def test_an_option_that_is_no_level_or_format_is_refused(option: str) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     assert "text" in ended.stderr or "levels are debug" in ended.stderr
+
+
+def test_a_pipe_that_nobody_reads_does_not_stop_the_broker(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pybroker", "standalone", "--data-dir", str(tmp_path)]
+    with subprocess.Popen(
+        [*command, "--port", "0", "--http-port", "0", "--log-level", "access=info"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            ready = _READY.fullmatch(process.stdout.readline())
+            assert ready is not None
+            with httpx.Client(base_url=ready[1]) as http:
+                for number in range(600):  # more than a pipe holds
+                    assert http.get(f"/admin/v2/{'x' * 500}/{number}").status_code == 404
+            process.terminate()
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
