@@ -103,6 +103,8 @@ class LogOutput(logging.StreamHandler[IO[str] | LineWriter]):
             self._kinds.popitem(last=False)
         if kind.left < 1:
             kind.unsaid += 1
+            if kind.unsaid == 1:  # as an example
+                kind.what = getattr(record, "kind", "") or record.getMessage()
             return False
         kind.left -= 1
         return True

@@ -56,6 +56,18 @@ def test_what_was_left_out_is_counted_in_the_next_line_of_any_kind() -> None:
     assert written.lines() == ["anything"]
 
 
+def test_what_was_left_out_is_said_with_an_example() -> None:
+    written = Written()
+    for number in range(USUAL.at_once + 3):
+        name, arguments = "pybroker.server", (number,)
+        record = logging.LogRecord(name, logging.INFO, "", 1, "closing %d", arguments, None)
+        written.output.handle(record)
+    written.lines()
+    written.now_s += 60
+    written.say("anything")
+    assert written.lines()[0] == f"3 more lines like this were left out: closing {USUAL.at_once}"
+
+
 def test_what_was_left_out_is_said_at_the_end() -> None:
     written = Written()
     for _ in range(USUAL.at_once + 7):
