@@ -1,7 +1,7 @@
 """Where to read from to get every message published at or after a time: binary search by entry.
 
 Publish times are the producers' and need not grow from entry to entry; like every search by time,
-this one is only as exact as they are.
+this one is only as exact as they are. Damaged entries tell nothing, as markers do.
 """
 
 from bisect import bisect_right
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Final
 
+from managed_ledger.errors import DamagedEntries
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
@@ -43,13 +44,19 @@ async def first_published_at(
 
     async def before(index: int) -> tuple[bool, int]:
         """Whether the first entry from `index` on that tells was published before; where it is."""
-        for at in range(index, high):
+        at = index
+        while at < high:
             await pace.step()  # what is in memory comes at once
             position = position_of(at)
-            run = await ledger.read(position, position, 1, 1)
+            try:
+                run = await ledger.read(position, position, 1, 1)
+            except DamagedEntries as damaged:
+                at += max(1, damaged.last + 1 - position.entry_id)
+                continue
             time_ms = -1 if run is None else told(run)  # -1: trimmed meanwhile
             if time_ms is not None:
                 return time_ms < timestamp_ms, at
+            at += 1
         return False, high
 
     while low < high:

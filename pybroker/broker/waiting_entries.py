@@ -8,6 +8,7 @@ acknowledged behind it.
 from collections.abc import Iterator
 from typing import Final, Protocol
 
+from managed_ledger.errors import DamagedEntries
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from pybroker.broker.dispatch.entry_reader import HiddenRanges, Range, between
@@ -52,6 +53,22 @@ async def waiting_entry(
     position = nth_waiting(ledger, cursor, hidden, number)
     run = None if position is None else await ledger.read(position, position, 1, 1)
     return None if position is None or run is None else (position, run.entries[0])
+
+
+async def first_readable(
+    ledger: ManagedLedger, cursor: Acknowledged, hidden: HiddenRanges
+) -> bytes | None:
+    """The first such entry that is not damaged."""
+    after = cursor.mark_delete_position
+    while (found := next(waiting(ledger, cursor, hidden, after), None)) is not None:
+        position = Position(found[0], found[1][0])
+        try:
+            run = await ledger.read(position, position, 1, 1)
+        except DamagedEntries as damaged:
+            after = Position(damaged.ledger_id, damaged.last)
+        else:
+            return None if run is None else run.entries[0]
+    return None
 
 
 def waiting(

@@ -4,6 +4,7 @@ missing is said.
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from raw_client import RawClient
 
 from pybroker import testing
+from pybroker.broker.policies.expiry import expire_older
 from pybroker.ports import StartFailed
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -98,6 +100,43 @@ def test_what_is_whole_is_delivered_and_the_rest_is_said(
             rest = client.messages(MESSAGES - damaged["to"])
             ids = [message.message_id.entryId for message in rest[:-1]]
             assert ids == list(range(damaged["to"] + 1, MESSAGES))
+
+
+async def expire_by_policy(running: Any) -> None:
+    topic = await running.topics.get("t")
+    now_ms = topic.clock.now_ms()
+    await expire_older(topic, now_ms - 3_600_000, now_ms)
+
+
+@pytest.mark.parametrize("by_policy", [False, True])
+@pytest.mark.parametrize("damage", [truncate, Path.unlink, flip])
+def test_messages_expire_past_what_is_damaged(
+    tmp_path: Path, damage: Callable[[Path], None], by_policy: bool
+) -> None:
+    """They are two hours old, and so is the first one behind the damage; then comes a new one."""
+    with testing.broker(data_dir=tmp_path, http=True) as broker:
+        with RawClient(broker.service_url) as client:
+            client.subscribe("t", 1, subscription="s")
+            client.create_producer("t")
+            old_ms = time.time_ns() // 1_000_000 - 7_200_000
+            for number in range(MESSAGES):
+                client.publish(b"x" * MESSAGE_BYTES, number, publish_time=old_ms)
+        broker.stop()
+        damage(max((tmp_path / "ledgers").iterdir(), key=lambda file: file.stat().st_size))
+        broker.start()
+        with RawClient(broker.service_url) as client:
+            client.create_producer("t")
+            client.publish(b"x", MESSAGES, publish_time=old_ms)
+            receipt = client.publish(b"x", MESSAGES + 1, publish_time=old_ms + 7_200_000)
+            if by_policy:
+                broker.call(expire_by_policy)
+            else:
+                asked(broker, f"{TOPIC}/subscription/s/expireMessages/3600", "POST")
+            client.subscribe("t", 1, subscription="s")
+            client.flow(10, 1)
+            (message,) = client.messages(1)
+            assert message.message_id.ledgerId == receipt.message_id.ledgerId
+            assert message.message_id.entryId == receipt.message_id.entryId
 
 
 @pytest.mark.parametrize("damage", [truncate, Path.unlink, flip])

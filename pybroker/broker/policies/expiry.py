@@ -4,6 +4,8 @@ What is acknowledged reaches up to a message that has expired, by its publish ti
 before it goes too, as the log is one. Never dropped: messages of open transactions, which nobody
 may read yet, and what an open transaction has acknowledged, until it has ended.
 
+Damaged entries have no time that could be read: they go with what has expired behind them.
+
 Differs: a reader's subscription, which nobody's messages wait for, is left alone.
 """
 
@@ -18,6 +20,7 @@ from pybroker.broker.publish_time import first_published_at, published_at
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
+from pybroker.broker.waiting_entries import first_readable
 from pybroker.runtime import Clock
 
 Holds = Callable[[], bool]  # whether the policy is still the one that asks for it
@@ -57,8 +60,8 @@ async def expire_older(
 async def _expire(
     topic: Topic, subscription: Subscription, than_ms: int, now_ms: int, holds: Holds
 ) -> None:
-    first = await subscription.peek(1)
-    oldest_ms = None if first is None else published_at(first[1])
+    first = await first_readable(topic.ledger, subscription.cursor, topic.hidden)
+    oldest_ms = None if first is None else published_at(first)
     if first is None or (oldest_ms is not None and oldest_ms >= than_ms):
         return
     mark = subscription.cursor.mark_delete_position
@@ -66,10 +69,12 @@ async def _expire(
     await drop(topic, subscription, topic.ledger.previous_position(younger), now_ms, holds)
 
 
-async def oldest_waiting_ms(subscription: Subscription) -> int | None:
-    """When the first message was published that waits for acknowledgement; None if none does."""
-    first = await subscription.peek(1)
-    return None if first is None else published_at(first[1])
+async def oldest_waiting_ms(topic: Topic, subscription: Subscription) -> int | None:
+    """When the first message was published that waits for acknowledgement, and can be read; None
+    if none does.
+    """
+    first = await first_readable(topic.ledger, subscription.cursor, topic.hidden)
+    return None if first is None else published_at(first)
 
 
 async def drop(

@@ -78,7 +78,8 @@ class TopicQuota:
         if not durable:
             return 0.0
         slowest = min(durable, key=lambda each: each.cursor.mark_delete_position)
-        now_ms, published_ms = self._clock.now_ms(), await oldest_waiting_ms(slowest)
+        now_ms = self._clock.now_ms()
+        published_ms = await oldest_waiting_ms(self._topic, slowest)
         return 0.0 if published_ms is None else (now_ms - published_ms) / 1000
 
     async def _evict(self, kind: str, quota: Record) -> None:

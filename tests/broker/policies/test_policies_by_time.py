@@ -452,9 +452,9 @@ def test_a_quota_that_is_taken_back_while_it_is_looked_at_evicts_nothing(
 ) -> None:
     look, disk_answers = quotas.oldest_waiting_ms, asyncio.Event()
 
-    async def slow_look(subscription: Subscription) -> int | None:
+    async def slow_look(topic: Topic, subscription: Subscription) -> int | None:
         await disk_answers.wait()
-        return await look(subscription)
+        return await look(topic, subscription)
 
     monkeypatch.setattr(quotas, "oldest_waiting_ms", slow_look)
 
