@@ -190,13 +190,19 @@ class BrokerProcess:
         return known + [f"of coordinator {number}" for number in logs if number not in served]
 
     def open_in_topics(self) -> list[tuple[str, TxnId]]:
-        """Transactions that hold a topic's readers back."""
+        """Transactions that hold a topic's readers back.
+
+        Not one whose entries were trimmed, perhaps with its marker: the topic, just loaded, is
+        asking for its outcome. If that lasts, `unsettled` tells.
+        """
         if not self.serving or self.broker is None:
             return []
         return [
             (str(topic.name), ongoing.txn_id)
             for topic in self.broker.topics.loaded()
             for ongoing in topic.buffer.ongoing()
+            if ongoing.first_position is None
+            or ongoing.first_position >= topic.ledger.first_position
         ]
 
     def end_of(self, topic: str) -> tuple[int, int] | None:

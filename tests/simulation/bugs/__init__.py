@@ -15,6 +15,7 @@ from bugs import (
     dropping,
     passing_over,
     storing,
+    switching,
     transactions,
 )
 
@@ -28,6 +29,7 @@ AREAS = (
     dropping,
     passing_over,
     storing,
+    switching,
     transactions,
 )
 BUGS: dict[str, Bug] = {name: bug for area in AREAS for name, bug in area.BUGS.items()}

@@ -218,9 +218,15 @@ async def receive(
     history: History, consumer: Any, receiver: Receiver, timeout_millis: int = 1000
 ) -> Any:
     """The next message, noted; None when there is none for a while."""
+    message = await receive_one(consumer, timeout_millis)
+    if message is not None:
+        history.hand(receiver, read_of(message))
+    return message
+
+
+async def receive_one(consumer: Any, timeout_millis: int = 1000) -> Any:
+    """The next message; None when there is none for a while."""
     try:
-        message = await consumer.receive(timeout_millis=timeout_millis)
+        return await consumer.receive(timeout_millis=timeout_millis)
     except Timeout:
         return None
-    history.hand(receiver, read_of(message))
-    return message

@@ -20,6 +20,7 @@ from features import (
     slow_reads,
     storage,
     succession,
+    switching,
 )
 from features.feature import Feature
 
@@ -40,6 +41,7 @@ ALL: Final[dict[str, type[Feature]]] = {
         slow_reads,
         storage,
         succession,
+        switching,
     )
     for feature in module.FEATURES
 }
