@@ -65,7 +65,10 @@ class LeftOut:
         if (batch := self._batches.get(ack.position)) is None:
             return ack
         bits, batch_size = batch
-        return PendingAck(ack.position, (ack.still_unacked or 0) | bits, batch_size)
+        left = (ack.still_unacked or 0) | bits
+        if left == (1 << batch_size) - 1:  # it names what was left out, so it came before
+            return ack
+        return PendingAck(ack.position, left, batch_size)
 
     def forget(self, position: tuple[int, int]) -> None:
         """Nothing of it is unacknowledged."""

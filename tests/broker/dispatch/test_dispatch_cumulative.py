@@ -389,6 +389,27 @@ def test_a_transaction_takes_of_a_batch_what_its_consumer_was_given() -> None:
     with_topic(scenario)
 
 
+def test_a_transaction_that_names_what_was_left_out_of_a_batch_conflicts_or_takes_it() -> None:
+    """Its client was given that earlier, and must not hear that something was acknowledged."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100)
+        (position,) = await topic.publish(1, batch=3)
+        first = [PendingAck(position, 0b110, 3)]
+        await subscription.acknowledge_in_transaction(consumer, T1, first, cumulative=False)
+        consumer, _ = await successor(topic, subscription)
+        with pytest.raises(TransactionConflict):
+            await subscription.acknowledge_in_transaction(consumer, T2, first, cumulative=False)
+        consumer.permits = 0  # what the abort gives back does not come yet
+        await end(subscription, T1, ABORT)
+        await subscription.acknowledge_in_transaction(consumer, T2, first, cumulative=False)
+        await end(subscription, T2, COMMIT)
+        assert subscription.cursor.unacked_indexes(position) == 0b110
+
+    with_topic(scenario)
+
+
 def test_what_was_passed_over_is_forgotten_when_it_is_acknowledged_otherwise() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription, consumer, sink, positions = await passed_over(topic)
