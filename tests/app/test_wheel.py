@@ -52,7 +52,7 @@ def python(installed: Path, directory: Path, *arguments: str) -> str:
 
 
 def test_the_java_clients_coordinates_are_in_the_wheel(installed: Path, tmp_path: Path) -> None:
-    options = "jars._ivy_options(jars._POM, jars._POM.parent)"
+    options = "list(jars._ivy_options(jars._POM, jars._POM.parent))"
     script = f"from pybroker.spark import jars; print(jars.__file__, {options})"
     said = python(installed, tmp_path, "-c", script)
     assert said.startswith(str(installed))

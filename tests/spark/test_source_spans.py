@@ -268,7 +268,8 @@ def test_before_pyspark_4_2_a_topic_that_is_gone_or_was_set_back_is_missed_as_we
         later.partitions(start, later.latestOffset())
 
 
-def test_a_first_batch_whose_beginning_was_not_told_is_not_read_from_elsewhere():
+def test_a_first_batch_whose_beginning_was_not_told_is_not_read_from_elsewhere(monkeypatch):
+    monkeypatch.setattr(stream, "LIMITS_TRIGGERS", True)
     end = {"cursor": "s", "spans": {PARTITIONS[0]: {"to": "3:4"}}}
     start = {"cursor": "s", "spans": {PARTITIONS[0]: {"after": "3:9", "to": "3:9"}}}
     with pytest.raises(InputLost, match="set it to where it stood"):
