@@ -38,7 +38,10 @@ def flink() -> Iterator[FlinkCluster]:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path / "data") as broker:
+    # The Java client sends again what a lost connection left unanswered, in transactions too.
+    settings = tmp_path / "broker.conf"
+    settings.write_text("brokerDeduplicationEnabled=true\n")
+    with BrokerProcess(tmp_path / "data", ["--config", str(settings)]) as broker:
         yield broker
 
 
