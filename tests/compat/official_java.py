@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import py4j.java_gateway
+import py4j.protocol
 import pyspark
 from one_at_a_time import one_at_a_time
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
@@ -35,9 +37,14 @@ def java_gateway(jars: Iterable[Path] | None = None, options: Sequence[str] = ()
         jarpath=str(py4j_jar), classpath=classpath, javaopts=list(options), die_on_exit=True
     )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
+    # PySpark replaces what raises Py4J's errors by what asks Spark's own JVM about them, for the
+    # whole process. That JVM knows nothing of this one's objects.
+    of_pyspark = py4j.java_gateway.get_return_value
+    py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
     try:
         yield gateway
     finally:
+        py4j.java_gateway.get_return_value = of_pyspark
         gateway.shutdown()
 
 

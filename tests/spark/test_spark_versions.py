@@ -34,6 +34,9 @@ OF_SEVERAL_BATCHES: Final = (
     "test_a_stateful_query_that_dies_behind_every_commit_keeps_its_state",
     "test_each_message_once_though_the_broker_dies_before_a_commit",
     "test_a_sorted_frame_is_published_in_its_order",
+    # Before 4.2 the first batch takes everything, because it may be the only one.
+    "test_without_options_a_trigger_is_limited",
+    "test_an_entry_that_is_larger_than_the_limit_is_read_alone",
 )
 SMOKE: Final = (
     "test_a_topic_is_a_frame_with_the_connectors_columns",
