@@ -5,7 +5,7 @@ gets and call `deliver`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Protocol
 
@@ -42,6 +42,24 @@ class KeySharedPolicy:
     mode: KeySharedMode = KeySharedMode.AUTO_SPLIT
     ranges: tuple[tuple[int, int], ...] = ()
     allow_out_of_order: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeRequest:
+    """What a client asked for when it subscribed, and who it is."""
+
+    consumer_id: int  # the client's, of its connection
+    name: str
+    priority_level: int = 0  # 0 is served first
+    properties: Mapping[str, str] = field(default_factory=dict)
+    read_compacted: bool = False
+    key_shared: KeySharedPolicy | None = None
+    connection: int = 0  # its number
+    address: str = ""  # host:port
+    client_version: str = ""
+    app_id: str | None = None  # the client's role; None without authentication
+    takes_any_schema: bool = False  # that the topic has or will have
+    connected_since_ms: int = 0
 
 
 class ConsumerSink(Protocol):
@@ -155,64 +173,35 @@ class Consumer:
     """`permits` counts messages, not entries, and goes below zero when a batch overdraws it."""
 
     __slots__ = (
-        "address",
-        "app_id",
         "at_end",
         "blocked",
         "bytes_out",
-        "client_version",
-        "connected_since_ms",
-        "connection",
         "consumer_id",
         "entries_acknowledged",
         "entries_out",
         "given_earlier",
-        "key_shared",
         "left_out",
         "messages_out",
         "messages_redelivered",
         "name",
         "permits",
         "priority_level",
-        "properties",
         "read_compacted",
+        "request",
         "sink",
         "slots_drained",
-        "takes_any_schema",
         "times",
         "unacked",
     )
 
-    def __init__(
-        self,
-        consumer_id: int,
-        name: str,
-        sink: ConsumerSink,
-        *,
-        priority_level: int = 0,
-        properties: Mapping[str, str] | None = None,
-        read_compacted: bool = False,
-        key_shared: KeySharedPolicy | None = None,
-        connection: int = 0,
-        address: str = "",
-        client_version: str = "",
-        app_id: str | None = None,
-        takes_any_schema: bool = False,
-        connected_since_ms: int = 0,
-    ) -> None:
-        self.consumer_id = consumer_id
-        self.name = name
+    def __init__(self, request: SubscribeRequest, sink: ConsumerSink) -> None:
+        self.request = request
         self.sink = sink
-        self.priority_level = priority_level
-        self.properties = properties or {}
-        self.read_compacted = read_compacted
-        self.key_shared = key_shared
-        self.connection = connection
-        self.address = address
-        self.client_version = client_version
-        self.app_id = app_id  # who is there, where somebody is asked
-        self.takes_any_schema = takes_any_schema  # whatever the topic has or will have
-        self.connected_since_ms = connected_since_ms
+        # Dispatch asks for these: here they are one look-up nearer.
+        self.consumer_id = request.consumer_id
+        self.name = request.name
+        self.priority_level = request.priority_level
+        self.read_compacted = request.read_compacted
         self.permits = 0
         self.unacked = UnackedEntries()
         self.left_out = LeftOut()
@@ -235,7 +224,7 @@ class Consumer:
         """By name; namesakes, and those without a name, by age. A client subscribes to partitions
         and topics one after the other over its connections, so all of them see the same order.
         """
-        return self.name, self.connection, self.consumer_id
+        return self.name, self.request.connection, self.consumer_id
 
     def add_permits(self, permits: int) -> None:
         self.permits = min(self.permits + permits, MAX_PERMITS)

@@ -59,7 +59,7 @@ class Life(Generic[S]):
     def nobody_knows_its_schema(self) -> bool:
         """There are no producers, and no consumers but those that take any schema."""
         consumers = (c for s in self.subscriptions.values() for c in s.consumers)
-        return not len(self.producers) and all(c.takes_any_schema for c in consumers)
+        return not len(self.producers) and all(c.request.takes_any_schema for c in consumers)
 
     def check_open(self) -> None:
         """Raises ServiceNotReady once it is on its way out."""

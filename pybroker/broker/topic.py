@@ -13,15 +13,12 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import Final
 
 from managed_ledger.errors import LedgerClosed, ManagedLedgerError
-from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.shared_task import shared_task
-from managed_ledger.storage.backend import MetadataStore
 from pybroker.broker.compaction.compaction import NO_TURN, PROPERTY, Compaction
 from pybroker.broker.deduplication import Deduplication, Taken
 from pybroker.broker.deduplication.snapshot import forget as forget_sequence_ids
-from pybroker.broker.deletions import Deletions
 from pybroker.broker.dispatch.delayed import Delays, delay_policy
 from pybroker.broker.dispatch.delayed_account import DelayedAccount
 from pybroker.broker.entry_metadata import stamping
@@ -36,7 +33,7 @@ from pybroker.broker.producers import Granted, Producer, Producers, ProducerStat
 from pybroker.broker.publishing import LAST_WRITES_S, OnTheWay, Published, PublishRun
 from pybroker.broker.subscribing import Subscribing
 from pybroker.broker.subscription import Subscription
-from pybroker.config import BrokerConfig
+from pybroker.broker.topic_services import TopicServices
 from pybroker.errors import (
     PersistenceError,
     ProducerFenced,
@@ -45,11 +42,11 @@ from pybroker.errors import (
     TopicTerminated,
 )
 from pybroker.names import SYSTEM_NAMESPACE, TopicName, TxnId
-from pybroker.runtime import Clock, Tasks, nobody_cares
+from pybroker.runtime import Tasks, nobody_cares
 from pybroker.transaction.aborted_txns import HiddenEntries
 from pybroker.transaction.transaction_buffer import TransactionBuffer
 from pybroker.transaction.transactional_entries import with_sent
-from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction
+from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire.message_metadata import last_batch_index
 
 _EPOCH: Final = "topic.epoch"
@@ -99,12 +96,7 @@ class Topic(Life[Subscription]):
         self,
         name: TopicName,
         ledger: ManagedLedger,
-        factory: ManagedLedgerFactory,
-        metadata: MetadataStore,
-        deletions: Deletions,
-        outcomes: TransactionOutcomes,
-        clock: Clock,
-        config: BrokerConfig,
+        services: TopicServices,
         policies: Effective,
     ) -> None:
         epoch = ledger.properties.get(_EPOCH)
@@ -112,12 +104,12 @@ class Topic(Life[Subscription]):
             name, Producers(name, None if epoch is None else int(epoch), self._store_epoch)
         )
         self.ledger = ledger
-        self.factory = factory
-        self.metadata = metadata
-        self.deletions = deletions
-        self.outcomes = outcomes
-        self.clock = clock
-        self.config = config
+        self.factory = services.factory
+        self.metadata = services.metadata
+        self.deletions = services.deletions
+        self.outcomes = services.outcomes
+        self.clock = services.clock
+        self.config = services.config
         self.policies = policies  # as they are now: see policies/following
         self.gate: Gate | None = None  # what it asks of messages, if anything
         self.quota: Quota | None = None  # and of producers
@@ -143,23 +135,18 @@ class Topic(Life[Subscription]):
     async def open(
         cls,
         name: TopicName,
-        factory: ManagedLedgerFactory,
-        metadata: MetadataStore,
-        deletions: Deletions,
-        outcomes: TransactionOutcomes,
-        clock: Clock,
-        config: BrokerConfig,
+        services: TopicServices,
         policies: Effective,
     ) -> "Topic":
         """Load the ledger and recover everything; the topic serves when this returns.
 
         Nothing of the ledger goes before `keeps_what_policies_say`, however long this takes.
         """
-        ledger = await factory.open(name.ledger_name)
+        ledger = await services.factory.open(name.ledger_name)
         ledger.kept_from += (_everything,)
-        topic = cls(name, ledger, factory, metadata, deletions, outcomes, clock, config, policies)
+        topic = cls(name, ledger, services, policies)
         try:
-            await stamping(ledger, config, clock)
+            await stamping(ledger, services.config, services.clock)
             await topic._recover()
         except BaseException:
             with suppress(ManagedLedgerError):  # nothing of this try hangs on to the next one's

@@ -37,6 +37,7 @@ from pybroker.broker.tenants import Conflict, ImpossibleGrowth, InUse, Tenants
 from pybroker.broker.topic import Topic
 from pybroker.broker.topic_lists.lists import TopicLists
 from pybroker.broker.topic_lists.watches import TopicWatches
+from pybroker.broker.topic_services import TopicServices
 from pybroker.config import BrokerConfig
 from pybroker.errors import NoSuchPartition, NotAllowed, TooManyTopics, TopicNotFound
 from pybroker.logs import audit
@@ -70,8 +71,7 @@ class Topics:
         self.lists = TopicLists(factory, metadata, tenants)
         self.watches = TopicWatches(self.lists)
         self._factory = factory
-        self._metadata = metadata
-        self._outcomes = outcomes
+        self._services = TopicServices(factory, metadata, self.deletions, outcomes, clock, config)
         self._clock = clock
         self._config = config
         self._inactive = InactiveTopics(config, factory.housekeeper, self._delete_inactive)
@@ -238,16 +238,7 @@ class Topics:
         if not name.persistent:
             return NonPersistentTopic(name, self._clock, self.policies.of(name))
         await self.deletions.subscriptions_settled(name)
-        return await Topic.open(
-            name,
-            self._factory,
-            self._metadata,
-            self.deletions,
-            self._outcomes,
-            self._clock,
-            self._config,
-            self.policies.of(name),
-        )
+        return await Topic.open(name, self._services, self.policies.of(name))
 
     def _schema_rules(self, name: TopicName) -> SchemaRules:
         if name.namespace_name == SYSTEM_NAMESPACE:

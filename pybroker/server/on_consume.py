@@ -5,7 +5,13 @@ from typing import Final
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker import subscription_properties
-from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscriptionType
+from pybroker.broker.consumer import (
+    Consumer,
+    KeySharedMode,
+    KeySharedPolicy,
+    SubscribeRequest,
+    SubscriptionType,
+)
 from pybroker.broker.joining import check_sole_consumer
 from pybroker.broker.policies.limits import check_type
 from pybroker.broker.policies.table import AUTO_SUBSCRIPTION_CREATION
@@ -124,10 +130,9 @@ def _start_position(command: pb.CommandSubscribe) -> Position | None:
 def _consumer(session: Connection, command: pb.CommandSubscribe) -> Consumer:
     properties = {pair.key: pair.value for pair in command.metadata}
     check_client("Consumer", command.consumer_name, properties)
-    return Consumer(
+    request = SubscribeRequest(
         consumer_id=command.consumer_id,
         name=command.consumer_name,
-        sink=session,
         connection=session.number,
         client_version=session.client_version,
         app_id=session.owner,
@@ -139,6 +144,7 @@ def _consumer(session: Connection, command: pb.CommandSubscribe) -> Consumer:
         address=session.peer,
         connected_since_ms=session.services.clock.now_ms(),
     )
+    return Consumer(request, session)
 
 
 def _key_shared(command: pb.CommandSubscribe) -> KeySharedPolicy | None:
@@ -291,9 +297,9 @@ async def consumer_stats(session: Connection, command: pb.CommandConsumerStats) 
         consumerName=consumer.name,
         availablePermits=max(0, consumer.permits),
         unackedMessages=consumer.unacked.messages,
-        address=consumer.address,
+        address=consumer.request.address,
         blockedConsumerOnUnackedMsgs=consumer.blocked,
-        connectedSince=iso_time(consumer.connected_since_ms),
+        connectedSince=iso_time(consumer.request.connected_since_ms),
         type=slot.subscription.kind.name.title() if slot.subscription.kind is not None else "",
         msgBacklog=slot.subscription.backlog,
     )

@@ -10,7 +10,7 @@ from topics_world import ORDERS, Owner, World, run
 
 from managed_ledger.errors import StorageFull
 from managed_ledger.position import EARLIEST
-from pybroker.broker.consumer import Consumer, SubscriptionType
+from pybroker.broker.consumer import Consumer, SubscribeRequest, SubscriptionType
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.policy import Policy
 from pybroker.broker.policies.retention import KeptMessages
@@ -131,7 +131,7 @@ def test_a_reader_keeps_its_topic_while_it_is_connected() -> None:
     async def scenario(world: World) -> None:
         topic = await world.topic()
         reader = await topic.reader_subscription("reader", None)
-        consumer = Consumer(1, "c", Owner())
+        consumer = Consumer(SubscribeRequest(1, "c"), Owner())
         await reader.add_consumer(consumer, SubscriptionType.EXCLUSIVE)
         await asyncio.sleep(1000)
         assert world.exists()

@@ -6,7 +6,7 @@ import pytest
 from topics_world import Owner, World, run
 
 from managed_ledger.position import EARLIEST
-from pybroker.broker.consumer import Consumer, SubscriptionType
+from pybroker.broker.consumer import Consumer, SubscribeRequest, SubscriptionType
 from pybroker.errors import ServiceNotReady
 
 
@@ -23,7 +23,7 @@ def test_who_subscribes_while_a_topic_may_end_hears_of_no_end_that_does_not_come
         ending = asyncio.ensure_future(topic.terminate())
         await asyncio.sleep(1)
         subscription = await topic.subscription("s", EARLIEST, {}, create=True)
-        consumer = Consumer(1, "c", Listener())
+        consumer = Consumer(SubscribeRequest(1, "c"), Listener())
         await subscription.add_consumer(consumer, SubscriptionType.EXCLUSIVE)
         subscription.flow(consumer, 1)
         with pytest.raises(ServiceNotReady, match="were not written"):

@@ -11,7 +11,7 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.broker import subscription as subscription_module
-from pybroker.broker.consumer import Consumer, SubscriptionType
+from pybroker.broker.consumer import Consumer, SubscribeRequest, SubscriptionType
 from pybroker.broker.policies.table import AUTO_TOPIC_CREATION
 from pybroker.broker.producers import AccessMode, Producer
 from pybroker.broker.schemas.registry import StoredSchema
@@ -278,7 +278,7 @@ def test_an_unload_on_a_full_disk_leaves_nobody_on_the_old_topic() -> None:
         consumers = []
         for name in ("first", "second"):
             subscription = await old.subscription(name, EARLIEST, {}, create=True)
-            consumers.append(Consumer(1, name, Owner()))
+            consumers.append(Consumer(SubscribeRequest(1, name), Owner()))
             await subscription.add_consumer(consumers[-1], SubscriptionType.SHARED)
             subscription.acknowledge(consumers[-1], [position])
         backend.full = True
@@ -408,7 +408,7 @@ def test_a_reader_that_goes_leaves_its_name_to_the_next() -> None:
         topic = await world.topic()
         for _ in range(3):
             subscription = await topic.reader_subscription("r", None)
-            consumer = Consumer(1, "c", Owner())  # type: ignore[arg-type]
+            consumer = Consumer(SubscribeRequest(1, "c"), Owner())  # type: ignore[arg-type]
             await subscription.add_consumer(consumer, SubscriptionType.EXCLUSIVE)
             subscription.remove_consumer(consumer)
             assert "r" not in topic.subscriptions
@@ -427,7 +427,7 @@ def test_a_reader_that_does_not_come_again_after_its_seek_is_let_go(
     async def scenario(world: World) -> None:
         topic = await world.topic()
         subscription = await topic.reader_subscription("r", None)
-        consumer = Consumer(1, "c", Owner())  # type: ignore[arg-type]
+        consumer = Consumer(SubscribeRequest(1, "c"), Owner())  # type: ignore[arg-type]
         await subscription.add_consumer(consumer, SubscriptionType.EXCLUSIVE)
         await subscription.seek(EARLIEST)
         timer_is_over = asyncio.Event()
@@ -460,7 +460,7 @@ def test_a_reader_that_seeks_again_has_as_long_to_come_back_as_the_first_time() 
         topic = await world.topic()
         subscription = await topic.reader_subscription("r", EARLIEST)
         for _ in range(2):
-            consumer = Consumer(1, "c", Owner())
+            consumer = Consumer(SubscribeRequest(1, "c"), Owner())
             await subscription.add_consumer(consumer, SubscriptionType.EXCLUSIVE)
             await asyncio.sleep(subscription_module.READER_RETURN_S - 1)
             await subscription.seek(EARLIEST)

@@ -10,7 +10,7 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.memory import MemoryBackend
-from pybroker.broker.consumer import Consumer, KeySharedPolicy, SubscriptionType
+from pybroker.broker.consumer import Consumer, KeySharedPolicy, SubscribeRequest, SubscriptionType
 from pybroker.broker.dispatch.delayed import DelayPolicy, Delays
 from pybroker.broker.dispatch.hash_ring import HashRing, slot_of
 from pybroker.broker.policies.effective import Effective
@@ -230,7 +230,9 @@ class FakeTopic:
         key_shared: KeySharedPolicy | None = None,
     ) -> tuple[Consumer, RecordingSink]:
         sink = RecordingSink()
-        consumer = Consumer(1, name, sink, priority_level=priority_level, key_shared=key_shared)
+        consumer = Consumer(
+            SubscribeRequest(1, name, priority_level=priority_level, key_shared=key_shared), sink
+        )
         await subscription.add_consumer(consumer, kind)
         if permits:
             subscription.flow(consumer, permits)
@@ -242,7 +244,7 @@ def owner_among(*names: str) -> Callable[[str], str]:
     """Of a key, once these consumers have joined."""
     ring = HashRing()
     for name in names:
-        ring.add(Consumer(1, name, RecordingSink()))
+        ring.add(Consumer(SubscribeRequest(1, name), RecordingSink()))
 
     def owner(key: str) -> str:
         consumer = ring.owner(slot_of(key.encode()))

@@ -309,8 +309,9 @@ def _earlier(left: int, right: int) -> int:
 
 
 def consumer_stats(consumer: Consumer, subscription: tuple[str, str], rates: Rates) -> Stats:
+    request = consumer.request
     # Names, not the consumer: rates must keep nobody alive.
-    counter = (*subscription, consumer.name, consumer.address, str(consumer.consumer_id))
+    counter = (*subscription, consumer.name, request.address, str(consumer.consumer_id))
     times = consumer.times
     entry = consumer.messages_out / max(consumer.entries_out, 1)
     acknowledged = rates.of((*counter, "acknowledged"), consumer.entries_acknowledged)
@@ -319,7 +320,7 @@ def consumer_stats(consumer: Consumer, subscription: tuple[str, str], rates: Rat
         "drainingHashesClearedTotal": consumer.slots_drained,
         "messageAckRate": acknowledged * entry,
         "chunkedMessageRate": 0.0,  # what goes out is not looked into
-        "appId": consumer.app_id,
+        "appId": request.app_id,
         "readPositionWhenJoining": None,  # nobody is held back by where it joined
         "msgRateOut": rates.of((*counter, "messages out"), consumer.messages_out),
         "msgThroughputOut": rates.of((*counter, "bytes out"), consumer.bytes_out),
@@ -331,9 +332,9 @@ def consumer_stats(consumer: Consumer, subscription: tuple[str, str], rates: Rat
         "unackedMessages": consumer.unacked.messages,
         "avgMessagesPerEntry": round(entry),
         "blockedConsumerOnUnackedMsgs": consumer.blocked,
-        "address": consumer.address,
-        "connectedSince": iso_time(consumer.connected_since_ms),
-        "clientVersion": consumer.client_version,
+        "address": request.address,
+        "connectedSince": iso_time(request.connected_since_ms),
+        "clientVersion": request.client_version,
         "lastAckedTimestamp": times.acknowledged_ms,
         "lastConsumedTimestamp": times.sent_ms,
         "firstMessagesSentTimestamp": times.first_sent_ms,
@@ -341,7 +342,7 @@ def consumer_stats(consumer: Consumer, subscription: tuple[str, str], rates: Rat
         "firstConsumedFlowTimestamp": times.first_flow_ms,
         "lastAckedTime": iso_time(times.acknowledged_ms) if times.acknowledged_ms else None,
         "lastConsumedTime": iso_time(times.sent_ms) if times.sent_ms else None,
-        "metadata": dict(consumer.properties),
+        "metadata": dict(request.properties),
     }
 
 

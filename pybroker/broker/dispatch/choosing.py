@@ -32,4 +32,5 @@ def dispatcher_of(
         return SingleActiveDispatcher(reader, failover, partition, compacted)
     if kind is SubscriptionType.SHARED:
         return SharedDispatcher(reader, counts, limits, delays, resume)
-    return KeySharedDispatcher(reader, counts, limits, delays, resume, first.key_shared, consistent)
+    policy = first.request.key_shared
+    return KeySharedDispatcher(reader, counts, limits, delays, resume, policy, consistent)

@@ -142,9 +142,9 @@ def _seeds(namesakes: list[Consumer]) -> Iterator[tuple[str, Consumer]]:
         if at == 0:
             yield f"{consumer.name}/0", consumer
             continue
-        on_connection[consumer.connection] += 1
-        number = on_connection[consumer.connection]
-        yield f"{consumer.name}/{consumer.connection}.{number}", consumer
+        on_connection[consumer.request.connection] += 1
+        number = on_connection[consumer.request.connection]
+        yield f"{consumer.name}/{consumer.request.connection}.{number}", consumer
 
 
 class StickyRanges:
@@ -156,7 +156,8 @@ class StickyRanges:
 
     def add(self, consumer: Consumer) -> None:
         """Raises ConsumerAssignError if the ranges are unusable or meet somebody else's."""
-        ranges = consumer.key_shared.ranges if consumer.key_shared is not None else ()
+        policy = consumer.request.key_shared
+        ranges = () if policy is None else policy.ranges
         if not ranges:
             raise ConsumerAssignError(f"Consumer {consumer.name} is STICKY but names no hash range")
         for start, end in ranges:
@@ -193,7 +194,7 @@ class StickyRanges:
 
 def check_same_mode(consumer: Consumer, policy: KeySharedPolicy) -> None:
     """Raises ConsumerAssignError for a consumer that wants the ring split another way."""
-    mode = (consumer.key_shared or KeySharedPolicy()).mode
+    mode = (consumer.request.key_shared or KeySharedPolicy()).mode
     if mode is not policy.mode:
         raise ConsumerAssignError(
             f"Consumer {consumer.name} is {mode.name}, the consumers that are here are "

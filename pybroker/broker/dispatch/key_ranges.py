@@ -41,7 +41,7 @@ class KeyRanges:
 
 def ranges_of(consumer: Consumer | None) -> KeyRanges | None:
     """None if it gets every key. Raises ConsumerAssignError if its ranges are unusable."""
-    policy = None if consumer is None else consumer.key_shared
+    policy = None if consumer is None else consumer.request.key_shared
     if consumer is None or policy is None or not policy.ranges:
         return None
     ranges = KeyRanges(consumer)

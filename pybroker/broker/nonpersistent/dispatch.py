@@ -132,4 +132,6 @@ def dispatcher_of(
 ) -> Dispatcher:
     if kind.single_active:
         return SingleActive(kind is SubscriptionType.FAILOVER, partition)
-    return Shared() if kind is SubscriptionType.SHARED else KeyShared(first.key_shared, consistent)
+    if kind is SubscriptionType.SHARED:
+        return Shared()
+    return KeyShared(first.request.key_shared, consistent)

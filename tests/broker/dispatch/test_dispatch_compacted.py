@@ -7,7 +7,7 @@ from dispatch_fakes import EXCLUSIVE, FakeTopic, RecordingSink, with_topic
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.compaction.compacted_log import CompactedLog, Kept, encode
-from pybroker.broker.consumer import Consumer
+from pybroker.broker.consumer import Consumer, SubscribeRequest
 from pybroker.broker.subscription import Subscription
 
 
@@ -43,7 +43,7 @@ async def consumer(
     subscription: Subscription, read_compacted: bool, permits: int = 100
 ) -> tuple[Consumer, RecordingSink]:
     sink = RecordingSink()
-    found = Consumer(1, "c", sink, read_compacted=read_compacted)
+    found = Consumer(SubscribeRequest(1, "c", read_compacted=read_compacted), sink)
     await subscription.add_consumer(found, EXCLUSIVE)
     subscription.flow(found, permits)
     return found, sink

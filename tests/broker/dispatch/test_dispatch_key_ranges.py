@@ -3,7 +3,7 @@
 import pytest
 from dispatch_fakes import EXCLUSIVE, FAILOVER, KEYS, FakeTopic, RecordingSink, with_topic
 
-from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy
+from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscribeRequest
 from pybroker.broker.dispatch.hash_ring import RING_SIZE, slot_of
 from pybroker.broker.dispatch.key_ranges import LOOK_AHEAD, ranges_of
 from pybroker.broker.policies.dispatch_rate import DispatchPace, HeldBack
@@ -49,7 +49,7 @@ def test_two_halves_of_the_ranges_make_the_whole(durable: bool) -> None:
 
 def test_several_ranges_are_one_wish_and_all_of_them_together_filter_nothing() -> None:
     def consumer(*ranges: tuple[int, int]) -> Consumer:
-        return Consumer(1, "c", RecordingSink(), key_shared=sticky(*ranges))
+        return Consumer(SubscribeRequest(1, "c", key_shared=sticky(*ranges)), RecordingSink())
 
     found = ranges_of(consumer((0, 100), (MIDDLE, RING_SIZE - 1)))
     assert found is not None
@@ -58,7 +58,7 @@ def test_several_ranges_are_one_wish_and_all_of_them_together_filter_nothing() -
     assert ranges_of(consumer((0, RING_SIZE - 1))) is None
     assert ranges_of(consumer((0, MIDDLE - 1), (MIDDLE + 1, RING_SIZE - 1))) is not None
     assert ranges_of(consumer()) is None
-    assert ranges_of(Consumer(1, "c", RecordingSink())) is None
+    assert ranges_of(Consumer(SubscribeRequest(1, "c"), RecordingSink())) is None
     assert ranges_of(None) is None
 
 

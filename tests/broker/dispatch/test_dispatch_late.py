@@ -6,7 +6,7 @@ from test_dispatch_cumulative import left, successor
 from test_dispatch_transactions import ABORT, T1, T2, acknowledge, end
 
 from managed_ledger.position import EARLIEST, Position
-from pybroker.broker.consumer import Consumer
+from pybroker.broker.consumer import Consumer, SubscribeRequest
 from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.broker.dispatch.passed_over import GivenSoFar
 from pybroker.broker.dispatch.single import SingleActiveDispatcher
@@ -135,7 +135,7 @@ def test_who_is_not_active_any_more_since_another_one_left_is_known_to_have_been
     async def scenario(topic: FakeTopic) -> None:
         subscription = await topic.subscribe()
         dispatcher = SingleActiveDispatcher(subscription.reader, True, 1, lambda: None)  # type: ignore[arg-type,return-value]
-        a, b, c = (Consumer(1, name, RecordingSink()) for name in "abc")
+        a, b, c = (Consumer(SubscribeRequest(1, name), RecordingSink()) for name in "abc")
         for each in (a, b, c):
             dispatcher.add(each)
         assert dispatcher.active is b

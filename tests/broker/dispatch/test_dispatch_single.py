@@ -9,7 +9,7 @@ from dispatch_fakes import EXCLUSIVE, FAILOVER, SHARED, FakeTopic, RecordingSink
 from managed_ledger.errors import DamagedEntries
 from managed_ledger.position import LATEST, Position
 from managed_ledger.storage.backend import EntryRun
-from pybroker.broker.consumer import Consumer
+from pybroker.broker.consumer import Consumer, SubscribeRequest
 from pybroker.broker.dispatch import entry_reader
 from pybroker.errors import ConsumerBusy, ServiceNotReady
 from pybroker.names import TopicName
@@ -413,7 +413,7 @@ def test_damage_that_is_found_behind_a_move_away_from_it_keeps_nobody_out(away: 
         subscription = await topic.subscribe()
         positions = await topic.publish(4)
         topic.ledger.warm, topic.ledger.read = False, damaged_read
-        consumer = Consumer(1, "c", RecordingSink())
+        consumer = Consumer(SubscribeRequest(1, "c"), RecordingSink())
         await subscription.add_consumer(consumer, EXCLUSIVE)
         subscription.flow(consumer, 10)
         await asyncio.sleep(0)

@@ -7,7 +7,7 @@ from dispatch_fakes import RecordingSink
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pybroker.broker.consumer import Consumer
+from pybroker.broker.consumer import Consumer, SubscribeRequest
 from pybroker.broker.dispatch import hash_ring
 from pybroker.broker.dispatch.hash_ring import (
     MAX_HASHED_BYTES,
@@ -39,7 +39,9 @@ def test_a_very_long_key_is_hashed_by_its_beginning() -> None:
 
 def test_a_joining_consumer_takes_only_its_own_share() -> None:
     ring = HashRing()
-    consumers = [Consumer(1, f"consumer-{number}", RecordingSink()) for number in range(5)]
+    consumers = [
+        Consumer(SubscribeRequest(1, f"consumer-{number}"), RecordingSink()) for number in range(5)
+    ]
     for consumer in consumers[:4]:
         ring.add(consumer)
     before = [ring.owner(slot) for slot in range(RING_SIZE)]
@@ -63,7 +65,9 @@ def test_a_consumer_that_comes_or_goes_costs_its_own_points_only(
 
     monkeypatch.setattr(hash_ring, "points_of", points_of)
     ring = HashRing()
-    others = [Consumer(number, f"c{number}", RecordingSink()) for number in range(100)]
+    others = [
+        Consumer(SubscribeRequest(number, f"c{number}"), RecordingSink()) for number in range(100)
+    ]
     for consumer in [*others, *namesakes(1, 2, 3)]:
         ring.add(consumer)
     assert len(placed) == 103
@@ -86,7 +90,7 @@ def test_of_many_namesakes_on_a_connection_the_one_that_leaves_costs_the_points_
 def test_its_ranges_say_who_owns_each_slot_up_to_the_end_of_the_ring() -> None:
     ring = HashRing()
     for number in range(3):
-        ring.add(Consumer(1, f"c{number}", RecordingSink()))
+        ring.add(Consumer(SubscribeRequest(1, f"c{number}"), RecordingSink()))
     told = [owner for first, last, owner in ring.ranges() for _ in range(first, last + 1)]
     assert told == [ring.owner(slot) for slot in range(RING_SIZE)]
 
@@ -95,7 +99,7 @@ def test_a_point_at_the_end_of_the_ring_leaves_no_range_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(hash_ring, "points_of", lambda seed: (7, RING_SIZE - 1))
-    ring, alone = HashRing(), Consumer(1, "c", RecordingSink())
+    ring, alone = HashRing(), Consumer(SubscribeRequest(1, "c"), RecordingSink())
     ring.add(alone)
     assert list(ring.ranges()) == [(0, 7, alone), (8, RING_SIZE - 1, alone)]
 
@@ -118,9 +122,9 @@ def naive_owners(consumers: list[Consumer]) -> dict[int, Consumer]:
     for consumer in sorted(consumers, key=lambda one: one.rank):
         seed = f"{consumer.name}/0"
         if consumer.name in names:
-            seen[consumer.name, consumer.connection] += 1
-            number = seen[consumer.name, consumer.connection]
-            seed = f"{consumer.name}/{consumer.connection}.{number}"
+            seen[consumer.name, consumer.request.connection] += 1
+            number = seen[consumer.name, consumer.request.connection]
+            seed = f"{consumer.name}/{consumer.request.connection}.{number}"
         names.add(consumer.name)
         by_seed[seed] = consumer
     found: dict[int, Consumer] = {}
@@ -148,7 +152,7 @@ def test_the_ring_does_not_depend_on_who_was_there_before(
             ring.remove(leaving)
             continue
         name, connection = visitor
-        joining = Consumer(number, name, RecordingSink(), connection=connection)
+        joining = Consumer(SubscribeRequest(number, name, connection=connection), RecordingSink())
         present[visitor] = joining
         ring.add(joining)
     owners = naive_owners(list(present.values()))
@@ -158,7 +162,7 @@ def test_the_ring_does_not_depend_on_who_was_there_before(
 
 def test_consumers_of_one_name_share_the_ring() -> None:
     ring = HashRing()
-    twins = [Consumer(number, "same", RecordingSink()) for number in range(2)]
+    twins = [Consumer(SubscribeRequest(number, "same"), RecordingSink()) for number in range(2)]
     for twin in twins:
         ring.add(twin)
     owners = [ring.owner(slot) for slot in range(RING_SIZE)]
@@ -166,7 +170,10 @@ def test_consumers_of_one_name_share_the_ring() -> None:
 
 
 def namesakes(*connections: int) -> list[Consumer]:
-    return [Consumer(1, "", RecordingSink(), connection=number) for number in connections]
+    return [
+        Consumer(SubscribeRequest(1, "", connection=number), RecordingSink())
+        for number in connections
+    ]
 
 
 def owners(consumers: list[Consumer]) -> list[int]:
@@ -174,7 +181,7 @@ def owners(consumers: list[Consumer]) -> list[int]:
     ring = HashRing()
     for consumer in consumers:
         ring.add(consumer)
-    return [owner.connection for slot in range(RING_SIZE) if (owner := ring.owner(slot))]
+    return [owner.request.connection for slot in range(RING_SIZE) if (owner := ring.owner(slot))]
 
 
 def test_namesakes_share_alike_in_whatever_order_they_come() -> None:
@@ -189,7 +196,10 @@ def test_a_namesake_that_leaves_moves_its_own_share_only() -> None:
 
 
 def test_who_has_a_name_of_its_own_keeps_its_slots_on_another_connection() -> None:
-    consumers = [Consumer(1, name, RecordingSink(), connection=n) for n, name in enumerate("ab")]
-    back = Consumer(7, "a", RecordingSink(), connection=9)
+    consumers = [
+        Consumer(SubscribeRequest(1, name, connection=n), RecordingSink())
+        for n, name in enumerate("ab")
+    ]
+    back = Consumer(SubscribeRequest(7, "a", connection=9), RecordingSink())
     before = [number or 9 for number in owners(consumers)]
     assert owners([back, consumers[1]]) == before

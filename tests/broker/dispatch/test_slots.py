@@ -3,7 +3,7 @@
 from dispatch_fakes import RecordingSink
 
 from managed_ledger.position import Position
-from pybroker.broker.consumer import Consumer
+from pybroker.broker.consumer import Consumer, SubscribeRequest
 from pybroker.broker.dispatch.slots import SlotsInFlight, WaitingEntries
 
 
@@ -12,7 +12,7 @@ def at(entry_id: int, ledger_id: int = 0) -> Position:
 
 
 def test_a_slot_is_drained_when_its_last_entry_is_gone() -> None:
-    held, consumer = SlotsInFlight(), Consumer(1, "c", RecordingSink())
+    held, consumer = SlotsInFlight(), Consumer(SubscribeRequest(1, "c"), RecordingSink())
     for entry_id in range(4):
         held.add(at(entry_id), entry_id % 2, consumer)
     assert held.remove([at(0), at(9), at(1)]) == []
@@ -22,7 +22,7 @@ def test_a_slot_is_drained_when_its_last_entry_is_gone() -> None:
 
 
 def test_after_clearing_nothing_is_known_of_what_was_held() -> None:
-    held, consumer = SlotsInFlight(), Consumer(1, "c", RecordingSink())
+    held, consumer = SlotsInFlight(), Consumer(SubscribeRequest(1, "c"), RecordingSink())
     held.add(at(0), 5, consumer)
     held.clear()
     assert (held.holder(5), list(held.held()), held.remove([at(0)])) == (None, [], [])

@@ -6,14 +6,16 @@ from itertools import pairwise
 import pytest
 from dispatch_fakes import RecordingSink
 
-from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy
+from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscribeRequest
 from pybroker.broker.dispatch.hash_ring import RING_SIZE, HashRing, StickyRanges
 from pybroker.broker.dispatch.split_ranges import SplitRanges, split_by
 from pybroker.errors import ConsumerAssignError
 
 
 def consumers(count: int) -> list[Consumer]:
-    return [Consumer(number, f"c{number}", RecordingSink()) for number in range(count)]
+    return [
+        Consumer(SubscribeRequest(number, f"c{number}"), RecordingSink()) for number in range(count)
+    ]
 
 
 def test_a_new_consumer_takes_the_lower_half_of_the_widest_range() -> None:
@@ -69,7 +71,7 @@ def test_there_is_an_end_to_splitting(monkeypatch: pytest.MonkeyPatch) -> None:
     for each in consumers(4):
         split.add(each)
     with pytest.raises(ConsumerAssignError):
-        split.add(Consumer(9, "late", RecordingSink()))
+        split.add(Consumer(SubscribeRequest(9, "late"), RecordingSink()))
 
 
 def test_the_policy_and_the_configuration_choose() -> None:

@@ -3,14 +3,14 @@
 import pytest
 from dispatch_fakes import RecordingSink
 
-from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy
+from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscribeRequest
 from pybroker.broker.dispatch.hash_ring import RING_SIZE, StickyRanges
 from pybroker.errors import ConsumerAssignError
 
 
 def sticky(name: str, *ranges: tuple[int, int]) -> Consumer:
     policy = KeySharedPolicy(KeySharedMode.STICKY, ranges)
-    return Consumer(1, name, RecordingSink(), key_shared=policy)
+    return Consumer(SubscribeRequest(1, name, key_shared=policy), RecordingSink())
 
 
 def owners(found: StickyRanges, *slots: int) -> list[str | None]:

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from dispatch_fakes import EXCLUSIVE, KEY_SHARED, SHARED, RecordingSink, SteppedClock
 
-from pybroker.broker.consumer import Consumer, KeySharedMode, KeySharedPolicy, SubscriptionType
+from pybroker.broker.consumer import (
+    Consumer,
+    KeySharedMode,
+    KeySharedPolicy,
+    SubscribeRequest,
+    SubscriptionType,
+)
 from pybroker.broker.dispatch.hash_ring import slot_of
 from pybroker.broker.nonpersistent.subscription import NonPersistentSubscription
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
@@ -43,7 +49,7 @@ class World:
         **options: Any,
     ) -> RecordingSink:
         sink = RecordingSink()
-        consumer = Consumer(len(name), name, sink, **options)
+        consumer = Consumer(SubscribeRequest(len(name), name, **options), sink)
         joined = await self.topic.subscription(subscription, None, {}, create=True)
         await joined.add_consumer(consumer, kind)
         joined.flow(consumer, permits)

@@ -9,7 +9,7 @@ from topics_world import ORDERS, Owner, World, run
 from virtual_loop import LoopClock
 
 from managed_ledger.position import EARLIEST, Position
-from pybroker.broker.consumer import Consumer, SubscriptionType
+from pybroker.broker.consumer import Consumer, SubscribeRequest, SubscriptionType
 from pybroker.broker.policies import expiry, quotas
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.shapes import EVICTION
@@ -120,7 +120,7 @@ def test_an_open_transaction_s_messages_do_not_expire_nor_what_it_acknowledged()
         await publish(topic, 10, age_s=1000, txn_id=TXN)
         other = TxnId(0, 2)
         acks = [PendingAck(second)]
-        consumer = Consumer(0, "", None)  # type: ignore[arg-type]
+        consumer = Consumer(SubscribeRequest(0, ""), None)  # type: ignore[arg-type]
         await subscription.acknowledge_in_transaction(consumer, other, acks, False)
         await set_for_all(world, MESSAGE_TTL, 1)
         await asyncio.sleep(301)
@@ -399,7 +399,7 @@ def test_a_long_pause_of_a_dispatch_rate_keeps_nothing_in_memory_for_long() -> N
         rate = {"dispatchThrottlingRateInMsg": 1, "ratePeriodInSecond": 10**9}
         await set_for_all(world, SUBSCRIPTION_DISPATCH_RATE, rate)
         await publish(topic, 10, 10, 10)
-        consumer = Consumer(1, "c", Sink())
+        consumer = Consumer(SubscribeRequest(1, "c"), Sink())
         await subscription.add_consumer(consumer, SubscriptionType.EXCLUSIVE)
         subscription.flow(consumer, 10)
         await asyncio.sleep(1)
@@ -427,7 +427,7 @@ def test_a_relative_dispatch_rate_lets_so_much_more_go_out_as_comes_in(
         )
         await set_for_all(world, DISPATCH_RATE, rate)
         subscription = await subscribed(topic)
-        consumer = Consumer(1, "c", Sink())
+        consumer = Consumer(SubscribeRequest(1, "c"), Sink())
         await subscription.add_consumer(consumer, SubscriptionType.EXCLUSIVE)
         subscription.flow(consumer, 1000)
         for _ in range(10):

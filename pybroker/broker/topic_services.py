@@ -1,0 +1,22 @@
+"""What all persistent topics of a broker work with."""
+
+from dataclasses import dataclass
+
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.broker.deletions import Deletions
+from pybroker.config import BrokerConfig
+from pybroker.runtime import Clock
+from pybroker.transaction.txn_status import TransactionOutcomes
+
+
+@dataclass(frozen=True, slots=True)
+class TopicServices:
+    """One for the broker; each topic takes what it needs when it is loaded."""
+
+    factory: ManagedLedgerFactory
+    metadata: MetadataStore
+    deletions: Deletions
+    outcomes: TransactionOutcomes
+    clock: Clock
+    config: BrokerConfig
