@@ -5,9 +5,9 @@ An empty value is the default; what is something else when empty has its default
 
 from dataclasses import fields
 
-from pybroker.apache_keys import APACHE_KEYS
-from pybroker.config import BrokerConfig
-from pybroker.config_file import camel_case
+from pybroker.base.apache_keys import APACHE_KEYS
+from pybroker.base.config import BrokerConfig
+from pybroker.base.config_file import camel_case
 
 # A container is reached from outside.
 CHOSEN = {"bind_address": "0.0.0.0"}

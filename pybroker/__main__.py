@@ -2,7 +2,7 @@
 
 import sys
 
-from pybroker.cli import main
+from pybroker.process.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -46,8 +46,8 @@ def _spelt(value: object) -> str:
 
 
 def _running(config: pytest.Config, lines: list[str]) -> "Iterator[RunningBroker]":
-    from pybroker.config import BrokerConfig
-    from pybroker.config_file import ConfigError, parse_config
+    from pybroker.base.config import BrokerConfig
+    from pybroker.base.config_file import ConfigError, parse_config
     from pybroker.testing import broker
 
     settings = BrokerConfig()

@@ -37,7 +37,7 @@ from pybroker.admin.routes.topic import TopicRoutes
 from pybroker.admin.routes.transaction import TransactionRoutes
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import refusal
-from pybroker.errors import PulsarError
+from pybroker.base.errors import PulsarError
 
 AREAS = (
     BrokerRoutes,

@@ -14,11 +14,11 @@ from starlette.convertors import Convertor
 from pybroker.admin.http.permitted import plain_path
 from pybroker.admin.operation import JSON, DescribedRoute, Operation, PartConvertor
 from pybroker.admin.shapes.common import REFUSAL
-from pybroker.json_schema import TEXT, Schema
-from pybroker.runtime import Pace
+from pybroker.base.json_schema import TEXT, Schema
+from pybroker.base.runtime import Pace
+from pybroker.base.version import version
 from pybroker.security.authorization import Need
 from pybroker.security.permissions import route_row
-from pybroker.version import version
 
 _ROUTES_A_TURN: Final = 20
 _SIGNED_IN: Final[list[Schema]] = [{"token": []}, {"password": []}, {}]

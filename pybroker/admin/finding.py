@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Final
 
+from pybroker.base.errors import NotAllowed, TopicNotFound
+from pybroker.base.names import TopicName
+from pybroker.base.runtime import Pace
 from pybroker.broker.served import ServedTopic, persistent
 from pybroker.broker.tenants import Conflict
 from pybroker.broker.topic import Topic
 from pybroker.broker.topics import Topics
-from pybroker.errors import NotAllowed, TopicNotFound
-from pybroker.names import TopicName
-from pybroker.runtime import Pace
 
 _PARTS_A_TURN: Final = 100
 

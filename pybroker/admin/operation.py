@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pybroker.json_schema import TEXT, TRUTH, Schema
+from pybroker.base.json_schema import TEXT, TRUTH, Schema
 
 T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]

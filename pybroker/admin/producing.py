@@ -15,6 +15,9 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 
 from pybroker.admin.shapes.produce import MESSAGE
+from pybroker.base.json_schema import LONG, misfit, without_text
+from pybroker.base.json_text import json_of
+from pybroker.base.key_hash import java_string_hash
 from pybroker.broker.local_messages import LocalMessage
 from pybroker.broker.schemas.avro import MAX_SCHEMA_BYTES
 from pybroker.broker.schemas.compatibility import (
@@ -27,9 +30,6 @@ from pybroker.broker.schemas.compatibility import (
     split_key_value,
     type_name,
 )
-from pybroker.json_schema import LONG, misfit, without_text
-from pybroker.json_text import json_of
-from pybroker.key_hash import java_string_hash
 from pybroker.values.by_schema import NotEncodable, TextEncoder
 
 _STRING: Final = StoredSchema("String", TYPE_NAMES.index("STRING"), b"")

@@ -19,7 +19,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from managed_ledger.position import Position
-from pybroker import json_schema
 from pybroker.admin.operation import (
     JSON,
     NOTHING,
@@ -30,10 +29,11 @@ from pybroker.admin.operation import (
     PartConvertor,
     operation_of,
 )
-from pybroker.errors import InvalidTopicName
-from pybroker.json_schema import Schema
-from pybroker.json_text import json_of
-from pybroker.names import MAX_PROPERTIES_CHARS, TopicName
+from pybroker.base import json_schema
+from pybroker.base.errors import InvalidTopicName
+from pybroker.base.json_schema import Schema
+from pybroker.base.json_text import json_of
+from pybroker.base.names import MAX_PROPERTIES_CHARS, TopicName
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,9 @@ from urllib.parse import urlsplit
 
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
+from pybroker.base.config import BrokerConfig
+from pybroker.base.listeners import Listeners
+from pybroker.base.runtime import Clock
 from pybroker.broker.clusters import Clusters
 from pybroker.broker.dynamic_configuration import DynamicConfiguration
 from pybroker.broker.health import Health
@@ -14,10 +17,7 @@ from pybroker.broker.permissions import Permissions
 from pybroker.broker.records import Records
 from pybroker.broker.schemas.compatibility import StoredSchema
 from pybroker.broker.topics import Topics
-from pybroker.config import BrokerConfig
-from pybroker.listeners import Listeners
 from pybroker.logs.control import LogControl
-from pybroker.runtime import Clock
 from pybroker.security.authentication import Authentication
 from pybroker.security.authorization import Authorizer
 from pybroker.security.identity import Identity

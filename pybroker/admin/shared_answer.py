@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pybroker.admin.http.hanging_up import HANG_UP, unless_gone
-from pybroker.runtime import Pace
+from pybroker.base.runtime import Pace
 
 MOST_TAKEN: Final = 2
 TAKE_S: Final = 10.0

@@ -17,13 +17,7 @@ from collections.abc import Iterable
 from managed_ledger.deletion import all_done
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
-from pybroker.broker import tenants
-from pybroker.broker.compaction.compaction import generation_that_counts
-from pybroker.broker.deduplication import snapshot as deduplication_snapshot
-from pybroker.broker.permissions import Permissions
-from pybroker.broker.policies.policies import topic_key
-from pybroker.broker.schemas import known_versions
-from pybroker.names import (
+from pybroker.base.names import (
     COMPACTED_LOGS,
     PENDING_ACK_LOGS,
     TopicName,
@@ -34,6 +28,12 @@ from pybroker.names import (
     subscription_of_log,
     topic_of_compacted_log,
 )
+from pybroker.broker import tenants
+from pybroker.broker.compaction.compaction import generation_that_counts
+from pybroker.broker.deduplication import snapshot as deduplication_snapshot
+from pybroker.broker.permissions import Permissions
+from pybroker.broker.policies.policies import topic_key
+from pybroker.broker.schemas import known_versions
 from pybroker.transaction import buffer_snapshot
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from managed_ledger.storage.backend import MetadataStore
+from pybroker.base.errors import NotAllowed
 from pybroker.broker.records import Records, check_name
 from pybroker.broker.tenants import Conflict, NotFound
-from pybroker.errors import NotAllowed
 
 # What is kept beside a cluster's own data, each by name.
 FAILURE_DOMAINS: Final = "failureDomains"

@@ -21,12 +21,12 @@ from managed_ledger.deletion import all_done
 from managed_ledger.errors import ManagedLedgerError, StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
+from pybroker.base.errors import ServiceNotReady
+from pybroker.base.names import TopicName
+from pybroker.base.runtime import Tasks
 from pybroker.broker.belongings import Belongings
 from pybroker.broker.permissions import Permissions
-from pybroker.errors import ServiceNotReady
 from pybroker.logs import audit
-from pybroker.names import TopicName
-from pybroker.runtime import Tasks
 
 log = logging.getLogger(__name__)
 

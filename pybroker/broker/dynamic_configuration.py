@@ -14,8 +14,8 @@ from functools import cache
 from typing import Any, ClassVar, Final
 
 from managed_ledger.storage.backend import MetadataStore
-from pybroker.config import BrokerConfig
-from pybroker.errors import PulsarError
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import PulsarError
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class DynamicConfiguration:
 @cache
 def _by_name() -> Mapping[str, str]:
     """The fields by broker.conf's spelling."""
-    from pybroker.config_file import camel_case  # takes a while: who starts waits
+    from pybroker.base.config_file import camel_case  # takes a while: who starts waits
 
     return {camel_case(field): field for field in DYNAMIC}
 
@@ -158,7 +158,7 @@ def _field(name: str) -> str:
 
 
 def _parsed(name: str, text: str) -> dict[str, Any]:
-    from pybroker.config_file import LEFT_OUT, parse_setting
+    from pybroker.base.config_file import LEFT_OUT, parse_setting
 
     field = _field(name)
     try:

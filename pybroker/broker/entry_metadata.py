@@ -16,8 +16,8 @@ from typing import Final
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
-from pybroker.config import BrokerConfig
-from pybroker.runtime import Clock, Pace
+from pybroker.base.config import BrokerConfig
+from pybroker.base.runtime import Clock, Pace
 from pybroker.wire.message_metadata import (
     BadEntry,
     broker_index_of,

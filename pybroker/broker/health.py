@@ -13,8 +13,8 @@ from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.shared_task import shared_task
-from pybroker.errors import ServiceNotReady
-from pybroker.names import HEALTH_LOG
+from pybroker.base.errors import ServiceNotReady
+from pybroker.base.names import HEALTH_LOG
 
 TIMEOUT_S: Final = 5.0
 KEPT_S: Final = 1.0

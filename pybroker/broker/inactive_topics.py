@@ -19,13 +19,13 @@ from functools import partial
 from typing import Any, Final
 
 from managed_ledger.housekeeper import VISITS_A_TURN, Housekeeper
+from pybroker.base.config import BrokerConfig
+from pybroker.base.names import SYSTEM_NAMESPACE
+from pybroker.base.runtime import Tasks
 from pybroker.broker.policies.shapes import CAUGHT_UP
 from pybroker.broker.policies.table import INACTIVE_TOPICS
 from pybroker.broker.served import ServedTopic
-from pybroker.config import BrokerConfig
 from pybroker.logs import audit
-from pybroker.names import SYSTEM_NAMESPACE
-from pybroker.runtime import Tasks
 
 _TOGETHER_S: Final = 1.0
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from pybroker.base.errors import ConsumerBusy, MetadataError
 from pybroker.broker.consumer import Consumer, SubscriptionType
-from pybroker.errors import ConsumerBusy, MetadataError
 
 
 class Joined(Protocol):

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
+from pybroker.base.errors import ServiceNotReady
+from pybroker.base.names import TopicName
+from pybroker.base.runtime import nobody_cares
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.producers import Producers
-from pybroker.errors import ServiceNotReady
-from pybroker.names import TopicName
-from pybroker.runtime import nobody_cares
 
 
 class Consumed(Protocol):

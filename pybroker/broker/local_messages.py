@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from managed_ledger.position import Position
-from pybroker.errors import PulsarError
-from pybroker.names import TopicName
+from pybroker.base.errors import PulsarError
+from pybroker.base.names import TopicName
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 
 from managed_ledger.errors import BadVersion
 from managed_ledger.storage.backend import MetadataStore, Versioned
+from pybroker.base.errors import NamingError
+from pybroker.base.names import TopicName, check_subscription_name
 from pybroker.broker.policies.table import SUBSCRIPTION_AUTH_MODE
 from pybroker.broker.tenants import PERMISSIONS, Conflict, NotFound, Tenants
-from pybroker.errors import NamingError
-from pybroker.names import TopicName, check_subscription_name
 from pybroker.security.authorization import Grants
 
 _TENANTS: Final = "/tenants/"

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Protocol
 
-from pybroker.errors import (
+from pybroker.base.errors import (
     PersistenceError,
     ProducerBusy,
     ProducerFenced,
     PulsarError,
     ServiceNotReady,
 )
-from pybroker.runtime import nobody_cares
+from pybroker.base.runtime import nobody_cares
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from managed_ledger.errors import DamagedEntries
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
-from pybroker.runtime import Pace
+from pybroker.base.runtime import Pace
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
 _READS_A_TURN: Final = 200

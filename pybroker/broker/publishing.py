@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from managed_ledger.position import Position
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 
 LAST_WRITES_S: Final = 10.0
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from managed_ledger.storage.backend import MetadataStore
+from pybroker.base.errors import InvalidTopicName
 from pybroker.broker.tenants import NotFound
-from pybroker.errors import InvalidTopicName
 
 _NAME: Final = re.compile(r"[-=:.\w]{1,255}", re.ASCII)  # what Apache Pulsar allows
 

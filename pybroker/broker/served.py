@@ -1,11 +1,11 @@
 """What clients produce to and consume from, be it kept or not."""
 
+from pybroker.base.errors import NotAllowed
 from pybroker.broker.entry_metadata import is_stamped
 from pybroker.broker.nonpersistent.subscription import NonPersistentSubscription
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
-from pybroker.errors import NotAllowed
 
 ServedTopic = Topic | NonPersistentTopic
 ServedSubscription = Subscription | NonPersistentSubscription

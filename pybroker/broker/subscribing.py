@@ -12,13 +12,13 @@ from typing import Protocol
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
+from pybroker.base.errors import NotAllowed, SubscriptionNotFound
+from pybroker.base.names import check_subscription_name
 from pybroker.broker.deletions import Deletions, Doomed
 from pybroker.broker.policies.limits import Limited, check_subscriptions
 from pybroker.broker.subscribed_topic import SubscribedTopic
 from pybroker.broker.subscription import Subscription
-from pybroker.errors import NotAllowed, SubscriptionNotFound
 from pybroker.logs import audit
-from pybroker.names import check_subscription_name
 
 
 class OpenTopic(SubscribedTopic, Limited, Protocol):

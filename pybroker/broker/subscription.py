@@ -15,6 +15,8 @@ from typing import Final
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import DamagedEntries, LedgerClosed
 from managed_ledger.position import Position
+from pybroker.base.errors import NotAllowed, PersistenceError, ServiceNotReady
+from pybroker.base.names import TxnId
 from pybroker.broker.compaction.seeking import place_of_time
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.dispatch.choosing import Dispatcher, dispatcher_of
@@ -32,8 +34,6 @@ from pybroker.broker.policies.limits import check_consumers, unacked_limits
 from pybroker.broker.subscribed_topic import SubscribedTopic
 from pybroker.broker.transactional_acks import TransactionalAcks
 from pybroker.broker.waiting_entries import waiting_entry
-from pybroker.errors import NotAllowed, PersistenceError, ServiceNotReady
-from pybroker.names import TxnId
 from pybroker.transaction.pending_ack import PendingAck, PendingAcks
 from pybroker.transaction.pending_ack_store import Held
 from pybroker.transaction.txn_status import TxnAction

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from managed_ledger.storage.backend import MetadataStore
-from pybroker.config import BrokerConfig
-from pybroker.errors import InvalidTopicName, NotAllowed, PulsarError
-from pybroker.names import COORDINATOR_ASSIGN, TopicName
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import InvalidTopicName, NotAllowed, PulsarError
+from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
 
 _TENANTS: Final = "/tenants/"
 NAMESPACES: Final = "/namespaces/"

@@ -16,6 +16,15 @@ from managed_ledger.errors import LedgerClosed, ManagedLedgerError
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.shared_task import shared_task
+from pybroker.base.errors import (
+    PersistenceError,
+    ProducerFenced,
+    PulsarError,
+    ServiceNotReady,
+    TopicTerminated,
+)
+from pybroker.base.names import SYSTEM_NAMESPACE, TopicName, TxnId
+from pybroker.base.runtime import Tasks, nobody_cares
 from pybroker.broker.compaction.compaction import NO_TURN, PROPERTY, Compaction
 from pybroker.broker.deduplication import Deduplication, Taken
 from pybroker.broker.deduplication.snapshot import forget as forget_sequence_ids
@@ -34,15 +43,6 @@ from pybroker.broker.publishing import LAST_WRITES_S, OnTheWay, Published, Publi
 from pybroker.broker.subscribing import Subscribing
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic_services import TopicServices
-from pybroker.errors import (
-    PersistenceError,
-    ProducerFenced,
-    PulsarError,
-    ServiceNotReady,
-    TopicTerminated,
-)
-from pybroker.names import SYSTEM_NAMESPACE, TopicName, TxnId
-from pybroker.runtime import Tasks, nobody_cares
 from pybroker.transaction.aborted_txns import HiddenEntries
 from pybroker.transaction.transaction_buffer import TransactionBuffer
 from pybroker.transaction.transactional_entries import with_sent

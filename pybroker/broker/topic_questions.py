@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 from managed_ledger.errors import DamagedEntries
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
+from pybroker.base.errors import SubscriptionNotFound, TopicNotFound
+from pybroker.base.names import TopicName
 from pybroker.broker.consumer import SubscriptionType
 from pybroker.broker.joining import check_joinable
 from pybroker.broker.policies.limits import check_type
@@ -22,8 +24,6 @@ from pybroker.broker.policies.table import AUTO_SUBSCRIPTION_CREATION
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.broker.topics import Topics
-from pybroker.errors import SubscriptionNotFound, TopicNotFound
-from pybroker.names import TopicName
 from pybroker.wire.message_metadata import BadEntry, split_entry
 
 # A sample reads no more than this, whatever was asked for.

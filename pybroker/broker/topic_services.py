@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
+from pybroker.base.config import BrokerConfig
+from pybroker.base.runtime import Clock
 from pybroker.broker.deletions import Deletions
-from pybroker.config import BrokerConfig
-from pybroker.runtime import Clock
 from pybroker.transaction.txn_status import TransactionOutcomes
 
 

@@ -19,6 +19,10 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST
 from managed_ledger.shared_task import shared_task
 from managed_ledger.storage.backend import MetadataStore
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import NoSuchPartition, NotAllowed, TooManyTopics, TopicNotFound
+from pybroker.base.names import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TopicName
+from pybroker.base.runtime import Clock, Pace
 from pybroker.broker.deletions import Deletions, Doomed
 from pybroker.broker.entry_metadata import check_interceptors
 from pybroker.broker.inactive_topics import InactiveTopics
@@ -38,11 +42,7 @@ from pybroker.broker.topic import Topic
 from pybroker.broker.topic_lists.lists import TopicLists
 from pybroker.broker.topic_lists.watches import TopicWatches
 from pybroker.broker.topic_services import TopicServices
-from pybroker.config import BrokerConfig
-from pybroker.errors import NoSuchPartition, NotAllowed, TooManyTopics, TopicNotFound
 from pybroker.logs import audit
-from pybroker.names import COORDINATOR_ASSIGN, SYSTEM_NAMESPACE, TopicName
-from pybroker.runtime import Clock, Pace
 from pybroker.transaction.txn_status import TransactionOutcomes
 
 log = logging.getLogger(__name__)

@@ -12,12 +12,12 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import PersistenceError, ServiceNotReady, TransactionConflict
+from pybroker.base.names import TopicName, pending_ack_log
+from pybroker.base.runtime import Tasks, nobody_cares
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.passed_over import GivenSoFar, PassedOver
-from pybroker.config import BrokerConfig
-from pybroker.errors import PersistenceError, ServiceNotReady, TransactionConflict
-from pybroker.names import TopicName, pending_ack_log
-from pybroker.runtime import Tasks, nobody_cares
 from pybroker.transaction.pending_ack import PendingAcks
 from pybroker.transaction.pending_ack_store import ALL_INDEXES, Held, PendingAck
 from pybroker.transaction.txn_status import TransactionOutcomes

@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from pybroker.base.errors import InvalidTopicName, NotAllowed
+from pybroker.base.names import TopicName, TxnId, check_subscription_name
 from pybroker.broker.topic import Topic
-from pybroker.errors import InvalidTopicName, NotAllowed
-from pybroker.names import TopicName, TxnId, check_subscription_name
 from pybroker.transaction.participants import CannotParticipate
 from pybroker.transaction.txn_status import TxnAction
 

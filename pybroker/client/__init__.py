@@ -11,6 +11,26 @@
 Calls block; `pybroker.client.aio` has the same for asyncio. Names are the official Python client's.
 """
 
+from pybroker.base.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ConsumerBusy,
+    IncompatibleSchema,
+    InvalidTopicName,
+    InvalidTxnStatus,
+    NotAllowed,
+    ProducerBusy,
+    ProducerFenced,
+    ServiceNotReady,
+    SubscriptionNotFound,
+    TooManyRequests,
+    TopicNotFound,
+    TopicTerminated,
+    TransactionConflict,
+    TransactionCoordinatorNotFound,
+    TransactionNotFound,
+)
+from pybroker.base.names import TxnId
 from pybroker.client.blocking.client import Client
 from pybroker.client.blocking.consumer import Consumer, Reader
 from pybroker.client.blocking.producer import Producer
@@ -57,26 +77,6 @@ from pybroker.client.options import (
 from pybroker.client.producing.batching import EncodedBatch, encode_batch
 from pybroker.client.producing.routing import partition_for_key
 from pybroker.client.transactions.transaction import TxnState
-from pybroker.errors import (
-    AuthenticationError,
-    AuthorizationError,
-    ConsumerBusy,
-    IncompatibleSchema,
-    InvalidTopicName,
-    InvalidTxnStatus,
-    NotAllowed,
-    ProducerBusy,
-    ProducerFenced,
-    ServiceNotReady,
-    SubscriptionNotFound,
-    TooManyRequests,
-    TopicNotFound,
-    TopicTerminated,
-    TransactionConflict,
-    TransactionCoordinatorNotFound,
-    TransactionNotFound,
-)
-from pybroker.names import TxnId
 
 __all__ = [
     "AlreadyClosed",

@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from pybroker.base.names import TopicName, TxnId
+from pybroker.base.runtime import Clock, SystemClock
 from pybroker.client import topic_questions
 from pybroker.client.connection.auth import Authentication
 from pybroker.client.connection.cluster import Cluster, ConnectionOptions
@@ -50,8 +52,6 @@ from pybroker.client.producing.producer import Producer
 from pybroker.client.topic_questions import TopicQuestion, TopicState
 from pybroker.client.transactions.coordinator import Coordinators
 from pybroker.client.transactions.transaction import Transaction, TxnState
-from pybroker.names import TopicName, TxnId
-from pybroker.runtime import Clock, SystemClock
 from pybroker.wire import pulsar_api_pb2 as pb
 
 __all__ = [

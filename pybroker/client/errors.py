@@ -1,14 +1,14 @@
 """What the client raises: the wire's own errors, and those that only a client can meet.
 
 A refusal by the broker arrives as a code and a text; `from_wire` makes it the exception that the
-broker raised (pybroker.errors, one class per code). Everything derives from PulsarException.
+broker raised (pybroker.base.errors, one class per code). Everything derives from PulsarException.
 """
 
 from typing import Final
 
-from pybroker import errors
-from pybroker.errors import InvalidTxnStatus, PulsarError
-from pybroker.names import TxnId
+from pybroker.base import errors
+from pybroker.base.errors import InvalidTxnStatus, PulsarError
+from pybroker.base.names import TxnId
 
 PulsarException = PulsarError
 

@@ -7,9 +7,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from pybroker.base.names import TopicName
 from pybroker.client.connection.cluster import Cluster
 from pybroker.client.errors import PulsarException
-from pybroker.names import TopicName
 
 log = logging.getLogger("pybroker.client")
 

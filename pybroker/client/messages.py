@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import total_ordering
 from typing import Any, ClassVar, Final, NamedTuple
 
+from pybroker.base.names import TxnId
 from pybroker.client.consuming.acks import Place
-from pybroker.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import transaction_of
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from pybroker.base.errors import NotAllowed, PulsarError
 from pybroker.client.connection.cluster import Cluster
 from pybroker.client.errors import from_wire
 from pybroker.client.options import InitialPosition
-from pybroker.errors import NotAllowed, PulsarError
 from pybroker.wire import pulsar_api_pb2 as pb
 
 Place = tuple[int, int]  # ledger id, entry id

@@ -13,8 +13,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pybroker.base.names import TopicName
 from pybroker.client import MessageId
-from pybroker.names import TopicName
 from pybroker.spark import register
 
 PLANES: Final = "persistent://public/default/planes"

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Final
 
+from pybroker.base.errors import MetadataError
 from pybroker.client import Client, Outgoing
 from pybroker.demo import audit, flights, payments
 from pybroker.demo.driver import Settings
@@ -14,7 +15,6 @@ from pybroker.demo.observer import Observer, read_input
 from pybroker.demo.processes import Driver
 from pybroker.demo.report import Verdict, headline, say
 from pybroker.demo.topics import create_partitioned, fill, keep_everything, read_all
-from pybroker.errors import MetadataError
 from pybroker.spark.jars import official_client_jars
 
 _LEDGER_LIVES: Final = (

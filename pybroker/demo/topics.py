@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from pybroker.base.names import TopicName
 from pybroker.client import (
     AlreadyClosed,
     Client,
@@ -23,7 +24,6 @@ from pybroker.client import (
     partition_for_key,
 )
 from pybroker.demo.report import say
-from pybroker.names import TopicName
 
 AUDIT: Final = "audit"
 _BROKER_AWAY: Final = (AlreadyClosed, ConnectError, ServiceNotReady, Timeout)

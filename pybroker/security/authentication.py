@@ -7,9 +7,9 @@ and fails is nobody's. Behind a proxy the original principal comes along, and on
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from pybroker.config import BrokerConfig
-from pybroker.errors import AuthenticationError, AuthorizationError
-from pybroker.runtime import Clock
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import AuthenticationError, AuthorizationError
+from pybroker.base.runtime import Clock
 from pybroker.security.basic import BasicProvider
 from pybroker.security.certificates import TlsProvider
 from pybroker.security.identity import Credentials, Identity, Login, Provider

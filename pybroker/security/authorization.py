@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
-from pybroker.config import BrokerConfig
-from pybroker.errors import AuthorizationError
-from pybroker.names import COORDINATOR_ASSIGN, TopicName
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import AuthorizationError
+from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
 from pybroker.security.identity import Identity
 
 ACTIONS: Final = ("produce", "consume", "functions", "sources", "sinks", "packages")

@@ -12,9 +12,9 @@ from collections import OrderedDict
 from functools import partial
 from typing import Final
 
-from pybroker.config import BrokerConfig
-from pybroker.errors import AuthenticationError
-from pybroker.runtime import Clock
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import AuthenticationError
+from pybroker.base.runtime import Clock
 from pybroker.security.htpasswd import dearest, matches, padding, parse_htpasswd
 from pybroker.security.identity import Credentials, Login
 from pybroker.security.keys import KeyFailure, read_source

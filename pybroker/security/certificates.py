@@ -6,8 +6,8 @@ connection lives, nor when a later one resumes its session.
 
 import ssl
 
-from pybroker.errors import AuthenticationError
-from pybroker.runtime import Clock
+from pybroker.base.errors import AuthenticationError
+from pybroker.base.runtime import Clock
 from pybroker.security.identity import Certificate, Credentials, Login
 
 

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from pybroker.errors import TooManyRequests
-from pybroker.runtime import Clock
+from pybroker.base.errors import TooManyRequests
+from pybroker.base.runtime import Clock
 
 MOST_WAITING: Final = 50  # in each of the two lanes
 MOST_OF_ADDRESS: Final = 10

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from pybroker.names import TopicName
+from pybroker.base.names import TopicName
 from pybroker.security.authorization import Need, Target
 from pybroker.wire import pulsar_api_pb2 as pb
 

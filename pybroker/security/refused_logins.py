@@ -8,8 +8,8 @@ IPv6 address counts with its /64, which one machine has for itself.
 from collections import OrderedDict
 from typing import Final
 
-from pybroker.errors import AuthenticationError
-from pybroker.runtime import Clock
+from pybroker.base.errors import AuthenticationError
+from pybroker.base.runtime import Clock
 
 FAILURES_AT_ONCE: Final = 100
 FAILURES_PER_SECOND: Final = 5.0

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pybroker.runtime import break_cycles_of
+from pybroker.base.runtime import break_cycles_of
 from pybroker.security.newcomers import Newcomers
 from pybroker.security.tls_contexts import TlsContexts
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pybroker.runtime import Clock
+from pybroker.base.runtime import Clock
 from pybroker.security.certificates import has_expired
 from pybroker.security.identity import Certificate
 from pybroker.security.keys import KeyFailure

@@ -7,9 +7,9 @@ of `tokenPublicAlg`, or HMAC for a secret key. Claims are judged by the broker's
 import json
 from typing import Any, Final
 
-from pybroker.config import BrokerConfig
-from pybroker.errors import AuthenticationError
-from pybroker.runtime import Clock
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import AuthenticationError
+from pybroker.base.runtime import Clock
 from pybroker.security.identity import Credentials, Login
 from pybroker.security.keys import (
     KeyFailure,

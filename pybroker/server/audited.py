@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from pybroker.errors import AuthenticationError, AuthorizationError, PulsarError
+from pybroker.base.errors import AuthenticationError, AuthorizationError, PulsarError
 from pybroker.logs import audit
 from pybroker.server.connection import Connection
 from pybroker.server.handler import Handler

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.transaction.coordinators import Coordinators
 
 _LOOK_AGAIN_S: Final = 1.0

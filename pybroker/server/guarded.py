@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pybroker.names import TxnId
-from pybroker.runtime import Pace, Tasks
+from pybroker.base.names import TxnId
+from pybroker.base.runtime import Pace, Tasks
 from pybroker.security.authorization import Authorizer, Need, Target
 from pybroker.security.permissions import COMMANDS, CommandRow, initial_subscription
 from pybroker.server.connection import Connection, Rest

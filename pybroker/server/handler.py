@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pybroker.errors import PulsarError
+from pybroker.base.errors import PulsarError
 from pybroker.server.connection import Connection, Rest
 from pybroker.wire import commands
 

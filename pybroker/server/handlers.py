@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from pybroker.errors import PulsarError
+from pybroker.base.errors import PulsarError
 from pybroker.server import (
     on_acknowledge,
     on_ask_topics,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from pybroker.runtime import nobody_cares
+from pybroker.base.runtime import nobody_cares
 from pybroker.server.frame_budget import FREE_BYTES, FrameBudget
 from pybroker.wire.frames import Event, FrameDecoder, ProtocolError
 

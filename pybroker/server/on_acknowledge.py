@@ -8,10 +8,10 @@ from collections.abc import Awaitable
 from typing import Final
 
 from managed_ledger.position import Position
+from pybroker.base.errors import ConsumerNotFound, NotAllowed, PulsarError
+from pybroker.base.names import TxnId
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.subscription import Subscription
-from pybroker.errors import ConsumerNotFound, NotAllowed, PulsarError
-from pybroker.names import TxnId
 from pybroker.server.connection import Connection, Rest
 from pybroker.server.slots import ConsumerSlot
 from pybroker.transaction.pending_ack_store import PendingAck

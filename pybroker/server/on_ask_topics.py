@@ -7,10 +7,10 @@ import asyncio
 from typing import Final
 
 from managed_ledger.position import EARLIEST, Position
+from pybroker.base.errors import NamingError
+from pybroker.base.names import TopicName, check_client
+from pybroker.base.runtime import Pace
 from pybroker.broker.topic_questions import Answer, Asked, Question, answer
-from pybroker.errors import NamingError
-from pybroker.names import TopicName, check_client
-from pybroker.runtime import Pace
 from pybroker.server.connection import Connection
 from pybroker.server.on_acknowledge import position_of
 from pybroker.server.requests import as_answer

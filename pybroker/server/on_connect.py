@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from pybroker.errors import AuthenticationError, UnsupportedVersionError
+from pybroker.base.errors import AuthenticationError, UnsupportedVersionError
 from pybroker.security.authentication import Authentication
 from pybroker.security.identity import Credentials
 from pybroker.server.connection import Connection, Rest

@@ -4,6 +4,18 @@ import asyncio
 from typing import Final
 
 from managed_ledger.position import EARLIEST, Position
+from pybroker.base.errors import (
+    ConsumerNotFound,
+    MetadataError,
+    NamingError,
+    NotAllowed,
+    PulsarError,
+    ServiceNotReady,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
+from pybroker.base.names import TopicName, check_client
+from pybroker.base.runtime import iso_time
 from pybroker.broker import subscription_properties
 from pybroker.broker.consumer import (
     Consumer,
@@ -18,18 +30,6 @@ from pybroker.broker.policies.table import AUTO_SUBSCRIPTION_CREATION
 from pybroker.broker.served import ServedSubscription, ServedTopic, persistent
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
-from pybroker.errors import (
-    ConsumerNotFound,
-    MetadataError,
-    NamingError,
-    NotAllowed,
-    PulsarError,
-    ServiceNotReady,
-    SubscriptionNotFound,
-    TopicNotFound,
-)
-from pybroker.names import TopicName, check_client
-from pybroker.runtime import iso_time
 from pybroker.server.connection import Connection, Rest
 from pybroker.server.on_acknowledge import IDS_A_TURN, pending_ack, position_of
 from pybroker.server.on_produce import stored_schema

@@ -1,14 +1,14 @@
 """Lookup, partitions, topic lists, schemas: what clients ask before they work."""
 
-from pybroker.broker.schemas.compatibility import StoredSchema
-from pybroker.broker.schemas.registry import version_bytes
-from pybroker.errors import (
+from pybroker.base.errors import (
     NotAllowed,
     PulsarError,
     TopicNotFound,
 )
-from pybroker.listeners import Listener
-from pybroker.names import TopicName
+from pybroker.base.listeners import Listener
+from pybroker.base.names import TopicName
+from pybroker.broker.schemas.compatibility import StoredSchema
+from pybroker.broker.schemas.registry import version_bytes
 from pybroker.server.connection import Connection
 from pybroker.server.on_produce import stored_schema
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -11,6 +11,17 @@ from functools import partial
 from typing import Final
 
 from managed_ledger.position import EARLIEST, Position
+from pybroker.base.errors import (
+    AuthorizationError,
+    ChecksumError,
+    NotAllowed,
+    PersistenceError,
+    PulsarError,
+    QuotaExceededException,
+    ServiceNotReady,
+    TopicTerminated,
+)
+from pybroker.base.names import TopicName, TxnId, check_client
 from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, Refused, Taken
 from pybroker.broker.policies.gate import Gate
 from pybroker.broker.policies.limits import check_encrypts
@@ -21,17 +32,6 @@ from pybroker.broker.schemas.compatibility import StoredSchema
 from pybroker.broker.schemas.registry import version_bytes
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
-from pybroker.errors import (
-    AuthorizationError,
-    ChecksumError,
-    NotAllowed,
-    PersistenceError,
-    PulsarError,
-    QuotaExceededException,
-    ServiceNotReady,
-    TopicTerminated,
-)
-from pybroker.names import TopicName, TxnId, check_client
 from pybroker.server.connection import Connection
 from pybroker.server.held_runs import HOLD_S, HeldRuns
 from pybroker.server.slots import ProducerSlot

@@ -2,11 +2,11 @@
 
 from typing import Final
 
+from pybroker.base.errors import AuthorizationError, NotAllowed, TooManyRequests
 from pybroker.broker.tenants import NotFound
 from pybroker.broker.topic_lists.lists import TopicList
 from pybroker.broker.topic_lists.pattern import BadPattern, TopicPattern
 from pybroker.broker.topic_lists.watches import selected, steady_pace
-from pybroker.errors import AuthorizationError, NotAllowed, TooManyRequests
 from pybroker.server.connection import Connection, Rest
 from pybroker.server.watcher import Watcher
 from pybroker.wire import commands

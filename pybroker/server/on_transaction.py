@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
+from pybroker.base.errors import InvalidTxnStatus, NotAllowed, PulsarError
+from pybroker.base.names import TopicName, TxnId
 from pybroker.broker.txn_participants import (
     LocalParticipants,
     partition_to_add,
     subscription_to_add,
 )
-from pybroker.errors import InvalidTxnStatus, NotAllowed, PulsarError
-from pybroker.names import TopicName, TxnId
 from pybroker.server import transaction_share
 from pybroker.server.connection import Connection
 from pybroker.server.transaction_share import is_exempt, within_share

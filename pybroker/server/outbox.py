@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from pybroker.base.runtime import break_cycles_of
 from pybroker.broker.served import ServedSubscription
-from pybroker.runtime import break_cycles_of
 
 HIGH_BYTES: Final = 1024 * 1024
 # No brake holds what other connections cause to be told to one; this ends it if it does not read.

@@ -7,7 +7,7 @@ overtake the reason.
 import asyncio
 from typing import Final
 
-from pybroker.errors import PulsarError
+from pybroker.base.errors import PulsarError
 from pybroker.wire import commands
 
 _TO_READ_IT_S: Final = 1.0

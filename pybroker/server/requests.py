@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from pybroker.errors import PulsarError, ServiceNotReady
-from pybroker.runtime import Tasks, is_a_sentence
+from pybroker.base.errors import PulsarError, ServiceNotReady
+from pybroker.base.runtime import Tasks, is_a_sentence
 
 MAX_AT_HAND: Final = 1000
 _MAX_BYTES_AT_HAND: Final = 2 * 1024 * 1024  # of the commands themselves

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from pybroker.base.config import BrokerConfig
+from pybroker.base.listeners import Listeners
+from pybroker.base.runtime import Clock
 from pybroker.broker.topic_lists.lists import TopicList
 from pybroker.broker.topics import Topics
-from pybroker.config import BrokerConfig
-from pybroker.listeners import Listeners
-from pybroker.runtime import Clock
 from pybroker.security.authentication import Authentication
 from pybroker.security.identity import Identity
 from pybroker.server.frame_budget import FrameBudget

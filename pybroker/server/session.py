@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from pybroker.base.errors import PulsarError
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.entry_metadata import plain
 from pybroker.broker.producers import Producer
 from pybroker.broker.served import ServedSubscription, ServedTopic
-from pybroker.errors import PulsarError
 from pybroker.security.identity import Certificate
 from pybroker.server import on_produce
 from pybroker.server.begun_transactions import BegunTransactions

@@ -1,7 +1,7 @@
 """That nobody puts anything into a transaction that another role began."""
 
-from pybroker.errors import AuthorizationError
-from pybroker.names import TxnId
+from pybroker.base.errors import AuthorizationError
+from pybroker.base.names import TxnId
 from pybroker.server.connection import Connection
 
 

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from pybroker.errors import TooManyRequests
-from pybroker.names import TxnId
+from pybroker.base.errors import TooManyRequests
+from pybroker.base.names import TxnId
 from pybroker.server.connection import Connection
 from pybroker.transaction.coordinator import FULL_WAIT_S
 

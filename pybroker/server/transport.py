@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from pybroker.errors import NotAllowed
-from pybroker.runtime import Seldom
+from pybroker.base.errors import NotAllowed
+from pybroker.base.runtime import Seldom
 from pybroker.security.newcomers import Newcomers
 from pybroker.security.refused_logins import machine_of
 from pybroker.security.tls_connection import TlsDoor, TlsListener

@@ -13,9 +13,9 @@ cursor, though something must be there: that is waited for.
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from pybroker.base.errors import ServiceNotReady
+from pybroker.base.names import TxnId
 from pybroker.client import Transaction
-from pybroker.errors import ServiceNotReady
-from pybroker.names import TxnId
 from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import EARLIEST, CursorName, Position
 from pybroker.spark.session import Session

@@ -15,8 +15,8 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from pybroker.errors import MetadataError, NotAllowed
-from pybroker.names import TxnId
+from pybroker.base.errors import MetadataError, NotAllowed
+from pybroker.base.names import TxnId
 from pybroker.spark.offsets import CursorName, SourceOffset, Span, is_pulsar_offset
 from pybroker.spark.work import Work
 

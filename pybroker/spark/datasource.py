@@ -24,7 +24,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
-from pybroker.errors import NotAllowed
+from pybroker.base.errors import NotAllowed
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.options import Mode, chosen
 from pybroker.spark.reading.batch import PulsarBatchReader

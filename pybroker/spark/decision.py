@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-from pybroker.errors import PulsarError
+from pybroker.base.errors import PulsarError
 from pybroker.spark.marker import Marker
 from pybroker.spark.new_checkpoint import new_checkpoint
 from pybroker.spark.offsets import CursorName, Position, Progress

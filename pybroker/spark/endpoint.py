@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Self
 
+from pybroker.base.errors import NotAllowed
 from pybroker.client import (
     Authentication,
     AuthenticationBasic,
@@ -14,7 +15,6 @@ from pybroker.client import (
     Client,
     aio,
 )
-from pybroker.errors import NotAllowed
 from pybroker.spark.options import Chosen, Mode, chosen, required
 from pybroker.spark.session import Connect
 

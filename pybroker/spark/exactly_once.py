@@ -30,16 +30,7 @@ from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pybroker.client import (
-    AlreadyClosed,
-    BatchingType,
-    ConnectError,
-    Timeout,
-    Transaction,
-    TransactionAborted,
-    TransactionOutcomeUnknown,
-)
-from pybroker.errors import (
+from pybroker.base.errors import (
     InvalidTxnStatus,
     MetadataError,
     NotAllowed,
@@ -50,7 +41,16 @@ from pybroker.errors import (
     TransactionCoordinatorNotFound,
     TransactionNotFound,
 )
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
+from pybroker.client import (
+    AlreadyClosed,
+    BatchingType,
+    ConnectError,
+    Timeout,
+    Transaction,
+    TransactionAborted,
+    TransactionOutcomeUnknown,
+)
 from pybroker.spark.chain import Chain
 from pybroker.spark.checkpoint import Checkpoint
 from pybroker.spark.decision import BatchRefused, Decision, decide

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from pybroker.errors import MetadataError
+from pybroker.base.errors import MetadataError
 
 _POM: Final = Path(__file__).with_name("java") / "pom.xml"
 _COMPLETE: Final = "resolved-from.xml"

@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pybroker.errors import NotAllowed
+from pybroker.base.errors import NotAllowed
 
 # What a query needs of the admin API it asks the broker for: none of these can change anything.
 _OF_ADMIN: Final = "pulsar.admin."

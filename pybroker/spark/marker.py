@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.spark.offsets import CursorName, Position, Progress, Span
 from pybroker.spark.work import Work
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Any, Final
 
-from pybroker.errors import NotAllowed
+from pybroker.base.errors import NotAllowed
 from pybroker.spark import java_options
 
 log = logging.getLogger("pybroker.spark")

@@ -28,8 +28,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from pybroker.errors import PulsarError
-from pybroker.names import TopicName, TxnId
+from pybroker.base.errors import PulsarError
+from pybroker.base.names import TopicName, TxnId
 from pybroker.spark.endpoint import connecting
 from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import EARLIEST, Position

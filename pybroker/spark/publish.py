@@ -21,8 +21,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
+from pybroker.base.errors import NotAllowed
 from pybroker.client import BatchingType
-from pybroker.errors import NotAllowed
 from pybroker.spark.writing.attempt import Job, Written, write
 from pybroker.spark.writing.entries import Destined, EntryEncoder, Partitions
 from pybroker.spark.writing.rows import ARROW_TYPES, rows_of

@@ -9,7 +9,7 @@ one batch behind. A marker says from where on, so that a loss is noticed.
 from collections.abc import Mapping
 from typing import Final
 
-from pybroker.errors import PulsarError
+from pybroker.base.errors import PulsarError
 from pybroker.spark.marker import Marker, Places
 from pybroker.spark.new_checkpoint import new_checkpoint
 from pybroker.spark.offsets import CursorName, Position, Progress, Span

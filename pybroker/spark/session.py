@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
+from pybroker.base.errors import PulsarError
+from pybroker.base.names import TopicName
 from pybroker.client import (
     AlreadyClosed,
     Client,
@@ -31,8 +33,6 @@ from pybroker.client import (
     TopicSchema,
     Transaction,
 )
-from pybroker.errors import PulsarError
-from pybroker.names import TopicName
 from pybroker.spark.offsets import CursorName, Position, Progress, Span
 from pybroker.spark.reading.limits import Sample
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pybroker.config import BrokerConfig
+from pybroker.base.config import BrokerConfig
 from pybroker.testing.running_broker import RunningBroker
 
 __all__ = ["RunningBroker", "broker"]

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
-from pybroker.app import Broker, embedded_backend, memory_backend, standalone
-from pybroker.config import BrokerConfig
-from pybroker.names import TopicName, pending_ack_log
+from pybroker.base.config import BrokerConfig
+from pybroker.base.names import TopicName, pending_ack_log
+from pybroker.process.app import Broker, embedded_backend, memory_backend, standalone
 from pybroker.testing.loop_thread import LoopThread
 from pybroker.testing.reserved_port import ReservedPort
 

@@ -14,8 +14,8 @@ from urllib.parse import quote, unquote
 from managed_ledger.codec import Reader, Writer
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
-from pybroker.names import TxnId
-from pybroker.runtime import Pace
+from pybroker.base.names import TxnId
+from pybroker.base.runtime import Pace
 
 _FORMAT: Final = 1
 _SNAPSHOTS: Final = "transaction-buffer/"

@@ -23,9 +23,9 @@ from functools import partial
 from typing import Final
 
 from managed_ledger.errors import ManagedLedgerError
-from pybroker.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
-from pybroker.names import TxnId
-from pybroker.runtime import Clock, Pace, Tasks
+from pybroker.base.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
+from pybroker.base.names import TxnId
+from pybroker.base.runtime import Clock, Pace, Tasks
 from pybroker.transaction.endings import Endings, fail
 from pybroker.transaction.metadata_store import (
     ChangeStatus,

@@ -11,10 +11,10 @@ from typing import Final
 from managed_ledger.deletion import all_done
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
-from pybroker.config import BrokerConfig
-from pybroker.errors import InvalidTopicName
-from pybroker.names import TopicName, TxnId
-from pybroker.runtime import Clock, Tasks
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import InvalidTopicName
+from pybroker.base.names import TopicName, TxnId
+from pybroker.base.runtime import Clock, Tasks
 from pybroker.transaction.coordinator import TransactionCoordinator, coordinator_not_ready
 from pybroker.transaction.metadata_store import CoordinatorLimits, TransactionMetadata
 from pybroker.transaction.participants import Participants

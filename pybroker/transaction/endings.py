@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from pybroker.errors import InvalidTxnStatus
-from pybroker.names import TxnId
+from pybroker.base.errors import InvalidTxnStatus
+from pybroker.base.names import TxnId
 
 
 class _Ending:

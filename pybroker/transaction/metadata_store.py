@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from pybroker.errors import InvalidTxnStatus, NotAllowed, TooManyRequests, TransactionNotFound
-from pybroker.names import TxnId
+from pybroker.base.errors import InvalidTxnStatus, NotAllowed, TooManyRequests, TransactionNotFound
+from pybroker.base.names import TxnId
 from pybroker.transaction.outcome_window import OutcomeMark, OutcomeWindow
 from pybroker.transaction.txn_status import (
     ACTION_OF_STATUS,

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import ItemsView, Iterator
 
 from managed_ledger.position import Position
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.transaction.buffer_snapshot import OpenTransactionRecord, TransactionRanges
 from pybroker.transaction.transactional_entries import tag_of
 

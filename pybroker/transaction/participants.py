@@ -18,8 +18,8 @@ from functools import partial
 from itertools import chain, starmap
 from typing import Final, NamedTuple, Protocol
 
-from pybroker.names import TxnId
-from pybroker.runtime import Tasks
+from pybroker.base.names import TxnId
+from pybroker.base.runtime import Tasks
 from pybroker.transaction.metadata_store import TransactionMetadata
 from pybroker.transaction.txn_status import TxnAction
 

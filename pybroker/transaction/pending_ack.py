@@ -25,15 +25,15 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
-from pybroker.config import BrokerConfig
-from pybroker.errors import (
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import (
     InvalidTxnStatus,
     PersistenceError,
     TransactionConflict,
     TransactionCoordinatorNotFound,
 )
-from pybroker.names import TopicName, TxnId
-from pybroker.runtime import Tasks
+from pybroker.base.names import TopicName, TxnId
+from pybroker.base.runtime import Tasks
 from pybroker.transaction.pending_ack_state import AcksOfTransaction, PendingAckState
 from pybroker.transaction.pending_ack_store import (
     ALL_INDEXES,

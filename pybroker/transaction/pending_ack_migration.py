@@ -16,7 +16,7 @@ from itertools import filterfalse
 from urllib.parse import quote, unquote
 
 from managed_ledger.factory import ManagedLedgerFactory
-from pybroker.names import PENDING_ACK_SUFFIX, TopicName, TxnId, belongs_to_a_topic
+from pybroker.base.names import PENDING_ACK_SUFFIX, TopicName, TxnId, belongs_to_a_topic
 from pybroker.transaction.pending_ack_store import AckRecord, PendingAckStore, Record
 
 log = logging.getLogger(__name__)

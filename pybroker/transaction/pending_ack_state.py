@@ -22,8 +22,8 @@ from typing import Any, Final
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
-from pybroker.errors import TransactionConflict
-from pybroker.names import TxnId
+from pybroker.base.errors import TransactionConflict
+from pybroker.base.names import TxnId
 from pybroker.transaction.pending_ack_store import (
     ALL_INDEXES,
     HELD_WHOLE,

@@ -14,7 +14,7 @@ from managed_ledger.codec import Reader, Writer
 from managed_ledger.config import ANY_BATCH, MAX_MESSAGES_PER_ENTRY
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
-from pybroker.names import TopicName, TxnId, pending_ack_log
+from pybroker.base.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction.snapshot_log import Done, SnapshotLog
 from pybroker.transaction.txn_status import TxnAction
 

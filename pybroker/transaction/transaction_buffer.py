@@ -27,10 +27,10 @@ from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
-from pybroker.config import BrokerConfig
-from pybroker.errors import InvalidTxnStatus, PulsarError, TransactionCoordinatorNotFound
-from pybroker.names import TopicName, TxnId
-from pybroker.runtime import Clock, Pace, Tasks
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import InvalidTxnStatus, PulsarError, TransactionCoordinatorNotFound
+from pybroker.base.names import TopicName, TxnId
+from pybroker.base.runtime import Clock, Pace, Tasks
 from pybroker.transaction.aborted_txns import HiddenEntries
 from pybroker.transaction.buffer_snapshot import BufferHead, BufferSnapshots, encode_buffer_head
 from pybroker.transaction.buffer_times import BufferTimes

@@ -12,7 +12,7 @@ from typing import Final
 from managed_ledger.codec import Reader, Writer
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
-from pybroker.names import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX
+from pybroker.base.names import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX
 from pybroker.transaction.metadata_store import (
     AddPartitions,
     AddSubscriptions,

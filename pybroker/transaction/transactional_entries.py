@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.backend import EntryRun
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire.message_metadata import (
     MARKER_TXN_ABORT,

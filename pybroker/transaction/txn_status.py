@@ -7,8 +7,8 @@ through `TransactionOutcomes`, so they act on what was decided, never on what th
 import enum
 from typing import Final, Protocol
 
-from pybroker.errors import InvalidTxnStatus, TransactionNotFound
-from pybroker.names import TxnId
+from pybroker.base.errors import InvalidTxnStatus, TransactionNotFound
+from pybroker.base.names import TxnId
 
 
 class TxnStatus(enum.IntEnum):

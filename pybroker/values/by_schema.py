@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from typing import Final
 
-from pybroker.json_text import json_of
+from pybroker.base.json_text import json_of
 from pybroker.values.avro import Codec
 
 Encode = Callable[[str], bytes]

@@ -12,7 +12,7 @@ from typing import Final
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from pybroker.errors import NotAllowed, PulsarError
+from pybroker.base.errors import NotAllowed, PulsarError
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import varint
 from pybroker.wire.frames import SendRun, encode_frame

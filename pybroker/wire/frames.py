@@ -20,7 +20,7 @@ from typing import Any, Final
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import varint
 

@@ -17,15 +17,15 @@ from pybroker.admin.routes.namespace import NamespaceRoutes
 from pybroker.admin.routes.storage import StorageRoutes
 from pybroker.admin.routes.subscription import SubscriptionRoutes
 from pybroker.admin.routes.transaction import TransactionRoutes
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import ServiceNotReady
+from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
 from pybroker.broker.clusters import FAILURE_DOMAINS, Clusters
 from pybroker.broker.policies.kept import PROPERTIES
 from pybroker.broker.schemas.compatibility import TYPE_NAMES, StoredSchema
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.tenants import Conflict, NotFound
 from pybroker.broker.topic import Topic
-from pybroker.config import BrokerConfig
-from pybroker.errors import ServiceNotReady
-from pybroker.names import COORDINATOR_ASSIGN, TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
 

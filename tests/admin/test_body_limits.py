@@ -13,8 +13,8 @@ from pybroker.admin import routing
 from pybroker.admin.http.guard import MAX_BODY_BYTES
 from pybroker.admin.http.permitted import plain_path
 from pybroker.admin.operation import MUCH_BYTES, USUAL_BYTES, DescribedRoute
-from pybroker.json_schema import TEXT
-from pybroker.names import MAX_PROPERTIES_CHARS
+from pybroker.base.json_schema import TEXT
+from pybroker.base.names import MAX_PROPERTIES_CHARS
 
 P = "/admin/v2/persistent"
 TAKING = [route for route in routes() if route.operation.body is not None]

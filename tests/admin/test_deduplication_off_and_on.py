@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 import pybroker.testing
+from pybroker.base.config import BrokerConfig
 from pybroker.client import Client, Consumer, InitialPosition
-from pybroker.config import BrokerConfig
 
 SOON_MS = 5000
 

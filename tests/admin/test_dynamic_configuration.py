@@ -10,10 +10,10 @@ from described import check_described
 from raw_client import RawClient
 
 import pybroker.testing
+from pybroker.base.config import BrokerConfig
 from pybroker.broker.dynamic_configuration import DYNAMIC
 from pybroker.broker.policies.policy import Key, Policy
 from pybroker.broker.policies.table import POLICIES
-from pybroker.config import BrokerConfig
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
 

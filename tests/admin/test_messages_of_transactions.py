@@ -6,7 +6,7 @@ import httpx
 import pytest
 from raw_client import RawClient
 
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.testing import RunningBroker
 
 P = "/admin/v2/persistent"

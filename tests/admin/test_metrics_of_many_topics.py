@@ -6,9 +6,9 @@ from typing import Any
 import pybroker.testing
 from pybroker.admin.routes.metrics import MetricsRoutes
 from pybroker.admin.services import AdminServices
+from pybroker.base.names import TopicName
 from pybroker.broker.clusters import Clusters
 from pybroker.broker.health import Health
-from pybroker.names import TopicName
 
 
 def test_a_scrape_of_many_topics_is_made_a_little_at_a_time() -> None:

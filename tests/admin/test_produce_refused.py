@@ -17,8 +17,8 @@ from raw_client import RawClient
 
 import pybroker.testing
 from pybroker.admin.routes import produce
+from pybroker.base.errors import NotAllowed
 from pybroker.client import Client
-from pybroker.errors import NotAllowed
 from pybroker.server.local.connection import PUBLISH_TIMEOUT_S, LocalConnections
 from pybroker.testing import RunningBroker
 

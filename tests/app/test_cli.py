@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 import pybroker
-from pybroker.cli import GARBAGE_THRESHOLDS, main
-from pybroker.version import version
+from pybroker.base.version import version
+from pybroker.process.cli import GARBAGE_THRESHOLDS, main
 
 READY = re.compile(r"pybroker ready pulsar://localhost:(\d+) (http://localhost:\d+)\n")
 
@@ -164,7 +164,7 @@ def test_a_second_signal_does_not_wait_for_the_drain(
 FAILING_DISK = """
 import errno, os, sys
 from pathlib import Path
-from pybroker.cli import main
+from pybroker.process.cli import main
 
 fdatasync, trigger = os.fdatasync, Path(sys.argv.pop())
 

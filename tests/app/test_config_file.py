@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.apache_keys import APACHE_KEYS
-from pybroker.config import BrokerConfig
-from pybroker.config_file import (
+from pybroker.base.apache_keys import APACHE_KEYS
+from pybroker.base.config import BrokerConfig
+from pybroker.base.config_file import (
     ConfigError,
     camel_case,
     environment_config,

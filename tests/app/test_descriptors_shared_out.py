@@ -2,7 +2,7 @@
 
 import resource
 
-from pybroker.descriptors import connections, raise_limit
+from pybroker.process.descriptors import connections, raise_limit
 
 
 def test_few_descriptors_mean_few_connections() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pybroker.json_schema import (
+from pybroker.base.json_schema import (
     COUNT,
     NUMBER,
     TEXT,

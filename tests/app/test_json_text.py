@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pybroker import json_text
-from pybroker.json_text import MOST_LEVELS, MOST_PARTS, json_of
+from pybroker.base import json_text
+from pybroker.base.json_text import MOST_LEVELS, MOST_PARTS, json_of
 
 HALF = MOST_PARTS // 2
 

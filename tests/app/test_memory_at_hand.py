@@ -7,7 +7,7 @@ import pytest
 
 ROUNDS = """
 import resource, sys
-from pybroker.memory import keep_memory_at_hand
+from pybroker.process.memory import keep_memory_at_hand
 told = keep_memory_at_hand() if "keep" in sys.argv else None
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -34,7 +34,7 @@ def test_memory_that_was_used_is_used_again() -> None:
 
 
 def test_an_allocator_that_cannot_be_told_is_let_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pybroker import memory
+    from pybroker.process import memory
 
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
     assert not memory.keep_memory_at_hand()

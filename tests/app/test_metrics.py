@@ -1,6 +1,6 @@
 """The text format of Prometheus."""
 
-from pybroker.metrics import Exposition
+from pybroker.base.metrics import Exposition
 
 
 def test_samples_of_one_name_stand_together_under_their_type() -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from virtual_loop import run_virtually
 
-from pybroker.runtime import Pace, own_turn
+from pybroker.base.runtime import Pace, own_turn
 
 
 class Turns:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from pybroker.paced_loop import QUIET_S, TICK_S, PacedSelector, Pacing, paced_loop
+from pybroker.process.paced_loop import QUIET_S, TICK_S, PacedSelector, Pacing, paced_loop
 
 MANY = range(100, 500)
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from pybroker.base.names import TopicName
 from pybroker.client import Client, Consumer, InitialPosition, Timeout
-from pybroker.names import TopicName
 
 # Long enough for what must come, short for what must not: a receive that returns nothing is only
 # ever checked behind something that was received later, or after the end of a transaction.

@@ -12,8 +12,8 @@ from raw_client import RawClient
 from scenario import SOON_MS, assert_nothing_more, drain
 
 import pybroker.testing
+from pybroker.base.config import BrokerConfig
 from pybroker.client import Client, Consumer, ConsumerType, InitialPosition
-from pybroker.config import BrokerConfig
 from pybroker.wire import pulsar_api_pb2 as pb
 
 SOME_S = timedelta(seconds=3)  # longer than anything else here takes

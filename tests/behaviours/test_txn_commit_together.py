@@ -6,9 +6,9 @@ import pytest
 from raw_client import RawClient
 from scenario import assert_nothing_more, drain, subscribe
 
-from pybroker import errors
+from pybroker.base import errors
+from pybroker.base.names import TxnId
 from pybroker.client import Client, InvalidTxnStatus, NotAllowed, Transaction
-from pybroker.names import TxnId
 from pybroker.server.on_transaction import MAX_TOGETHER
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -5,8 +5,8 @@ from typing import Any
 from scenario import assert_nothing_more, drain, subscribe
 
 import pybroker.testing
+from pybroker.base.config import BrokerConfig
 from pybroker.client import Client
-from pybroker.config import BrokerConfig
 
 
 def test_a_sequence_id_is_a_duplicate_within_its_transaction_and_free_after_an_abort(

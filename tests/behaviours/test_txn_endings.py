@@ -11,11 +11,11 @@ from raw_client import RawClient
 from scenario import assert_nothing_more, delete_topic, drain, subscribe
 
 import pybroker.testing
-from pybroker import errors
+from pybroker.base import errors
+from pybroker.base.config import BrokerConfig
+from pybroker.base.names import TxnId
 from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.client import Client, InvalidTxnStatus, TransactionConflict, TransactionNotFound
-from pybroker.config import BrokerConfig
-from pybroker.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 
 

@@ -4,7 +4,7 @@ import pytest
 from raw_client import RawClient
 
 import pybroker.testing
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import MARKER_TXN_ABORT, MARKER_TXN_COMMIT, payload_of
 

@@ -11,10 +11,10 @@ from raw_client import RawClient
 from scenario import assert_nothing_more, create_partitioned_topic, drain, subscribe
 
 import pybroker.testing
-from pybroker import errors
+from pybroker.base import errors
+from pybroker.base.names import TxnId
 from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.client import Client
-from pybroker.names import TxnId
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 

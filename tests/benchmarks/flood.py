@@ -8,7 +8,7 @@ from typing import Protocol
 
 from raw_connection import RECEIVE_BYTES, FrameCounter, RawConnection, Type
 
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import varint
 from pybroker.wire.frames import encode_frame

@@ -14,7 +14,7 @@ from transactions import connect_coordinator, open_transaction
 from transform import end_txn
 from workload import Bench, Load, last_position, measure, new_topic, publish, subscribed
 
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 
 BURDEN = 1000

@@ -12,7 +12,7 @@ from raw_connection import RawConnection, Type
 from transform import SUBSCRIPTION, TIMEOUT_MS, Source, Transform, end_txn
 from workload import Bench, Load, Spent, last_position, measure, new_topic, publish
 
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 
 OPEN_AT_ONCE = 256

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from flood import build_batch
 from raw_connection import RawConnection, Type, whole_commands
 
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import encode_frame
 

@@ -11,7 +11,7 @@ from flood import Acks, Consumer, NoAcks, Publisher, Pump, build_batch, drive, s
 from measured_broker import MeasuredBroker
 from raw_connection import RawConnection, Type
 
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _topic_numbers = itertools.count()

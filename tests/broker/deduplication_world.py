@@ -11,8 +11,8 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST
 from managed_ledger.storage.memory import MemoryBackend
+from pybroker.base.names import TxnId
 from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, Piece, Taken
-from pybroker.names import TxnId
 from pybroker.transaction.transactional_entries import marker, tag_of, with_sent
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -4,9 +4,9 @@ import asyncio
 
 from deduplication_world import Run, SequenceIds, World, chunk, one, with_world
 
+from pybroker.base.errors import PersistenceError
+from pybroker.base.names import TxnId
 from pybroker.broker.deduplication import Copy, Duplicate, New, Piece, Refused
-from pybroker.errors import PersistenceError
-from pybroker.names import TxnId
 
 T1, T2, T3 = TxnId(0, 1), TxnId(0, 2), TxnId(0, 3)
 FAILURE = PersistenceError("the disk is full")

@@ -8,8 +8,8 @@ from deduplication_world import World, one, with_world
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pybroker.base.names import TxnId
 from pybroker.broker.deduplication import Deduplication
-from pybroker.names import TxnId
 from pybroker.wire.message_metadata import MARKER_TXN_ABORT, transaction_of
 
 PRODUCERS = ("p", "q")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from deduplication_world import Run, SequenceIds, World, chunk, entry_of, one, with_world
 
+from pybroker.base.names import TxnId
 from pybroker.broker.deduplication import Duplicate, New, Refused
 from pybroker.broker.deduplication.producer_sequence import MAX_RETURNED_RANGES
-from pybroker.names import TxnId
 
 T1, T2 = TxnId(0, 1), TxnId(0, 2)
 

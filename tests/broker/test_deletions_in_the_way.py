@@ -10,10 +10,10 @@ from topics_world import run as run_virtually
 
 from managed_ledger.errors import StorageFailed, StorageFull
 from managed_ledger.position import EARLIEST
+from pybroker.base.errors import ServiceNotReady, TopicNotFound
 from pybroker.broker import deletions
 from pybroker.broker.deletions import Doomed
 from pybroker.broker.schemas.registry import Schemas, StoredSchema
-from pybroker.errors import ServiceNotReady, TopicNotFound
 
 
 class Removal:

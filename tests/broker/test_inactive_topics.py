@@ -10,15 +10,15 @@ from topics_world import ORDERS, Owner, World, run
 
 from managed_ledger.errors import StorageFull
 from managed_ledger.position import EARLIEST
+from pybroker.base.errors import ServiceNotReady
+from pybroker.base.names import TopicName, TxnId
+from pybroker.base.runtime import Tasks
 from pybroker.broker.consumer import Consumer, SubscribeRequest, SubscriptionType
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.policy import Policy
 from pybroker.broker.policies.retention import KeptMessages
 from pybroker.broker.policies.table import INACTIVE_TOPICS, RETENTION
-from pybroker.errors import ServiceNotReady
 from pybroker.logs import audit
-from pybroker.names import TopicName, TxnId
-from pybroker.runtime import Tasks
 from pybroker.transaction.txn_status import TxnAction
 
 LOG = TopicName.parse("persistent://pulsar/system/log")

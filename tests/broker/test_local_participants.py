@@ -4,9 +4,9 @@ import asyncio
 import gc
 from typing import Any
 
+from pybroker.base.errors import PersistenceError
+from pybroker.base.names import TxnId
 from pybroker.broker.txn_participants import LocalParticipants
-from pybroker.errors import PersistenceError
-from pybroker.names import TxnId
 from pybroker.transaction.txn_status import TxnAction
 
 

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from managed_ledger.storage.memory import MemoryBackend
+from pybroker.base.config import BrokerConfig
+from pybroker.base.names import TopicName
 from pybroker.broker import permissions
 from pybroker.broker.permissions import OnTopic, Permissions
 from pybroker.broker.tenants import Conflict, NotFound, Tenants
-from pybroker.config import BrokerConfig
-from pybroker.names import TopicName
 from pybroker.security.authorization import Grants
 
 NAMESPACE = "public/granted"

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from pybroker.broker.producers import AccessMode, Producer, Producers, ProducerState
-from pybroker.errors import (
+from pybroker.base.errors import (
     ProducerBusy,
     ProducerFenced,
     PulsarError,
     ServiceNotReady,
     TopicTerminated,
 )
+from pybroker.broker.producers import AccessMode, Producer, Producers, ProducerState
 
 SHARED, EXCLUSIVE = AccessMode.SHARED, AccessMode.EXCLUSIVE
 WAIT, FENCING = AccessMode.WAIT_FOR_EXCLUSIVE, AccessMode.EXCLUSIVE_WITH_FENCING

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from topics_world import World, run
 
-from pybroker.errors import TooManyTopics
-from pybroker.names import TopicName
+from pybroker.base.errors import TooManyTopics
+from pybroker.base.names import TopicName
 
 TOPICS = [TopicName.parse(f"persistent://public/default/t{number}") for number in range(6)]
 

@@ -6,8 +6,8 @@ from typing import Any
 from dispatch_fakes import EXCLUSIVE, FakeTopic, with_topic
 
 from managed_ledger.position import Position
+from pybroker.base.names import TxnId
 from pybroker.broker.publish_time import first_published_at
-from pybroker.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import MARKER_TXN_COMMIT, build_entry, marker_entry
 

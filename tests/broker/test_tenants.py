@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from managed_ledger.storage.memory import MemoryBackend
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import InvalidTopicName, NotAllowed
+from pybroker.base.names import TopicName
 from pybroker.broker.tenants import Conflict, NotFound, Tenants
-from pybroker.config import BrokerConfig
-from pybroker.errors import InvalidTopicName, NotAllowed
-from pybroker.names import TopicName
 
 ORDERS = TopicName.parse("orders")
 

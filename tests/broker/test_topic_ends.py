@@ -6,8 +6,8 @@ import pytest
 from topics_world import Owner, World, run
 
 from managed_ledger.position import EARLIEST
+from pybroker.base.errors import ServiceNotReady
 from pybroker.broker.consumer import Consumer, SubscribeRequest, SubscriptionType
-from pybroker.errors import ServiceNotReady
 
 
 def test_who_subscribes_while_a_topic_may_end_hears_of_no_end_that_does_not_come() -> None:

@@ -10,6 +10,15 @@ from managed_ledger.errors import StorageFailed, StorageFull
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.memory import MemoryBackend
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import (
+    NoSuchPartition,
+    NotAllowed,
+    ServiceNotReady,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
+from pybroker.base.names import COORDINATOR_ASSIGN, TopicName
 from pybroker.broker import subscription as subscription_module
 from pybroker.broker.consumer import Consumer, SubscribeRequest, SubscriptionType
 from pybroker.broker.policies.table import AUTO_TOPIC_CREATION
@@ -17,15 +26,6 @@ from pybroker.broker.producers import AccessMode, Producer
 from pybroker.broker.schemas.registry import StoredSchema
 from pybroker.broker.tenants import Conflict, NotFound
 from pybroker.broker.topic import Topic
-from pybroker.config import BrokerConfig
-from pybroker.errors import (
-    NoSuchPartition,
-    NotAllowed,
-    ServiceNotReady,
-    SubscriptionNotFound,
-    TopicNotFound,
-)
-from pybroker.names import COORDINATOR_ASSIGN, TopicName
 
 P0 = TopicName.parse("orders-partition-0")
 

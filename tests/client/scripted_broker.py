@@ -10,8 +10,8 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from pybroker.base.names import TxnId
 from pybroker.client import Outgoing, encode_batch
-from pybroker.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import CommandFrame, FrameDecoder, SendRun, encode_frame
 from pybroker.wire.message_metadata import build_entry

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from scripted_broker import Peer, ScriptedBroker, turns
 
+from pybroker.base.errors import ConsumerBusy
 from pybroker.client import MessageId
-from pybroker.errors import ConsumerBusy
 from pybroker.wire import pulsar_api_pb2 as pb
 
 

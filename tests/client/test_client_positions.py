@@ -14,8 +14,8 @@ from scripted_broker import (
     turns,
 )
 
+from pybroker.base.errors import MetadataError
 from pybroker.client import ConnectError, InvalidConfiguration, MessageId
-from pybroker.errors import MetadataError
 from pybroker.wire import pulsar_api_pb2 as pb
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from scripted_broker import ScriptedBroker, deliver_batch, refusal, turns
 
+from pybroker.base.errors import PersistenceError
 from pybroker.client import MessageId, Timeout
-from pybroker.errors import PersistenceError
 from pybroker.wire import pulsar_api_pb2 as pb
 
 

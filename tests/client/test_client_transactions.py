@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from scripted_broker import Peer, ScriptedBroker, Sent, receipt, refusal
 
+from pybroker.base.names import TxnId
 from pybroker.client import (
     ConnectError,
     InvalidConfiguration,
@@ -19,7 +20,6 @@ from pybroker.client import (
     aio,
 )
 from pybroker.client.transactions.transaction import TXN_STATES
-from pybroker.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import parse_metadata, transaction_of
 

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pybroker.base.errors import ProducerBusy
+from pybroker.base.key_hash import java_string_hash
 from pybroker.client import (
     CompressionType,
     HashingScheme,
@@ -36,8 +38,6 @@ from pybroker.client.consuming.acks import (
 )
 from pybroker.client.errors import PulsarException, from_wire
 from pybroker.client.producing.routing import Router, murmur3_hash
-from pybroker.errors import ProducerBusy
-from pybroker.key_hash import java_string_hash
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.decompression import CannotDecompress
 from pybroker.wire.single_messages import split_batch

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 import pybroker.testing
+from pybroker.base.errors import ConsumerBusy, NotAllowed, SubscriptionNotFound
 from pybroker.client import (
     Client,
     ConsumerType,
@@ -14,7 +15,6 @@ from pybroker.client import (
     TopicSchema,
 )
 from pybroker.client.topic_questions import TopicQuestion
-from pybroker.errors import ConsumerBusy, NotAllowed, SubscriptionNotFound
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _NUMBERS = itertools.count()

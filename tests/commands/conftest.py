@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import pybroker.testing
-from pybroker.cli import main
 from pybroker.client import Client
+from pybroker.process.cli import main
 from pybroker.testing import RunningBroker
 
 Run = Callable[..., tuple[int, str, str]]

@@ -9,9 +9,9 @@ from certificates import Authority
 from credentials import TOKEN_SETTINGS, token
 
 import pybroker.testing
-from pybroker.cli import main
 from pybroker.commands.client_conf import client_conf, switch
 from pybroker.commands.credentials import credentials
+from pybroker.process.cli import main
 
 JAVA = "org.apache.pulsar.client.impl.auth."
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from message_words import command, contents, stored
 
-from pybroker.cli import main
 from pybroker.client import Client, InitialPosition
 from pybroker.commands.messages.main import parser
+from pybroker.process.cli import main
 from pybroker.testing import RunningBroker
 
 Run = Callable[..., tuple[int, str, str]]
@@ -88,7 +88,7 @@ def test_a_terminal_of_fewer_characters_shows_what_it_can(
 
 
 def test_help_needs_no_broker_and_no_client() -> None:
-    script = "import sys, pybroker.cli; print('pybroker.client' in sys.modules)"
+    script = "import sys, pybroker.process.cli; print('pybroker.client' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert ended.stdout == b"False\n"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from message_words import RECORD, command, contents, stored
 
-from pybroker.cli import main
 from pybroker.client import Client, InitialPosition, MessageId, SchemaType, TopicSchema
 from pybroker.commands.messages.schemas import Decoder
+from pybroker.process.cli import main
 from pybroker.testing import RunningBroker
 
 Run = Callable[..., tuple[int, str, str]]

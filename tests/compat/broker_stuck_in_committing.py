@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pybroker.broker.txn_participants import LocalParticipants
-from pybroker.cli import main
+from pybroker.process.cli import main
 
 STUCK = Path(sys.argv[1])
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pybroker.errors import MetadataError
+from pybroker.base.errors import MetadataError
 from pybroker.spark.jars import official_client_jars
 
 

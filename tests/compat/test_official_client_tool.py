@@ -8,8 +8,8 @@ from official_admin import admin_jars
 from official_java import java_gateway
 
 import pybroker.testing
-from pybroker.cli import main
 from pybroker.commands.messages.main import parser
+from pybroker.process.cli import main
 from pybroker.testing import RunningBroker
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]

@@ -13,7 +13,7 @@ import pytest
 
 import pybroker.client
 import pybroker.testing
-from pybroker.names import TopicName
+from pybroker.base.names import TopicName
 
 SOON_MS = 30_000
 NOTHING_MS = 300

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from pybroker.base.names import TxnId
 from pybroker.demo.crashes import CrashPlan, CrashPoint
 from pybroker.demo.observer import Input, Observer
 from pybroker.demo.payments import CREDITS, DEBITS, REJECTS, Transfer, make_transfers
-from pybroker.names import TxnId
 from pybroker.spark import Marker
 from pybroker.spark.offsets import CursorName, Position, Span
 

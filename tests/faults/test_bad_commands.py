@@ -6,7 +6,7 @@ import pytest
 from peer import Peer
 from raw_client import RawClient
 
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.server import session
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import encode_frame

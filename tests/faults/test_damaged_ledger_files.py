@@ -15,7 +15,7 @@ from raw_client import RawClient
 
 from pybroker import testing
 from pybroker.broker.policies.expiry import expire_older
-from pybroker.ports import StartFailed
+from pybroker.process.ports import StartFailed
 from pybroker.wire import pulsar_api_pb2 as pb
 
 MESSAGES = 200

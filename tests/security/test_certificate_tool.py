@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 import pybroker.testing
-from pybroker.cli import main
 from pybroker.client import AuthenticationTLS, Client, PulsarException
+from pybroker.process.cli import main
 
 
 @pytest.fixture

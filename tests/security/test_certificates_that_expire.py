@@ -15,8 +15,8 @@ from certificates import Authority
 from credentials import TOKEN_SETTINGS
 
 import pybroker.testing
-from pybroker.errors import AuthenticationError
-from pybroker.runtime import SystemClock
+from pybroker.base.errors import AuthenticationError
+from pybroker.base.runtime import SystemClock
 from pybroker.security.certificates import TlsProvider
 from pybroker.security.identity import Credentials
 from pybroker.server import on_connect
@@ -56,7 +56,7 @@ def clock() -> MovedClock:
 def broker(
     authority: Authority, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RunningBroker]:
-    monkeypatch.setattr("pybroker.app.SystemClock", lambda: clock)
+    monkeypatch.setattr("pybroker.process.app.SystemClock", lambda: clock)
     settings: dict[str, Any] = {
         "broker_service_port_tls": 0,
         "web_service_port_tls": 0,

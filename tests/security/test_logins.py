@@ -10,8 +10,8 @@ from credentials import TOKEN_SETTINGS, bearer, token
 from raw_client import RawClient, Refused
 
 import pybroker.testing
-from pybroker.app import Broker
 from pybroker.client import AuthenticationBasic, AuthenticationToken, Client
+from pybroker.process.app import Broker
 from pybroker.security import refused_logins
 from pybroker.server import on_connect
 from pybroker.server.on_connect import REFRESH

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pybroker.errors import TooManyRequests
-from pybroker.runtime import SystemClock
+from pybroker.base.errors import TooManyRequests
+from pybroker.base.runtime import SystemClock
 from pybroker.security.password_queue import MOST_OF_ADDRESS, MOST_WAITING, PasswordQueue
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import bcrypt
 import pytest
 
-from pybroker.config import BrokerConfig
-from pybroker.errors import AuthenticationError, PulsarError, TooManyRequests
-from pybroker.runtime import SystemClock
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import AuthenticationError, PulsarError, TooManyRequests
+from pybroker.base.runtime import SystemClock
 from pybroker.security import basic
 from pybroker.security.authentication import Authentication, authentication_of
 from pybroker.security.htpasswd import apr1, padding

@@ -11,11 +11,11 @@ from permission_world import FORBIDDEN, SETTINGS, World
 from raw_client import RawClient
 
 import pybroker.testing
+from pybroker.base.errors import AuthorizationError
+from pybroker.base.names import TxnId
+from pybroker.base.runtime import Pace
 from pybroker.broker.subscription import Subscription
 from pybroker.client.errors import PulsarException
-from pybroker.errors import AuthorizationError
-from pybroker.names import TxnId
-from pybroker.runtime import Pace
 from pybroker.security.authorization import ACTIONS, Authorizer, Target
 from pybroker.server import guarded
 from pybroker.testing import RunningBroker

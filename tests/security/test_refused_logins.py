@@ -2,7 +2,7 @@
 
 import pytest
 
-from pybroker.errors import AuthenticationError
+from pybroker.base.errors import AuthenticationError
 from pybroker.security import refused_logins
 from pybroker.security.refused_logins import FAILURES_AT_ONCE, FAILURES_PER_SECOND, RefusedLogins
 

@@ -14,10 +14,10 @@ import httpx
 import pytest
 from certificates import Authority
 
+from pybroker.base.config import BrokerConfig
+from pybroker.base.config_file import load_config
 from pybroker.client import AuthenticationToken, Client
 from pybroker.client.errors import PulsarException
-from pybroker.config import BrokerConfig
-from pybroker.config_file import load_config
 from pybroker.security.keys import _INSTALL
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,7 +124,7 @@ def test_lines_5_to_8_are_a_configuration(shell: Shell) -> None:
 
 
 def test_line_9_is_allowed_beyond_this_machine(shell: Shell) -> None:
-    from pybroker.cli import _configuration, _parser
+    from pybroker.process.cli import _configuration, _parser
 
     arguments = LINES[8].split()[1:]
     arguments[arguments.index("broker.conf")] = str(shell.directory / "broker.conf")

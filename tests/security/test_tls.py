@@ -19,9 +19,9 @@ from cryptography.x509.oid import NameOID
 
 import pybroker.testing
 from pybroker.admin.http import server as http_server
-from pybroker.app import Broker
 from pybroker.client import AuthenticationTLS, AuthenticationToken, Client
 from pybroker.client.errors import PulsarException
+from pybroker.process.app import Broker
 from pybroker.security import tls_connection
 from pybroker.security.keys import KeyFailure
 from pybroker.security.tls_connection import TlsConnection, TlsDoor

@@ -11,8 +11,8 @@ from credentials import token
 from jwt.api_jws import PyJWS
 
 import pybroker.testing
-from pybroker.cli import main
 from pybroker.client import AuthenticationToken, Client
+from pybroker.process.cli import main
 
 
 @pytest.fixture

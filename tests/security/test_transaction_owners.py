@@ -8,7 +8,7 @@ from credentials import bearer
 from permission_world import SETTINGS, World
 
 import pybroker.testing
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.testing import RunningBroker
 
 

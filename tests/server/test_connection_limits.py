@@ -13,8 +13,8 @@ import pytest
 from raw_client import RawClient
 
 import pybroker.testing
+from pybroker.base.names import TopicName
 from pybroker.broker.dispatch.delivery import ROUND_BYTES
-from pybroker.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import CommandFrame, FrameDecoder, encode_frame
 from pybroker.wire.message_metadata import build_entry

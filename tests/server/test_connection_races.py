@@ -6,7 +6,7 @@ from typing import Any
 
 from raw_client import RawClient
 
-from pybroker.names import TopicName
+from pybroker.base.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand

@@ -8,8 +8,8 @@ import pytest
 from raw_client import RawClient
 
 import pybroker.testing
+from pybroker.base.names import TopicName, TxnId
 from pybroker.broker.policies.table import PUBLISH_RATE
-from pybroker.names import TopicName, TxnId
 from pybroker.server import held_runs
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from raw_client import RawClient
 
-from pybroker.errors import QuotaExceededError
+from pybroker.base.errors import QuotaExceededError
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand

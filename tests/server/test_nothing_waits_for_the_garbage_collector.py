@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 import pybroker.testing
+from pybroker.base.names import TopicName
 from pybroker.client import Client, ConsumerType, InitialPosition, MessageId
-from pybroker.names import TopicName
 from pybroker.server.session import Session
 from pybroker.testing import RunningBroker
 

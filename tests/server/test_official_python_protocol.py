@@ -8,7 +8,7 @@ import pulsar
 import pytest
 
 import pybroker.testing
-from pybroker.names import TopicName
+from pybroker.base.names import TopicName
 
 SOON_MS = 30_000
 NOTHING_MS = 200

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from managed_ledger.errors import StorageFull
-from pybroker.config import BrokerConfig
+from pybroker.base.config import BrokerConfig
 from pybroker.server import requests as requests_module
 from pybroker.server.frame_budget import FrameBudget
 from pybroker.server.handlers import HANDLERS

@@ -8,7 +8,7 @@ from credentials import TOKEN_SETTINGS, token
 from raw_client import RawClient
 
 import pybroker.testing
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
 

@@ -11,9 +11,9 @@ from wire_consuming import ack, consumer_stats, entry_ids, fill, fill_batches, r
 
 import pybroker.testing
 from managed_ledger.errors import StorageFull
+from pybroker.base.errors import SubscriptionNotFound
+from pybroker.base.names import TopicName
 from pybroker.broker.topic import Topic
-from pybroker.errors import SubscriptionNotFound
-from pybroker.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import parse_metadata
 

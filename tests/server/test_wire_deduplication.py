@@ -6,8 +6,8 @@ import pytest
 from raw_client import RawClient
 
 import pybroker.testing
-from pybroker.config import BrokerConfig
-from pybroker.names import TxnId
+from pybroker.base.config import BrokerConfig
+from pybroker.base.names import TxnId
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry, payload_of

@@ -9,7 +9,7 @@ import pytest
 from raw_client import RawClient
 from wire_consuming import ack, fill_batches
 
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand

@@ -8,7 +8,7 @@ import pytest
 from raw_client import RawClient
 
 import pybroker.testing
-from pybroker.listeners import BadListeners, Listener, parse_listeners
+from pybroker.base.listeners import BadListeners, Listener, parse_listeners
 from pybroker.wire import pulsar_api_pb2 as pb
 
 LISTENERS = (

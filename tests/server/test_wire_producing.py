@@ -8,7 +8,7 @@ from raw_client import RawClient
 
 import pybroker.testing
 from managed_ledger.errors import StorageFull
-from pybroker.names import TopicName
+from pybroker.base.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand

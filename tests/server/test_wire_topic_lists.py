@@ -10,8 +10,8 @@ from raw_client import RawClient
 from topics_world import World, run
 
 import pybroker.testing
-from pybroker.config import BrokerConfig
-from pybroker.names import TopicName
+from pybroker.base.config import BrokerConfig
+from pybroker.base.names import TopicName
 from pybroker.server import on_topic_list
 from pybroker.wire import pulsar_api_pb2 as pb
 

@@ -7,7 +7,7 @@ are fast. Times are virtual seconds from the start of the work.
 import random
 from dataclasses import dataclass
 
-from pybroker.config import BrokerConfig
+from pybroker.base.config import BrokerConfig
 
 PARTITIONED = "partitioned"
 PARTITIONS = 2

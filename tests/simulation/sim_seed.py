@@ -25,7 +25,7 @@ from sim_broker import BrokerProcess
 from sim_scenario import ACTIVE_S, PARTITIONED, PARTITIONS, Fault, Scenario
 from world.loop import OutOfSteps, World
 
-from pybroker import errors
+from pybroker.base import errors
 from pybroker.client import aio
 from pybroker.client.errors import PulsarException, Timeout, TransactionOutcomeUnknown
 from pybroker.transaction import outcome_window

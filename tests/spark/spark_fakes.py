@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pybroker.client import EncodedBatch, InitialPosition, MessageId, Result
-from pybroker.errors import (
+from pybroker.base.errors import (
     InvalidTxnStatus,
     PulsarError,
     TransactionConflict,
     TransactionNotFound,
 )
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
+from pybroker.client import EncodedBatch, InitialPosition, MessageId, Result
 
 LEDGER = 1
 

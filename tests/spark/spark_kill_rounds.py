@@ -23,9 +23,9 @@ from typing import Final, Self
 
 from spark_cluster import Cluster
 
+from pybroker.base.errors import PulsarError
 from pybroker.client import Client, InitialPosition, MessageId, Outgoing, encode_batch
 from pybroker.demo.topics import create_partitioned, read_all
-from pybroker.errors import PulsarError
 from pybroker.testing.broker_process import BrokerProcess
 
 OUTPUT: Final = "persistent://public/default/killed-output"

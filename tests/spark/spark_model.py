@@ -17,9 +17,9 @@ from typing import Any
 
 from spark_fakes import FakeBroker, FakeClient, Fault
 
+from pybroker.base.errors import PulsarError
+from pybroker.base.names import TxnId
 from pybroker.client.errors import ConnectError, TransactionOutcomeUnknown
-from pybroker.errors import PulsarError
-from pybroker.names import TxnId
 from pybroker.spark.checkpoint import Checkpoint
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.compat import ReadMaxRows

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from spark_fakes import FakeBroker, FakeClient, Fault
 
+from pybroker.base.errors import PulsarError
+from pybroker.base.names import TxnId
 from pybroker.client import EncodedBatch
 from pybroker.client.errors import ConnectError, TransactionOutcomeUnknown
-from pybroker.errors import PulsarError
-from pybroker.names import TxnId
 from pybroker.spark.chain import Chain
 from pybroker.spark.marker import Marker
 from pybroker.spark.work import Work

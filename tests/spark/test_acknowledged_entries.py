@@ -2,8 +2,8 @@
 
 import pytest
 
+from pybroker.base.errors import ServiceNotReady, TransactionConflict
 from pybroker.client import Client, ConsumerType, InitialPosition, Outgoing, encode_batch
-from pybroker.errors import ServiceNotReady, TransactionConflict
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.compat import ReadMaxRows
 from pybroker.spark.offsets import CursorName, Position, SourceOffset, Span, Stretch

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pybroker.errors import NotAllowed
+from pybroker.base.errors import NotAllowed
 from pybroker.spark.schemas.adapting import arrow_type
 from pybroker.spark.writing import avro
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.spark.decision import (
     TABLE,
     BatchRefused,

@@ -5,9 +5,9 @@ import logging
 import pytest
 from spark_fakes import FakeBroker, FakeClient, Fault
 
+from pybroker.base.names import TxnId
 from pybroker.client import EncodedBatch
 from pybroker.client.errors import ConnectError, TransactionOutcomeUnknown
-from pybroker.names import TxnId
 from pybroker.spark.chain import Chain
 from pybroker.spark.decision import BatchRefused
 from pybroker.spark.work import Work

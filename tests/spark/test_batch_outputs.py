@@ -3,9 +3,9 @@
 import pytest
 from pyspark.sql import functions as F
 
+from pybroker.base.errors import NotAllowed
+from pybroker.base.names import TxnId
 from pybroker.client import BatchingType
-from pybroker.errors import NotAllowed
-from pybroker.names import TxnId
 from pybroker.spark.publish import message_columns, publish_outputs
 from pybroker.spark.writing.attempt import Job
 from pybroker.spark.writing.notes import NoteBook

@@ -5,8 +5,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from pybroker.base.errors import NotAllowed, TopicNotFound
 from pybroker.client import Client, CompressionType, InitialPosition, encode_batch
-from pybroker.errors import NotAllowed, TopicNotFound
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.options import Mode, chosen
 from pybroker.spark.reading import splitting

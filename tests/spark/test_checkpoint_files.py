@@ -2,7 +2,7 @@
 
 import pytest
 
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.spark.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.spark

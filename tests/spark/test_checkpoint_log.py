@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from pybroker.errors import MetadataError, NotAllowed
+from pybroker.base.errors import MetadataError, NotAllowed
 from pybroker.spark.checkpoint import Checkpoint
 from pybroker.spark.offsets import CursorName, Position, SourceOffset, Span
 

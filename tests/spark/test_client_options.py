@@ -5,8 +5,8 @@ import pickle
 import pytest
 from credentials import TOKEN_SETTINGS, token
 
+from pybroker.base.errors import NotAllowed
 from pybroker.client import AuthenticationError
-from pybroker.errors import NotAllowed
 from pybroker.spark import exactly_once
 from pybroker.spark.session import Session
 from pybroker.testing import broker

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pybroker.base.names import TopicName
 from pybroker.client import CompressionType, Outgoing, encode_batch
 from pybroker.client.compression import codec
 from pybroker.client.consuming.entry_reader import StoredEntry
-from pybroker.names import TopicName
 from pybroker.spark.columns import batches
 from pybroker.spark.columns.arrays import message_ids, times
 from pybroker.spark.columns.fields import NotParsed, read_fields, varints

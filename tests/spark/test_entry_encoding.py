@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pybroker.base.errors import NotAllowed
 from pybroker.client import BatchingType, Outgoing, encode_batch, partition_for_key
-from pybroker.errors import NotAllowed
 from pybroker.spark.writing import byte_columns, entries
 from pybroker.spark.writing.entries import EntryEncoder, encode_messages
 from pybroker.spark.writing.routes import partitions_for_keys

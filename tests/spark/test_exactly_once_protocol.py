@@ -6,9 +6,9 @@ import pytest
 from pyspark.errors import PySparkException
 from spark_fakes import FakeBroker, FakeCheckpoint, FakeClient, FakeEntry, Fault
 
+from pybroker.base.errors import AuthorizationError, NotAllowed, ServiceNotReady
+from pybroker.base.names import TxnId
 from pybroker.client.errors import ConnectError, TransactionOutcomeUnknown
-from pybroker.errors import AuthorizationError, NotAllowed, ServiceNotReady
-from pybroker.names import TxnId
 from pybroker.spark.decision import BatchRefused, CursorsDisagree
 from pybroker.spark.exactly_once import ExactlyOnce, Fenced, Options, Step
 from pybroker.spark.marker import Marker

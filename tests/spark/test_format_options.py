@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from pybroker.errors import NotAllowed
+from pybroker.base.errors import NotAllowed
 from pybroker.spark import java_options
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.options import OPTIONS, Mode, chosen

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from spark_fakes import FakeBroker, FakeClient, Fault
 
+from pybroker.base.errors import AuthorizationError, InvalidTxnStatus, NotAllowed
+from pybroker.base.names import TxnId
 from pybroker.client import EncodedBatch
 from pybroker.client.errors import ConnectError, TransactionOutcomeUnknown
-from pybroker.errors import AuthorizationError, InvalidTxnStatus, NotAllowed
-from pybroker.names import TxnId
 from pybroker.spark.writing.attempt import Job, write
 from pybroker.spark.writing.entries import Destined
 from pybroker.spark.writing.job_end import JobEnd

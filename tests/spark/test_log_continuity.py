@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from pybroker.base.errors import TopicNotFound
 from pybroker.client import Client, InitialPosition
-from pybroker.errors import TopicNotFound
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.compat import ReadAllAvailable
 from pybroker.spark.offsets import Position, SourceOffset

@@ -2,7 +2,7 @@
 
 import json
 
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.spark.offsets import Position
 from pybroker.spark.progress import BatchProgress
 from pybroker.spark.reading.backlog import Backlog

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from raw_client import RawClient
 
+from pybroker.base.runtime import SystemClock
 from pybroker.client import Client, InitialPosition, encode_batch
-from pybroker.runtime import SystemClock
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.offsets import EARLIEST
 from pybroker.spark.options import Mode, chosen

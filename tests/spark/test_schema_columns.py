@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, TimestampNTZType
 from spark_values import avro, columns, encoded, key_value, zigzag
 
-from pybroker.errors import NotAllowed
+from pybroker.base.errors import NotAllowed
 from pybroker.spark.columns.fields import PADDING, NotParsed
 from pybroker.spark.schemas.adapting import spark_type
 from pybroker.spark.schemas.avro import Walk, parse

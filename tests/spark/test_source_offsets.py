@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import (
     EARLIEST,

@@ -2,8 +2,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from pybroker.base.errors import NotAllowed
 from pybroker.client import ConnectError, InitialPosition
-from pybroker.errors import NotAllowed
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.compat import ReadAllAvailable, ReadMaxRows
 from pybroker.spark.endpoint import Endpoint

@@ -7,8 +7,8 @@ import pytest
 import spark_model
 from spark_model import Wrong
 
+from pybroker.base.errors import PulsarError
 from pybroker.client import TransactionAborted
-from pybroker.errors import PulsarError
 from pybroker.spark.chain import Chain, Link
 from pybroker.spark.decision import TABLE, Cursors, Decision, Evidence
 from pybroker.spark.exactly_once import ExactlyOnce

@@ -8,9 +8,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from pybroker.base.errors import ConsumerBusy
 from pybroker.client import Client, InitialPosition, MessageId, Outgoing, encode_batch
 from pybroker.demo.topics import create_partitioned
-from pybroker.errors import ConsumerBusy
 from pybroker.spark import register
 from pybroker.spark.compat import LIMITS_TRIGGERS, PUSHES_FILTERS
 

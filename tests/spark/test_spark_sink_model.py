@@ -8,7 +8,7 @@ import spark_sink_model
 from spark_fakes import FakeTransaction
 from spark_sink_model import Wrong
 
-from pybroker.errors import PulsarError
+from pybroker.base.errors import PulsarError
 from pybroker.spark.chain import Chain
 from pybroker.spark.marker import Marker
 from pybroker.spark.session import Session

@@ -4,7 +4,7 @@ import pulsar
 import pytest
 from pulsar.schema import Integer, JsonSchema, Record, String, StringSchema
 
-from pybroker.errors import NotAllowed
+from pybroker.base.errors import NotAllowed
 from pybroker.spark.datasource import PulsarDataSource
 
 

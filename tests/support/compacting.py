@@ -4,8 +4,8 @@ import json
 import urllib.request
 from typing import Any
 
+from pybroker.base.names import TopicName, compacted_logs
 from pybroker.client import Client, MessageId
-from pybroker.names import TopicName, compacted_logs
 from pybroker.testing import RunningBroker
 
 SOON_MS = 30_000

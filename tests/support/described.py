@@ -8,7 +8,7 @@ import httpx
 from pybroker.admin.application import AREAS
 from pybroker.admin.operation import JSON, Answer, DescribedRoute
 from pybroker.admin.shapes.common import REFUSAL
-from pybroker.json_schema import misfit
+from pybroker.base.json_schema import misfit
 
 
 @cache

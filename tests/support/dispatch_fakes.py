@@ -10,14 +10,14 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.memory import MemoryBackend
+from pybroker.base.config import BrokerConfig
+from pybroker.base.names import TopicName, TxnId
+from pybroker.base.runtime import Tasks
 from pybroker.broker.consumer import Consumer, KeySharedPolicy, SubscribeRequest, SubscriptionType
 from pybroker.broker.dispatch.delayed import DelayPolicy, Delays
 from pybroker.broker.dispatch.hash_ring import HashRing, slot_of
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.subscription import Subscription
-from pybroker.config import BrokerConfig
-from pybroker.names import TopicName, TxnId
-from pybroker.runtime import Tasks
 from pybroker.transaction.aborted_txns import HiddenEntries
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb

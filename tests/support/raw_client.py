@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import CommandFrame, FrameDecoder, encode_frame
 from pybroker.wire.message_metadata import build_entry

@@ -9,14 +9,14 @@ from virtual_loop import LoopClock, run_virtually
 
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.memory import MemoryBackend
-from pybroker.app import _ledger_factory
+from pybroker.base.config import BrokerConfig
+from pybroker.base.names import TopicName, TxnId
 from pybroker.broker.consumer import Consumer
 from pybroker.broker.producers import Producer
 from pybroker.broker.tenants import Tenants
 from pybroker.broker.topic import Topic
 from pybroker.broker.topics import Topics
-from pybroker.config import BrokerConfig
-from pybroker.names import TopicName, TxnId
+from pybroker.process.app import _ledger_factory
 from pybroker.wire.frames import SendRun
 
 ORDERS = TopicName.parse("orders")

@@ -48,9 +48,13 @@ def module_name(path: Path) -> str:
 SOURCES = {module_name(path): path for name in PACKAGES for path in (ROOT / name).rglob("*.py")}
 
 
+# Packages whose modules belong to several units: the table lists them as one module each.
+SHARED_PACKAGES = ("pybroker", "pybroker.process")
+
+
 def is_within(module: str, prefix: str) -> bool:
-    # "pybroker" itself is listed as one module: it must not swallow all that stands below it.
-    return module == prefix or (prefix != "pybroker" and module.startswith(prefix + "."))
+    below = prefix not in SHARED_PACKAGES and module.startswith(prefix + ".")
+    return module == prefix or below
 
 
 def unit_of(module: str) -> Unit | None:

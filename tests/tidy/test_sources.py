@@ -30,7 +30,7 @@ SIMULATED = (
     "pybroker/transaction",
     "pybroker/broker",
     "pybroker/server",
-    "pybroker/app.py",
+    "pybroker/process/app.py",
     "pybroker/client",
 )
 # The client's front for threads: what is simulated is the asyncio client inside. Keys and nonces

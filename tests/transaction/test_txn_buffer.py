@@ -9,8 +9,8 @@ from txn_world import ABORT, COMMIT, ORDERS, World, in_world, soon
 
 from managed_ledger.errors import ManagedLedgerError, StorageFailed
 from managed_ledger.position import Position
-from pybroker.errors import InvalidTxnStatus, TransactionNotFound
-from pybroker.names import TxnId
+from pybroker.base.errors import InvalidTxnStatus, TransactionNotFound
+from pybroker.base.names import TxnId
 from pybroker.transaction import buffer_snapshot, transaction_buffer
 
 

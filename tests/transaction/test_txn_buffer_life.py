@@ -23,8 +23,8 @@ from txn_world import (
 
 from managed_ledger.errors import ManagedLedgerError, StorageFull
 from managed_ledger.position import Position
-from pybroker.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
-from pybroker.names import TxnId
+from pybroker.base.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
+from pybroker.base.names import TxnId
 from pybroker.transaction import transaction_buffer
 from pybroker.transaction.transaction_buffer import TransactionBuffer
 from pybroker.transaction.transactional_entries import SINCE

@@ -20,7 +20,7 @@ from managed_ledger.errors import ManagedLedgerError, StorageFailed
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.operations import Remove
-from pybroker.names import TopicName
+from pybroker.base.names import TopicName
 from pybroker.transaction import transaction_buffer
 from pybroker.transaction.buffer_snapshot import ledgers_with_snapshots, snapshot_keys
 from pybroker.transaction.transaction_buffer import TransactionBuffer

@@ -8,14 +8,14 @@ import pytest
 from txn_world import ABORT, COMMIT, COPIES, ORDERS, World, in_world, in_world_with, soon
 from virtual_loop import run_virtually
 
-from pybroker.errors import (
+from pybroker.base.errors import (
     InvalidTxnStatus,
     NotAllowed,
     TooManyRequests,
     TransactionCoordinatorNotFound,
     TransactionNotFound,
 )
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.transaction import outcome_window
 from pybroker.transaction.metadata_store import Record
 from pybroker.transaction.snapshot_log import PARTS_PER_ENTRY

@@ -19,8 +19,8 @@ from txn_world import (
 from virtual_loop import run_virtually
 
 from managed_ledger.errors import StorageFull
-from pybroker.errors import TransactionCoordinatorNotFound, TransactionNotFound
-from pybroker.names import TxnId
+from pybroker.base.errors import TransactionCoordinatorNotFound, TransactionNotFound
+from pybroker.base.names import TxnId
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.transaction.txn_status import TxnStatus
 

@@ -19,7 +19,7 @@ from txn_world import (
 
 from managed_ledger.errors import StorageFull
 from managed_ledger.storage.operations import Append
-from pybroker.errors import AuthorizationError, TransactionCoordinatorNotFound
+from pybroker.base.errors import AuthorizationError, TransactionCoordinatorNotFound
 from pybroker.server.transaction_owner import check_owner
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.transaction.txn_status import TxnStatus

@@ -16,8 +16,8 @@ from virtual_loop import run_virtually
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.position import Position
 from managed_ledger.storage.group_commit import Group
-from pybroker.errors import PulsarError
-from pybroker.names import TxnId
+from pybroker.base.errors import PulsarError
+from pybroker.base.names import TxnId
 from pybroker.transaction.pending_ack import PendingAck
 
 WORKERS, LIVES, INPUTS = 6, 4, 400

@@ -6,12 +6,12 @@ from unittest.mock import patch
 import pytest
 from txn_world import ABORT, COMMIT, COPIES, ORDERS, World, in_world, in_world_with, soon
 
-from pybroker.errors import (
+from pybroker.base.errors import (
     InvalidTxnStatus,
     TransactionCoordinatorNotFound,
     TransactionNotFound,
 )
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.transaction import metadata_store, snapshot_log
 from pybroker.transaction.txn_status import TxnStatus
 

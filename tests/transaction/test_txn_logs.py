@@ -7,7 +7,7 @@ from txn_world import COMMIT, COPIES, ORDERS, World, in_world
 
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.position import Position
-from pybroker.names import TopicName, TxnId, pending_ack_log
+from pybroker.base.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction import pending_ack_store, transaction_log
 from pybroker.transaction.metadata_store import (
     AddPartitions,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.errors import InvalidTxnStatus, NotAllowed, PulsarError, TransactionNotFound
+from pybroker.base.errors import InvalidTxnStatus, NotAllowed, PulsarError, TransactionNotFound
 from pybroker.transaction.metadata_store import (
     CoordinatorLimits,
     NewTransaction,

@@ -7,7 +7,7 @@ import pytest
 from virtual_loop import run_virtually
 
 from managed_ledger.position import EARLIEST, Position
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.transaction import buffer_snapshot
 from pybroker.transaction.buffer_snapshot import (
     BufferHead,

@@ -7,8 +7,8 @@ import pytest
 from txn_world import ABORT, COMMIT, soon
 from virtual_loop import run_virtually
 
-from pybroker.names import TxnId
-from pybroker.runtime import Tasks
+from pybroker.base.names import TxnId
+from pybroker.base.runtime import Tasks
 from pybroker.transaction.metadata_store import TransactionMetadata
 from pybroker.transaction.participants import CannotParticipate, ParticipantEnds
 from pybroker.transaction.txn_status import TxnAction

@@ -23,13 +23,13 @@ from managed_ledger.ledger_metadata import cursor_key
 from managed_ledger.position import Position
 from managed_ledger.storage.group_commit import Group
 from managed_ledger.storage.operations import Put
-from pybroker.errors import (
+from pybroker.base.errors import (
     InvalidTxnStatus,
     PersistenceError,
     TransactionConflict,
     TransactionCoordinatorNotFound,
 )
-from pybroker.names import TopicName, TxnId, pending_ack_log
+from pybroker.base.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction import pending_ack, pending_ack_state, snapshot_log
 from pybroker.transaction.pending_ack import PendingAck
 from pybroker.transaction.pending_ack_store import HELD_WHOLE, AckRecord, Held

@@ -9,8 +9,8 @@ from txn_world import cursor_over
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
-from pybroker.errors import TransactionConflict
-from pybroker.names import TxnId
+from pybroker.base.errors import TransactionConflict
+from pybroker.base.names import TxnId
 from pybroker.transaction.pending_ack_state import PendingAckState
 from pybroker.transaction.pending_ack_store import (
     AckRecord,

@@ -6,7 +6,7 @@ from virtual_loop import run_virtually
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
-from pybroker.names import TopicName, TxnId, pending_ack_log
+from pybroker.base.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction.pending_ack_migration import migrate_pending_ack_logs
 from pybroker.transaction.pending_ack_store import (
     AckRecord,

@@ -9,13 +9,13 @@ from txn_world import ABORT, COMMIT, ORDERS, World, ended, in_world, in_world_wi
 
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
-from pybroker.errors import (
+from pybroker.base.errors import (
     InvalidTxnStatus,
     PersistenceError,
     TransactionConflict,
     TransactionNotFound,
 )
-from pybroker.names import TopicName, TxnId, pending_ack_log
+from pybroker.base.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction import snapshot_log
 from pybroker.transaction.pending_ack import PendingAck, PendingAcks
 from pybroker.transaction.pending_ack_store import EndRecord, Record

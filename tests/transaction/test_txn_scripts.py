@@ -17,8 +17,8 @@ from txn_world import ABORT, COMMIT, World, soon
 from virtual_loop import run_virtually
 
 from managed_ledger.position import Position
-from pybroker.errors import PulsarError
-from pybroker.names import TxnId
+from pybroker.base.errors import PulsarError
+from pybroker.base.names import TxnId
 from pybroker.transaction.pending_ack import PendingAck
 
 SCRIPTS = {

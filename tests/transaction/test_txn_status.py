@@ -2,8 +2,8 @@
 
 import pytest
 
-from pybroker.errors import InvalidTxnStatus, TransactionNotFound
-from pybroker.names import TxnId
+from pybroker.base.errors import InvalidTxnStatus, TransactionNotFound
+from pybroker.base.names import TxnId
 from pybroker.transaction.txn_status import (
     ACTION_OF_STATUS,
     ENDED_STATUS,

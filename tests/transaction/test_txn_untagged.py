@@ -13,7 +13,7 @@ from managed_ledger.errors import CorruptStorage
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.transaction.transactional_entries import (
     UntaggedSpan,
     marker,

@@ -21,8 +21,8 @@ from managed_ledger.position import Position
 from managed_ledger.storage.group_commit import Group
 from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.storage.operations import Operation
-from pybroker.config import BrokerConfig
-from pybroker.names import TopicName, TxnId, pending_ack_log
+from pybroker.base.config import BrokerConfig
+from pybroker.base.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction.coordinators import Coordinators
 from pybroker.transaction.pending_ack import PendingAcks
 from pybroker.transaction.transaction_buffer import TransactionBuffer

@@ -7,7 +7,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import (
     MARKER_TXN_ABORT,

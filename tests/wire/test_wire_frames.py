@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import (
     FRAME_OVERHEAD_BYTES,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pybroker.errors import NotAllowed
+from pybroker.base.errors import NotAllowed
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire import varint
 from pybroker.wire.commands import (

@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pybroker.admin.shapes.common import refusal
-from pybroker.config import BrokerConfig
-from pybroker.errors import PulsarError
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import PulsarError
 from pybroker.logs import audit
 from pybroker.security.authentication import Authentication
 from pybroker.security.identity import Certificate, Credentials, Identity

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pybroker.runtime import own_turn
+from pybroker.base.runtime import own_turn
 
 MAX_BODY_BYTES: Final = 1024 * 1024
 MAX_HEADERS: Final = 100

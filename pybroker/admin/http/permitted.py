@@ -10,7 +10,7 @@ from starlette.responses import Response
 from pybroker.admin.http.authenticated import IDENTITY
 from pybroker.admin.operation import DescribedRoute, Endpoint
 from pybroker.admin.routing import namespace_of, tenant_of, topic_of
-from pybroker.errors import AuthorizationError, TopicOperationRefused
+from pybroker.base.errors import AuthorizationError, TopicOperationRefused
 from pybroker.security.authorization import Authorizer, Need, Target
 from pybroker.security.identity import Identity
 from pybroker.security.permissions import RouteRow, route_row

@@ -11,10 +11,10 @@ from pybroker.admin.operation import WORDS, DescribedRoute
 from pybroker.admin.routing import asked, route
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import PROPERTIES, TEXTS
-from pybroker.config import BrokerConfig
-from pybroker.config_file import camel_case
-from pybroker.json_schema import TEXT, TRUTH, choice, fields, map_of, or_null, record
-from pybroker.version import version
+from pybroker.base.config import BrokerConfig
+from pybroker.base.config_file import camel_case
+from pybroker.base.json_schema import TEXT, TRUTH, choice, fields, map_of, or_null, record
+from pybroker.base.version import version
 
 _SECRETS = {field.name for field in dataclasses.fields(BrokerConfig) if not field.repr}
 _HIDDEN = "*****"

@@ -17,10 +17,20 @@ from pybroker.admin.shapes.common import PROPERTIES, TEXTS
 from pybroker.admin.shapes.topic_stats import TOPIC
 from pybroker.admin.stats.rates import Rates
 from pybroker.admin.stats.topic import PARTS_A_TURN, Stats, Wanted, topic_stats
+from pybroker.base.json_schema import (
+    COUNT,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    TRUTH,
+    fields,
+    list_of,
+    map_of,
+    record,
+)
+from pybroker.base.runtime import Pace
+from pybroker.base.version import version
 from pybroker.broker.topic import Topic
-from pybroker.json_schema import COUNT, NUMBER, OBJECT, TEXT, TRUTH, fields, list_of, map_of, record
-from pybroker.runtime import Pace
-from pybroker.version import version
 
 _BASE: Final = "/admin/v2/broker-stats"
 _WHOLE: Final = "0x00000000_0xffffffff"  # a namespace's only bundle

@@ -17,10 +17,10 @@ from pybroker.admin.routing import NAMESPACE, TOPICS, asked, namespace_of, route
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
 from pybroker.admin.shapes.policies import BUNDLES
+from pybroker.base.json_schema import COUNT, TEXT, Schema, fields, map_of, record
+from pybroker.base.names import TopicName
 from pybroker.broker.tenants import Conflict
 from pybroker.broker.topic import Topic
-from pybroker.json_schema import COUNT, TEXT, Schema, fields, map_of, record
-from pybroker.names import TopicName
 
 _WHOLE: Final = "0x00000000_0xffffffff"
 _BUNDLE: Final = NAMESPACE + "/{bundle:bundle}"

@@ -15,8 +15,7 @@ from pybroker.admin.operation import DONE, Body, DescribedRoute, flags
 from pybroker.admin.routing import read_json, read_object, route
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
-from pybroker.broker.clusters import FAILURE_DOMAINS, ISOLATION_POLICIES, Clusters
-from pybroker.json_schema import (
+from pybroker.base.json_schema import (
     OBJECT,
     TEXT,
     TRUTH,
@@ -29,6 +28,7 @@ from pybroker.json_schema import (
     record,
     taken,
 )
+from pybroker.broker.clusters import FAILURE_DOMAINS, ISOLATION_POLICIES, Clusters
 
 _CLUSTER: Final = "/admin/v2/clusters/{cluster:segment}"
 _PEERS: Final = "peerClusterNames"  # a field of the cluster's data

@@ -9,7 +9,7 @@ from starlette.responses import Response, StreamingResponse
 from pybroker.admin.operation import JSON, DescribedRoute
 from pybroker.admin.routing import route
 from pybroker.admin.services import AdminServices
-from pybroker.json_schema import OBJECT, record
+from pybroker.base.json_schema import OBJECT, record
 
 _PIECE_BYTES: Final = 32 * 1024
 _DOCUMENT: Final = record(

@@ -13,9 +13,9 @@ from pybroker.admin.routes.cluster import known_cluster
 from pybroker.admin.routing import NAMESPACE, asked, namespace_of, read_json, route, tenant_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
+from pybroker.base.json_schema import TEXT, TRUTH, fields
 from pybroker.broker.policies.kept import ANTI_AFFINITY, OFFLOAD, RESOURCE_GROUP
 from pybroker.broker.records import Records
-from pybroker.json_schema import TEXT, TRUTH, fields
 
 _RESOURCE_GROUP: Final = f"{NAMESPACE}/resourcegroup"
 _GROUP_OF_CLUSTER: Final = "/{cluster:segment}/antiAffinity/{group:segment}"

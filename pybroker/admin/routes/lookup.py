@@ -9,8 +9,8 @@ from starlette.responses import PlainTextResponse, Response
 from pybroker.admin.operation import WORDS, DescribedRoute
 from pybroker.admin.routing import asked, route, topic_of
 from pybroker.admin.services import AdminServices
-from pybroker.json_schema import TEXT, fields, record
-from pybroker.listeners import Listener
+from pybroker.base.json_schema import TEXT, fields, record
+from pybroker.base.listeners import Listener
 
 _TOPIC = "{domain:domain}/{tenant:segment}/{namespace:segment}/{topic:form}"
 

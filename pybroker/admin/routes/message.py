@@ -23,13 +23,13 @@ from pybroker.admin.operation import Answer, DescribedRoute
 from pybroker.admin.routing import TOPIC, asked, number, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import MESSAGE_ID
+from pybroker.base.json_schema import BYTES, WHOLE, choice, whole
+from pybroker.base.names import check_subscription_name
+from pybroker.base.runtime import iso_time
 from pybroker.broker.entry_metadata import INDEX, entry_with_index
 from pybroker.broker.publish_time import first_published_at
 from pybroker.broker.topic import Topic
 from pybroker.broker.waiting_entries import NothingAcknowledged, waiting_entry
-from pybroker.json_schema import BYTES, WHOLE, choice, whole
-from pybroker.names import check_subscription_name
-from pybroker.runtime import iso_time
 from pybroker.wire.decompression import CannotDecompress, decompressed
 from pybroker.wire.message_metadata import BadEntry, parse_metadata, payload_of
 

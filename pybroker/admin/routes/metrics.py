@@ -22,13 +22,13 @@ from pybroker.admin.stats.metric_names import (
 from pybroker.admin.stats.nonpersistent import nonpersistent_stats
 from pybroker.admin.stats.rates import Rates
 from pybroker.admin.stats.topic import PARTS_A_TURN, Stats, Wanted, topic_stats
+from pybroker.base.json_schema import TEXT
+from pybroker.base.metrics import CONTENT_TYPE, Exposition
+from pybroker.base.runtime import Pace
+from pybroker.base.version import version
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
-from pybroker.json_schema import TEXT
-from pybroker.metrics import CONTENT_TYPE, Exposition
-from pybroker.runtime import Pace
 from pybroker.transaction.coordinator import TransactionCoordinator
-from pybroker.version import version
 
 _WANTED: Final = Wanted(hashes=False)
 _BROKER_SUMS: Final[Mapping[str, Callable[[Stats], float]]] = {

@@ -26,11 +26,11 @@ from pybroker.admin.shapes.policies import (
     NAMESPACE_POLICIES,
     NAMESPACE_POLICIES_TAKEN,
 )
+from pybroker.base.json_schema import TEXT, list_of, misfit
 from pybroker.broker.permissions import record_of
 from pybroker.broker.policies.kept import PROPERTIES
 from pybroker.broker.policies.policies import Change, checked_namespace, shown_namespace
 from pybroker.broker.policies.policy import Record
-from pybroker.json_schema import TEXT, list_of, misfit
 
 _PROPERTY: Final = NAMESPACE + "/property/{key:segment}"
 

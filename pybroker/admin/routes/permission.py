@@ -13,9 +13,9 @@ from pybroker.admin.operation import MUCH_BYTES, Body, DescribedRoute
 from pybroker.admin.routing import NAMESPACE, TOPIC, namespace_of, read_json, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
+from pybroker.base.json_schema import TEXT, choice, list_of, map_of, taken
+from pybroker.base.names import TopicName
 from pybroker.broker.permissions import OnTopic, check_role, merged
-from pybroker.json_schema import TEXT, choice, list_of, map_of, taken
-from pybroker.names import TopicName
 from pybroker.security.authorization import ACTIONS, Need, Target
 
 _MOST: Final = 1000  # roles or topics of one request

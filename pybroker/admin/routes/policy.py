@@ -24,10 +24,10 @@ from pybroker.admin.routing import (
 )
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.policies import answers, body, value_query
+from pybroker.base.names import TopicName
 from pybroker.broker.policies.policy import Level, Policy
 from pybroker.broker.policies.table import POLICIES
 from pybroker.broker.topics import Topics
-from pybroker.names import TopicName
 
 _REFUSES: Final = (406, 409, 412)
 

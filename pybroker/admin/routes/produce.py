@@ -14,7 +14,6 @@ from starlette.requests import Request
 
 from managed_ledger.position import Position
 from managed_ledger.storage.one_thread import OneThread
-from pybroker import json_schema
 from pybroker.admin.finding import names_of_parts
 from pybroker.admin.http.authenticated import IDENTITY
 from pybroker.admin.http.guard import MAX_BODY_BYTES
@@ -22,9 +21,8 @@ from pybroker.admin.operation import Body, DescribedRoute, flags
 from pybroker.admin.routing import forget_body, read_body, read_json, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.produce import ACKS, MESSAGES, UNSEEN_MESSAGES
-from pybroker.broker.local_messages import LocalBatch, LocalMessage, LocalSender
-from pybroker.broker.schemas.compatibility import NONE, StoredSchema
-from pybroker.errors import (
+from pybroker.base import json_schema
+from pybroker.base.errors import (
     MetadataError,
     NotAllowed,
     PersistenceError,
@@ -34,7 +32,9 @@ from pybroker.errors import (
     TooManyRequests,
     TopicNotFound,
 )
-from pybroker.names import TopicName, check_client
+from pybroker.base.names import TopicName, check_client
+from pybroker.broker.local_messages import LocalBatch, LocalMessage, LocalSender
+from pybroker.broker.schemas.compatibility import NONE, StoredSchema
 
 if TYPE_CHECKING:
     from types import ModuleType

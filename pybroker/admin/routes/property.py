@@ -12,9 +12,9 @@ from pybroker.admin.operation import MUCH_BYTES, Body, DescribedRoute
 from pybroker.admin.routing import TOPIC, asked, read_json, route, texts, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import PROPERTIES, PROPERTIES_TAKEN
+from pybroker.base.json_schema import TEXT
+from pybroker.base.names import TopicName
 from pybroker.broker.topics import Topics
-from pybroker.json_schema import TEXT
-from pybroker.names import TopicName
 
 _OURS: Final = "property."  # before the names of a ledger's properties that are a topic's
 MOST_BYTES: Final = 64 * 1024  # they are written again with every ledger

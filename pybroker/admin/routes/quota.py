@@ -9,6 +9,7 @@ from pybroker.admin.operation import NOTHING, Answer, Body, DescribedRoute, flag
 from pybroker.admin.routes.policy import existing_topic
 from pybroker.admin.routing import NAMESPACE, TOPIC, asked, flag, namespace_of, read_object, route
 from pybroker.admin.services import AdminServices
+from pybroker.base.json_schema import choice
 from pybroker.broker.policies.policies import Change
 from pybroker.broker.policies.policy import Record
 from pybroker.broker.policies.shapes import AGE, DISPATCH_RATE_SHAPE, QUOTA, SIZE
@@ -17,7 +18,6 @@ from pybroker.broker.policies.table import (
     SUBSCRIPTION_DISPATCH_RATE,
     SUBSCRIPTION_POLICIES,
 )
-from pybroker.json_schema import choice
 
 _OF_SUBSCRIPTION: Final = TOPIC + "/{subscription:segment}/dispatchRate"
 

@@ -14,6 +14,19 @@ from pybroker.admin.operation import MUCH_BYTES, Body, DescribedRoute, flags
 from pybroker.admin.routing import flag, read_object, route, topic_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import PROPERTIES, PROPERTIES_TAKEN
+from pybroker.base.errors import TopicNotFound
+from pybroker.base.json_schema import (
+    COUNT,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    choice,
+    fields,
+    list_of,
+    record,
+    taken,
+)
+from pybroker.base.json_text import json_of
 from pybroker.broker.schemas.compatibility import (
     AUTO_CONSUME,
     KEY_VALUE,
@@ -26,19 +39,6 @@ from pybroker.broker.schemas.compatibility import (
     type_name,
 )
 from pybroker.broker.schemas.known_versions import SchemaVersion
-from pybroker.errors import TopicNotFound
-from pybroker.json_schema import (
-    COUNT,
-    TEXT,
-    TRUTH,
-    WHOLE,
-    choice,
-    fields,
-    list_of,
-    record,
-    taken,
-)
-from pybroker.json_text import json_of
 
 _TOPIC: Final = "/admin/v2/schemas/{tenant:segment}/{namespace:segment}/{topic:form}"
 # Bytes as they are: the protocol has no number of its own for them.

@@ -22,13 +22,13 @@ from pybroker.admin.stats.topic import (
     merged_stats,
     topic_stats,
 )
+from pybroker.base.errors import PersistenceError, ServiceNotReady
+from pybroker.base.json_schema import any_of
+from pybroker.base.names import TopicName
+from pybroker.base.runtime import Pace
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
-from pybroker.errors import PersistenceError, ServiceNotReady
-from pybroker.json_schema import any_of
-from pybroker.names import TopicName
-from pybroker.runtime import Pace
 
 
 class StatsRoutes:

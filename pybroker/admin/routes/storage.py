@@ -16,13 +16,13 @@ from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes import ledgers
 from pybroker.admin.shapes.common import A_MESSAGE_ID, process_status
 from pybroker.admin.stats.topic import size_of
+from pybroker.base.errors import SubscriptionNotFound
+from pybroker.base.json_schema import COUNT, any_of
+from pybroker.base.runtime import iso_time
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.broker.truncation import truncate
 from pybroker.broker.waiting_entries import waiting
-from pybroker.errors import SubscriptionNotFound
-from pybroker.json_schema import COUNT, any_of
-from pybroker.runtime import iso_time
 
 _SUBSCRIPTION: Final = TOPIC + "/subscription/{subscription:form}"
 _MOST_ANALYZED: Final = 10_000  # entries

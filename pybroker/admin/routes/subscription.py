@@ -20,6 +20,8 @@ from pybroker.admin.routing import (
 )
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import PROPERTIES, PROPERTIES_TAKEN, RESET_CURSOR, TEXTS
+from pybroker.base.errors import SubscriptionNotFound, TopicNotFound
+from pybroker.base.json_schema import TRUTH, any_of, choice, map_of
 from pybroker.broker import subscription_properties
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
 from pybroker.broker.publish_time import first_published_at
@@ -28,8 +30,6 @@ from pybroker.broker.subscription import Subscription
 from pybroker.broker.tenants import Conflict
 from pybroker.broker.topic import Topic
 from pybroker.broker.waiting_entries import nth_waiting
-from pybroker.errors import SubscriptionNotFound, TopicNotFound
-from pybroker.json_schema import TRUTH, any_of, choice, map_of
 
 _SUBSCRIPTION: Final = TOPIC + "/subscription/{subscription:form}"
 _AGE: Final = "{age_s:int}"

@@ -10,7 +10,7 @@ from pybroker.admin.operation import Body, DescribedRoute, flags
 from pybroker.admin.routing import flag, read_object, route, tenant_of
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import TEXTS
-from pybroker.json_schema import TEXT, fields, list_of, record, taken
+from pybroker.base.json_schema import TEXT, fields, list_of, record, taken
 
 _TENANT: Final = "/admin/v2/tenants/{tenant:segment}"
 _LISTS: Final = "adminRoles allowedClusters"

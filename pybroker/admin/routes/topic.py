@@ -27,8 +27,8 @@ from pybroker.admin.shapes.common import (
     PROPERTIES_TAKEN,
     TEXTS,
 )
+from pybroker.base.json_schema import map_of
 from pybroker.broker.topic import Topic
-from pybroker.json_schema import map_of
 
 
 class TopicRoutes:

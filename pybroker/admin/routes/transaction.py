@@ -15,16 +15,16 @@ from pybroker.admin.routing import asked, flag, number, read_json, route, topic_
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes import transactions as shapes
 from pybroker.admin.stats.ledger import log_stats
-from pybroker.broker.subscription import Subscription
-from pybroker.broker.topic import Topic
-from pybroker.errors import (
+from pybroker.base.errors import (
     PersistenceError,
     ServiceNotReady,
     SubscriptionNotFound,
     TransactionNotFound,
 )
-from pybroker.json_schema import COUNT, WHOLE, any_of, whole
-from pybroker.names import COORDINATOR_ASSIGN, TxnId, pending_ack_log
+from pybroker.base.json_schema import COUNT, WHOLE, any_of, whole
+from pybroker.base.names import COORDINATOR_ASSIGN, TxnId, pending_ack_log
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic import Topic
 from pybroker.security.authorization import Need
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.transaction.metadata_store import TransactionMetadata

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from pybroker.errors import PulsarError
-from pybroker.json_schema import (
+from pybroker.base.errors import PulsarError
+from pybroker.base.json_schema import (
     COUNT,
     LONG,
     TEXT,

@@ -3,7 +3,7 @@
 from typing import Final
 
 from pybroker.admin.shapes.common import PARTITIONED, PROPERTIES, TIME
-from pybroker.json_schema import (
+from pybroker.base.json_schema import (
     COUNT,
     NUMBER,
     TEXT,

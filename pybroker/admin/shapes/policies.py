@@ -4,9 +4,7 @@ from typing import Any, Final
 
 from pybroker.admin.operation import NOTHING, Answer, Body
 from pybroker.admin.shapes.common import TEXTS
-from pybroker.broker.policies.policy import Level, Policy
-from pybroker.broker.policies.table import POLICIES
-from pybroker.json_schema import (
+from pybroker.base.json_schema import (
     COUNT,
     TEXT,
     TRUTH,
@@ -20,6 +18,8 @@ from pybroker.json_schema import (
     record,
     taken,
 )
+from pybroker.broker.policies.policy import Level, Policy
+from pybroker.broker.policies.table import POLICIES
 from pybroker.security.authorization import ACTIONS
 
 _OF_NAMESPACE: Final = [(p.namespace, p.check) for p in POLICIES if p.namespace is not None]

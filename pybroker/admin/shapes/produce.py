@@ -5,7 +5,7 @@ ProducerAcks.
 from typing import Final
 
 from pybroker.admin.shapes.common import PROPERTIES_TAKEN
-from pybroker.json_schema import (
+from pybroker.base.json_schema import (
     ANYTHING,
     COUNT,
     LONG,

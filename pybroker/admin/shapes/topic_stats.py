@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pybroker.admin.shapes.common import PARTITIONED, PROPERTIES, TEXTS, TIME
-from pybroker.json_schema import (
+from pybroker.base.json_schema import (
     COUNT,
     NUMBER,
     OBJECT,

@@ -3,7 +3,7 @@
 from typing import Final
 
 from pybroker.admin.shapes.ledgers import LOG_STATS
-from pybroker.json_schema import (
+from pybroker.base.json_schema import (
     COUNT,
     TEXT,
     TRUTH,

@@ -5,8 +5,8 @@ from typing import Any, Final
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.ledger_metadata import LedgerInfo
+from pybroker.base.runtime import iso_time
 from pybroker.broker.topic import Topic
-from pybroker.runtime import iso_time
 
 Stats = dict[str, Any]
 

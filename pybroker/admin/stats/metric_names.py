@@ -8,8 +8,8 @@ and what would have to be counted with each message (latencies by bucket, sizes 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from pybroker.base.metrics import Kind
 from pybroker.broker.compaction.compaction import Compaction
-from pybroker.metrics import Kind
 
 # Metric, its kind, and the field of the topic's stats that it shows.
 TOPIC_METRICS: Final[tuple[tuple[str, Kind, str], ...]] = (

@@ -18,10 +18,10 @@ from pybroker.admin.stats.topic import (
     total,
     traffic_in,
 )
+from pybroker.base.runtime import Pace
 from pybroker.broker.nonpersistent.dispatch import KeyShared
 from pybroker.broker.nonpersistent.subscription import NonPersistentSubscription
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
-from pybroker.runtime import Pace
 
 
 async def nonpersistent_stats(

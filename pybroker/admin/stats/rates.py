@@ -7,7 +7,7 @@ rate of the last second, whoever asks rarely the average since he last asked.
 from dataclasses import dataclass
 from typing import Final
 
-from pybroker.runtime import Clock
+from pybroker.base.runtime import Clock
 
 _SHORTEST_S: Final = 1.0
 _MAX_COUNTERS: Final = 100_000

@@ -9,6 +9,8 @@ from functools import reduce
 from typing import Any, Final
 
 from pybroker.admin.stats.rates import Rates
+from pybroker.base.names import TopicName
+from pybroker.base.runtime import Pace, iso_time
 from pybroker.broker import subscription_properties
 from pybroker.broker.compaction.compaction import Results
 from pybroker.broker.consumer import Consumer, SubscriptionType
@@ -19,8 +21,6 @@ from pybroker.broker.producers import Producer
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
-from pybroker.names import TopicName
-from pybroker.runtime import Pace, iso_time
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
 Stats = dict[str, Any]

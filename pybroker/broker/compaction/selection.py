@@ -11,9 +11,9 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
+from pybroker.base.runtime import Pace
 from pybroker.broker.compaction.compacted_log import Kept
 from pybroker.broker.compaction.keyed_messages import OUT, Keyed, Part, Unreadable, look_at
-from pybroker.runtime import Pace
 
 log = logging.getLogger(__name__)
 

@@ -25,6 +25,9 @@ from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.backend import EntryRun, MetadataStore
+from pybroker.base.errors import ServiceNotReady
+from pybroker.base.names import TxnId
+from pybroker.base.runtime import Tasks
 from pybroker.broker.deduplication.pieces import (
     HIGHEST_ID,
     New,
@@ -41,9 +44,6 @@ from pybroker.broker.deduplication.snapshot import (
     encode_producer,
     snapshot_keys,
 )
-from pybroker.errors import ServiceNotReady
-from pybroker.names import TxnId
-from pybroker.runtime import Tasks
 from pybroker.transaction.transactional_entries import UntaggedSpan, told_entries
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire.message_metadata import BadEntry, parse_metadata

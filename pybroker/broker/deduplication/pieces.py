@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from pybroker.base.errors import NotAllowed
+from pybroker.base.names import TxnId
 from pybroker.broker.deduplication.producer_sequence import (
     Answer,
     Chunk,
@@ -16,8 +18,6 @@ from pybroker.broker.deduplication.producer_sequence import (
 )
 from pybroker.broker.deduplication.sent import MAX_TAKEN, Sent, encode_sent
 from pybroker.broker.deduplication.sequence_ranges import Range
-from pybroker.errors import NotAllowed
-from pybroker.names import TxnId
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
 HIGHEST_ID: Final = 2**63 - 1  # what a producer can be told of when it comes back

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
+from pybroker.base.names import TxnId
 from pybroker.broker.deduplication.sent import MAX_TOLD
 from pybroker.broker.deduplication.sequence_ranges import Range, SequenceRanges
-from pybroker.names import TxnId
 
 MAX_RETURNED_RANGES: Final = 10_000
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 from managed_ledger.codec import Reader, Writer
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
+from pybroker.base.names import TxnId
 from pybroker.broker.deduplication.producer_sequence import NO_CHUNK, Chunk, ProducerSequence
 from pybroker.broker.deduplication.sequence_ranges import SequenceRanges
-from pybroker.names import TxnId
 
 _FORMAT: Final = 2
 _JSON: Final = b"{"  # how the first format begins

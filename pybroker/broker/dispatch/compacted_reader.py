@@ -13,11 +13,11 @@ from typing import Final, Protocol
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import DamagedEntries, LedgerClosed, LedgerNotFound
 from managed_ledger.position import Position
+from pybroker.base.runtime import Tasks
 from pybroker.broker.compaction.compacted_log import CompactedLog, Kept
 from pybroker.broker.compaction.seeking import SearchedTopic
 from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.broker.dispatch.entry_reader import READ_RETRY_S, EntryReader, OnDamage
-from pybroker.runtime import Tasks
 
 log = logging.getLogger(__name__)
 

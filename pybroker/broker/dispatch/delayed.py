@@ -16,14 +16,14 @@ from typing import Final
 
 from managed_ledger.housekeeper import Housekeeper, Visit
 from managed_ledger.position import Position
+from pybroker.base.config import BrokerConfig
+from pybroker.base.runtime import Clock
 from pybroker.broker.dispatch.delayed_account import DelayedAccount
 from pybroker.broker.dispatch.delayed_index import FRESH_BYTES, LAST_MS, DelayedIndex
 from pybroker.broker.dispatch.delivery import MAX_RUN_ENTRIES, Delivery, nothing
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.table import DELAYED_DELIVERY
-from pybroker.config import BrokerConfig
-from pybroker.runtime import Clock
 from pybroker.wire.message_metadata import deliver_at_ms, may_be_delayed
 
 MAX_DELAYED: Final = 4_000_000  # of one subscription; then nothing further is read

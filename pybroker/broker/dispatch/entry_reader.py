@@ -19,9 +19,9 @@ from managed_ledger.errors import DamagedEntries, LedgerClosed
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
+from pybroker.base.runtime import Tasks, nobody_cares
 from pybroker.broker.dispatch.delivery import MAX_RUN_ENTRIES, Delivery, nothing
 from pybroker.broker.dispatch.passed_over import PassedOver
-from pybroker.runtime import Tasks, nobody_cares
 
 log = logging.getLogger(__name__)
 

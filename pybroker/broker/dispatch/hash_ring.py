@@ -13,8 +13,8 @@ from itertools import pairwise
 from struct import Struct
 from typing import Final
 
+from pybroker.base.errors import ConsumerAssignError
 from pybroker.broker.consumer import Consumer, KeySharedPolicy
-from pybroker.errors import ConsumerAssignError
 
 RING_SIZE: Final = 65536
 POINTS_PER_CONSUMER: Final = 100

@@ -16,6 +16,14 @@ from collections.abc import Callable
 from typing import Final
 
 from managed_ledger.position import Position
+from pybroker.base.errors import (
+    NotAllowed,
+    ProducerFenced,
+    PulsarError,
+    SubscriptionNotFound,
+)
+from pybroker.base.names import TopicName, check_subscription_name
+from pybroker.base.runtime import Clock, Tasks
 from pybroker.broker.deduplication import Taken
 from pybroker.broker.dispatch.delivery import ROUND_BYTES, Delivery
 from pybroker.broker.life import Life
@@ -26,14 +34,6 @@ from pybroker.broker.policies.limits import check_producers, check_subscriptions
 from pybroker.broker.policies.subscribe_rate import SubscribeLimit
 from pybroker.broker.producers import Granted, Producer, Producers, ProducerState
 from pybroker.broker.publishing import Published, PublishRun
-from pybroker.errors import (
-    NotAllowed,
-    ProducerFenced,
-    PulsarError,
-    SubscriptionNotFound,
-)
-from pybroker.names import TopicName, check_subscription_name
-from pybroker.runtime import Clock, Tasks
 
 # What offering a run to one subscription costs beside its bytes, and each entry of it.
 _OFFER_BYTES: Final = 4096

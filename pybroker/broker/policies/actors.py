@@ -5,6 +5,8 @@ What is asked when somebody comes (how many there may be, of which types) is ask
 """
 
 from managed_ledger.housekeeper import Housekeeper
+from pybroker.base.config import BrokerConfig
+from pybroker.base.runtime import Clock
 from pybroker.broker.compaction.compacting import CompactedTopics
 from pybroker.broker.deduplication.deduplication import USUAL_INTERVAL_S
 from pybroker.broker.dispatch.delayed_account import DelayedAccount
@@ -21,8 +23,6 @@ from pybroker.broker.policies.subscription_expiry import SubscriptionExpiry
 from pybroker.broker.policies.table import DEDUPLICATION_SNAPSHOT_INTERVAL
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
-from pybroker.config import BrokerConfig
-from pybroker.runtime import Clock
 
 
 class Subscriptions:

@@ -2,9 +2,9 @@
 
 from typing import Final
 
+from pybroker.base.config_file import camel_case
 from pybroker.broker.policies.policy import Key, Level, Policy
 from pybroker.broker.policies.table import POLICIES
-from pybroker.config_file import camel_case
 
 _HEAD: Final = """# Policies
 

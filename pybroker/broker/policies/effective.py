@@ -9,8 +9,8 @@ which the topic is told. Topics without policies of their own share their namesp
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from pybroker.base.config import BrokerConfig
 from pybroker.broker.policies.policy import Policy
-from pybroker.config import BrokerConfig
 
 T = TypeVar("T")
 Values = Mapping[str, Any]  # what was set, by the policy's name

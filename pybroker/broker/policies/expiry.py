@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from managed_ledger.housekeeper import Housekeeper
 from managed_ledger.position import Position
+from pybroker.base.runtime import Clock
 from pybroker.broker.policies.rounds import Rounds
 from pybroker.broker.policies.table import MESSAGE_TTL
 from pybroker.broker.publish_time import first_published_at, published_at
@@ -21,7 +22,6 @@ from pybroker.broker.served import ServedTopic
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.broker.waiting_entries import first_readable
-from pybroker.runtime import Clock
 
 Holds = Callable[[], bool]  # whether the policy is still the one that asks for it
 

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
+from pybroker.base.names import TopicName
+from pybroker.base.runtime import Pace, Tasks
 from pybroker.broker.policies.policies import Policies
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.tenants import Tenants
 from pybroker.broker.topic import Topic
-from pybroker.names import TopicName
-from pybroker.runtime import Pace, Tasks
 
 _TOPICS_A_TURN: Final = 200
 # Which namespace (None: all of them); which topic, if it is of one only.

@@ -6,6 +6,8 @@ A topic has a gate only where some policy wants one.
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from pybroker.base.errors import MetadataError, NotAllowed, PulsarError
+from pybroker.base.names import TopicName
 from pybroker.broker import delay_limit
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.table import (
@@ -15,8 +17,6 @@ from pybroker.broker.policies.table import (
     PUBLISH_RATE,
 )
 from pybroker.broker.policies.throttle import Throttle, throttle
-from pybroker.errors import MetadataError, NotAllowed, PulsarError
-from pybroker.names import TopicName
 from pybroker.wire.message_metadata import is_encrypted
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pybroker import json_schema
-from pybroker.errors import PulsarError
-from pybroker.json_schema import LONG as LONG
-from pybroker.json_schema import Schema
+from pybroker.base import json_schema
+from pybroker.base.errors import PulsarError
+from pybroker.base.json_schema import LONG as LONG
+from pybroker.base.json_schema import Schema
 
 INT: Final = 2**31 - 1  # Java's
 _MOST_ITEMS: Final = 1000

@@ -5,6 +5,8 @@ more wants to come. The errors are Apache Pulsar's.
 from collections.abc import Mapping, Sized
 from typing import Final, Protocol
 
+from pybroker.base.errors import ConsumerBusy, MetadataError, NotAllowed, ProducerBusy
+from pybroker.base.names import SYSTEM_NAMESPACE, TopicName
 from pybroker.broker.consumer import SubscriptionType
 from pybroker.broker.dispatch.shared import UnackedLimits
 from pybroker.broker.policies.effective import Effective
@@ -18,8 +20,6 @@ from pybroker.broker.policies.table import (
     MAX_UNACKED_PER_SUBSCRIPTION,
     SUBSCRIPTION_TYPES_ENABLED,
 )
-from pybroker.errors import ConsumerBusy, MetadataError, NotAllowed, ProducerBusy
-from pybroker.names import SYSTEM_NAMESPACE, TopicName
 
 TYPE_NAMES: Final = {
     SubscriptionType.EXCLUSIVE: "Exclusive",

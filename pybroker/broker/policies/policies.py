@@ -16,13 +16,13 @@ from weakref import WeakValueDictionary
 
 from managed_ledger.errors import BadVersion
 from managed_ledger.storage.backend import MetadataStore
+from pybroker.base.config import BrokerConfig
+from pybroker.base.names import TopicName
 from pybroker.broker.policies.effective import Effective, Values
 from pybroker.broker.policies.kinds import BadPolicy
 from pybroker.broker.policies.policy import Level, Policy
 from pybroker.broker.policies.table import POLICIES, check_together
 from pybroker.broker.tenants import NAMESPACES, Conflict, Tenants
-from pybroker.config import BrokerConfig
-from pybroker.names import TopicName
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from pybroker.base.config import BrokerConfig
 from pybroker.broker.policies.kinds import Check
-from pybroker.config import BrokerConfig
 
 T = TypeVar("T")
 Record = dict[str, Any]  # a JSON object, complete

@@ -15,6 +15,8 @@ from typing import Final
 from managed_ledger.housekeeper import Housekeeper
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
+from pybroker.base.errors import PulsarError, QuotaExceededError, QuotaExceededException
+from pybroker.base.runtime import Clock
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.expiry import drop, expire_older, oldest_waiting_ms
 from pybroker.broker.policies.policy import Record
@@ -23,8 +25,6 @@ from pybroker.broker.policies.shapes import AGE, EVICTION, HOLD, SIZE
 from pybroker.broker.policies.table import BACKLOG_QUOTAS
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
-from pybroker.errors import PulsarError, QuotaExceededError, QuotaExceededException
-from pybroker.runtime import Clock
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from crc32c import crc32c
 
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.housekeeper import Housekeeper
+from pybroker.base.errors import PulsarError
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
-from pybroker.errors import PulsarError
 
 log = logging.getLogger(__name__)
 

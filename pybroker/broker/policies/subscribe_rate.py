@@ -7,9 +7,9 @@ forgotten with each period, so what is remembered is bounded by what came in it.
 import asyncio
 from typing import Final, Protocol
 
+from pybroker.base.errors import NotAllowed
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.table import SUBSCRIBE_RATE
-from pybroker.errors import NotAllowed
 
 _MOST_CONSUMERS: Final = 10_000
 

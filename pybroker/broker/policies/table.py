@@ -8,6 +8,7 @@ why nobody acts on them; a test finds who acts on each other one.
 
 from typing import Any, Final
 
+from pybroker.base.config import BrokerConfig
 from pybroker.broker.policies.kept import KEPT, NO_BOOKIES, ONE_CLUSTER
 from pybroker.broker.policies.kinds import (
     LONG,
@@ -36,7 +37,6 @@ from pybroker.broker.policies.shapes import (
     no_contradiction,
     topic_creation,
 )
-from pybroker.config import BrokerConfig
 
 
 def _dispatch_rate(messages: str, size: str) -> Record:

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from managed_ledger.storage.backend import MetadataStore
+from pybroker.base.names import TopicName
+from pybroker.base.runtime import Pace
 from pybroker.broker.schemas.compatibility import StoredSchema
-from pybroker.names import TopicName
-from pybroker.runtime import Pace
 
 MAX_VERSIONS: Final = 1000  # of a topic, since its last deletion
 MAX_BYTES: Final = 4 * 1024 * 1024  # of a topic's schemas together

@@ -16,6 +16,9 @@ from weakref import WeakValueDictionary
 
 from managed_ledger.deletion import all_done
 from managed_ledger.storage.backend import MetadataStore
+from pybroker.base.errors import IncompatibleSchema, ServiceNotReady, TopicNotFound
+from pybroker.base.names import TopicName
+from pybroker.base.runtime import Clock, Pace
 from pybroker.broker.schemas.compatibility import (
     AUTO_CONSUME,
     NONE,
@@ -36,10 +39,7 @@ from pybroker.broker.schemas.known_versions import (
     schema_keys,
     version_key,
 )
-from pybroker.errors import IncompatibleSchema, ServiceNotReady, TopicNotFound
 from pybroker.logs import audit
-from pybroker.names import TopicName
-from pybroker.runtime import Clock, Pace
 
 _BYTES_A_TURN: Final = 256 * 1024
 

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from pybroker.base.config import BrokerConfig
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.table import (
     SCHEMA_AUTO_UPDATE,
@@ -11,7 +12,6 @@ from pybroker.broker.policies.table import (
 )
 from pybroker.broker.schemas.compatibility import Strategy
 from pybroker.broker.schemas.registry import SchemaRules
-from pybroker.config import BrokerConfig
 
 _BY_OLDER_NAME: Final[dict[str | None, str]] = {
     "AutoUpdateDisabled": "ALWAYS_INCOMPATIBLE",

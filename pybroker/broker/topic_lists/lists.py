@@ -16,9 +16,9 @@ from crc32c import crc32c
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger_metadata import LEDGERS_PREFIX
 from managed_ledger.storage.backend import MetadataStore
+from pybroker.base.names import TopicName
+from pybroker.base.runtime import Pace
 from pybroker.broker.tenants import PARTITIONED_PREFIX, Tenants
-from pybroker.names import TopicName
-from pybroker.runtime import Pace
 
 _NAMES_A_TURN: Final = 500
 

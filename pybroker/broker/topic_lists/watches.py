@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from pybroker.base.errors import TooManyRequests
+from pybroker.base.names import TopicName
+from pybroker.base.runtime import Pace, Tasks
 from pybroker.broker.tenants import NotFound
 from pybroker.broker.topic_lists.lists import TopicList, TopicLists
 from pybroker.broker.topic_lists.pattern import TopicPattern
-from pybroker.errors import TooManyRequests
-from pybroker.names import TopicName
-from pybroker.runtime import Pace, Tasks
 
 TOGETHER_S: Final = 0.05  # changes within this time are told of together
 _STEPS_A_TURN: Final = 10_000

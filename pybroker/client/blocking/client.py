@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from pybroker.base.names import TxnId
+from pybroker.base.runtime import Clock, SystemClock
 from pybroker.client import aio
 from pybroker.client.blocking.consumer import Consumer, Reader
 from pybroker.client.blocking.loop_thread import LoopThread
@@ -20,8 +22,6 @@ from pybroker.client.errors import PulsarException
 from pybroker.client.messages import MessageId
 from pybroker.client.options import ConsumerType
 from pybroker.client.topic_questions import TopicQuestion, TopicState
-from pybroker.names import TxnId
-from pybroker.runtime import Clock, SystemClock
 from pybroker.wire import pulsar_api_pb2 as pb
 
 

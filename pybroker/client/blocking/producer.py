@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from pybroker.base.runtime import Clock
 from pybroker.client.blocking.loop_thread import LoopThread, Space
 from pybroker.client.blocking.transaction import Transaction, core_of
 from pybroker.client.messages import MessageId
 from pybroker.client.producing import producer
 from pybroker.client.producing.batching import EncodedBatch
 from pybroker.client.producing.producer import SendCallback, as_done, outgoing
-from pybroker.runtime import Clock
 
 
 class Producer:

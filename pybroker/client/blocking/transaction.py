@@ -4,11 +4,11 @@ from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import Any
 
+from pybroker.base.names import TxnId
 from pybroker.client.blocking.loop_thread import LoopThread
 from pybroker.client.errors import AlreadyClosed, TransactionOutcomeUnknown
 from pybroker.client.transactions import transaction
 from pybroker.client.transactions.transaction import TxnState
-from pybroker.names import TxnId
 
 
 class Transaction:

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+from pybroker.base.errors import ServiceNotReady
+from pybroker.base.names import TopicName
+from pybroker.base.runtime import Clock, Tasks
 from pybroker.client.connection.auth import Authentication
 from pybroker.client.connection.connection import Connection
 from pybroker.client.connection.retry import passing, retrying
@@ -26,9 +29,6 @@ from pybroker.client.errors import (
     Timeout,
     from_wire,
 )
-from pybroker.errors import ServiceNotReady
-from pybroker.names import TopicName
-from pybroker.runtime import Clock, Tasks
 from pybroker.wire import pulsar_api_pb2 as pb
 
 T = TypeVar("T")

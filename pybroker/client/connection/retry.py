@@ -5,7 +5,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from pybroker import errors
+from pybroker.base import errors
 from pybroker.client.errors import AlreadyClosed, ConnectError, Timeout
 
 T = TypeVar("T")

@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from pybroker.base.errors import NotAllowed
+from pybroker.base.names import TxnId
 from pybroker.client.chunks import ChunkAssembler
 from pybroker.client.connection.attachment import Attachment
 from pybroker.client.connection.connection import Connection
@@ -20,8 +22,6 @@ from pybroker.client.consuming.acks import (
     individually,
     write_ids,
 )
-from pybroker.errors import NotAllowed
-from pybroker.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 
 # Delivered and not yet acknowledged; of more than that the first are forgotten.

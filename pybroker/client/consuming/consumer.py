@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+from pybroker.base.errors import NotAllowed
 from pybroker.client.connection.cluster import Cluster
 from pybroker.client.consuming.acks import Place
 from pybroker.client.consuming.receive_queue import tell_taken
@@ -13,7 +14,6 @@ from pybroker.client.growing import PartitionWatch
 from pybroker.client.messages import Message, MessageId
 from pybroker.client.options import ConsumerBatchReceivePolicy, ConsumerType
 from pybroker.client.transactions.transaction import Transaction
-from pybroker.errors import NotAllowed
 
 Acknowledgeable = Message | MessageId
 

@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 from typing import Final, NamedTuple
 
+from pybroker.base.errors import ConsumerNotFound
+from pybroker.base.names import TopicName
 from pybroker.client.connection.attachment import Attachment
 from pybroker.client.connection.cluster import Cluster
 from pybroker.client.connection.connection import Connection
@@ -18,8 +20,6 @@ from pybroker.client.consuming.subscribing import Start, SubscriptionSpec, subsc
 from pybroker.client.errors import AlreadyClosed, ConnectError, Timeout
 from pybroker.client.messages import MessageId
 from pybroker.client.options import ConsumerOptions
-from pybroker.errors import ConsumerNotFound
-from pybroker.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import last_batch_index
 from pybroker.wire.message_run import MessageRun

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from pybroker.base.errors import ConsumerNotFound
+from pybroker.base.names import TopicName
 from pybroker.client.connection.attachment import Attachment
 from pybroker.client.connection.cluster import Cluster
 from pybroker.client.connection.connection import Connection
@@ -33,8 +35,6 @@ from pybroker.client.errors import (
 from pybroker.client.messages import Message, MessageId
 from pybroker.client.options import ConsumerType
 from pybroker.client.transactions.transaction import Transaction
-from pybroker.errors import ConsumerNotFound
-from pybroker.names import TopicName
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_run import MessageRun
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
+from pybroker.base.names import TxnId
 from pybroker.client.connection.connection import DEFAULT_MAX_MESSAGE_BYTES
 from pybroker.client.messages import Done, Outgoing
 from pybroker.client.options import BatchingType, ProducerOptions
 from pybroker.client.producing.batching import parts_of
-from pybroker.names import TxnId
 
 _ENCRYPTION_BYTES: Final = 16  # more, encrypted
 

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Final
 
+from pybroker.base.names import TxnId
+from pybroker.base.runtime import Clock
 from pybroker.client.compression import codec
 from pybroker.client.errors import MessageTooBig
 from pybroker.client.messages import Outgoing
 from pybroker.client.options import CompressionType
 from pybroker.client.producing.batching import EncodedBatch, key_values
-from pybroker.names import TxnId
-from pybroker.runtime import Clock
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import encode_frame
 from pybroker.wire.message_metadata import build_entry

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
+from pybroker.base.runtime import Clock
 from pybroker.client.connection.cluster import Cluster
 from pybroker.client.errors import InvalidConfiguration
 from pybroker.client.growing import PartitionWatch
@@ -16,7 +17,6 @@ from pybroker.client.producing.batching import EncodedBatch
 from pybroker.client.producing.routing import Router
 from pybroker.client.producing.topic_producer import TopicProducer
 from pybroker.client.transactions.transaction import Transaction
-from pybroker.runtime import Clock
 
 log = logging.getLogger("pybroker.client")
 

@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from pybroker.base.key_hash import java_string_hash
 from pybroker.client.messages import Outgoing
 from pybroker.client.options import HashingScheme, PartitionsRoutingMode
-from pybroker.key_hash import java_string_hash
 
 _U32: Final = 0xFFFF_FFFF
 _POSITIVE: Final = 0x7FFF_FFFF

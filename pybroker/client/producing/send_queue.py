@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pybroker.base.names import TxnId
 from pybroker.client.connection.connection import Connection
 from pybroker.client.consuming.acks import EntryKey
 from pybroker.client.errors import (
@@ -17,7 +18,6 @@ from pybroker.client.errors import (
     Timeout,
 )
 from pybroker.client.messages import Done, MessageId
-from pybroker.names import TxnId
 
 
 @dataclass(slots=True)

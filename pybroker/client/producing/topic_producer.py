@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from pybroker import errors
+from pybroker.base import errors
+from pybroker.base.names import TopicName, TxnId
 from pybroker.client.compression import codec
 from pybroker.client.connection.attachment import Attachment
 from pybroker.client.connection.cluster import Cluster
@@ -37,7 +38,6 @@ from pybroker.client.producing.batching import EncodedBatch, compressed, key_val
 from pybroker.client.producing.entries import EntryWriter
 from pybroker.client.producing.send_queue import PendingEntry, SendQueue
 from pybroker.client.transactions.transaction import Transaction
-from pybroker.names import TopicName, TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import FRAME_OVERHEAD_BYTES
 

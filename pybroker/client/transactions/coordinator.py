@@ -11,6 +11,8 @@ Source: PIP-31, "Transaction Coordinator".
 from collections.abc import Sequence
 from typing import Any
 
+from pybroker.base.errors import InvalidTxnStatus, NotAllowed, TransactionCoordinatorNotFound
+from pybroker.base.names import COORDINATOR_ASSIGN, TxnId
 from pybroker.client.connection.cluster import Cluster
 from pybroker.client.connection.connection import Connection
 from pybroker.client.connection.retry import PASSING
@@ -21,8 +23,6 @@ from pybroker.client.errors import (
     TransactionOutcomeUnknown,
 )
 from pybroker.client.transactions.transaction import Transaction
-from pybroker.errors import InvalidTxnStatus, NotAllowed, TransactionCoordinatorNotFound
-from pybroker.names import COORDINATOR_ASSIGN, TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 
 

@@ -12,15 +12,15 @@ from enum import Enum
 from types import TracebackType
 from typing import Final, Protocol
 
+from pybroker.base.errors import InvalidTxnStatus
+from pybroker.base.names import TxnId
+from pybroker.base.runtime import Tasks
 from pybroker.client.errors import (
     ClientError,
     PulsarException,
     TransactionAborted,
 )
 from pybroker.client.messages import Done, MessageId
-from pybroker.errors import InvalidTxnStatus
-from pybroker.names import TxnId
-from pybroker.runtime import Tasks
 
 
 class TxnState(Enum):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
+from pybroker.base.names import TopicName
 from pybroker.client import (
     Client,
     Consumer,
@@ -30,7 +31,6 @@ from pybroker.commands.messages.service import connect
 from pybroker.commands.messages.shown import Shown
 from pybroker.commands.messages.transactions import Transactions, add_transactions
 from pybroker.commands.messages.values import Pace, natural
-from pybroker.names import TopicName
 
 Received = tuple[Consumer, Message]
 _TYPES: Final = {

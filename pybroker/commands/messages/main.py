@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import Any, Final, NoReturn
 
+from pybroker.base.version import version
 from pybroker.client import PulsarException
 from pybroker.commands.admin.rest import RestError
 from pybroker.commands.messages import COMMANDS, consume, peek, produce, read
 from pybroker.commands.messages.service import add_service
 from pybroker.commands.terminal import for_reader, reader_left
-from pybroker.version import version
 
 _MODULES: Final[dict[str, ModuleType]] = {
     "produce": produce,

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from managed_ledger.position import Position
+from pybroker.base.errors import NotAllowed, PulsarError, ServiceNotReady, TooManyRequests
+from pybroker.base.runtime import Pace
 from pybroker.broker.local_messages import LocalBatch, LocalSender
 from pybroker.broker.schemas.compatibility import StoredSchema
-from pybroker.errors import NotAllowed, PulsarError, ServiceNotReady, TooManyRequests
-from pybroker.runtime import Pace
 from pybroker.security.identity import Identity
 from pybroker.server.held_runs import HOLD_S
 from pybroker.server.live_login import LiveLogin

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from managed_ledger.position import Position
+from pybroker.base.errors import PulsarError
 from pybroker.broker.local_messages import LocalBatch, LocalMessage
-from pybroker.errors import PulsarError
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _DUPLICATE: Final = 2**64 - 1  # the ids of what deduplication dropped

@@ -20,8 +20,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pybroker.errors import NotAllowed
-from pybroker.names import TopicName
+from pybroker.base.errors import NotAllowed
+from pybroker.base.names import TopicName
 from pybroker.spark.columns.arrays import binaries, maps, message_ids, repeated_text, texts, times
 from pybroker.spark.columns.keys import keys
 from pybroker.spark.columns.slab import Slab

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from pybroker.base.errors import PulsarError
 from pybroker.client import PulsarException
 from pybroker.client.compression import codec
 from pybroker.client.consuming.entry_reader import StoredEntry
 from pybroker.client.consuming.received import MAX_MESSAGE_BYTES
-from pybroker.errors import PulsarError
 from pybroker.spark.columns.batches import message_starts
 from pybroker.spark.columns.fields import (
     PADDING,

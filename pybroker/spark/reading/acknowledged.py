@@ -13,8 +13,8 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
+from pybroker.base.errors import ServiceNotReady, TransactionConflict
 from pybroker.client import Consumer
-from pybroker.errors import ServiceNotReady, TransactionConflict
 from pybroker.spark.offsets import CursorName, Position, Stretch
 from pybroker.spark.session import Session, position_of
 

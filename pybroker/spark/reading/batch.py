@@ -12,8 +12,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from pybroker.base.errors import NotAllowed
 from pybroker.client import MessageId
-from pybroker.errors import NotAllowed
 from pybroker.spark.columns.shape import Shape
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Position, Span

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from pybroker.base.errors import PulsarError
 from pybroker.client import Timeout
 from pybroker.client.consuming.entry_reader import StoredEntry
-from pybroker.errors import PulsarError
 from pybroker.spark.columns.slab import DamagedEntry, Heads, read_heads
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Position

@@ -10,8 +10,8 @@ import contextlib
 from collections.abc import Coroutine
 from typing import Any, Final, Self, TypeVar
 
+from pybroker.base.errors import PulsarError
 from pybroker.client.consuming.entry_reader import EntryReader, StoredEntry
-from pybroker.errors import PulsarError
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Position
 from pybroker.spark.schemas.values import TopicSchema

@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Self
 
+from pybroker.base.names import TopicName
 from pybroker.client import MessageId
-from pybroker.names import TopicName
 from pybroker.spark.offsets import EARLIEST, Position, Span
 from pybroker.spark.session import Session, position_of
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
+from pybroker.base.errors import NotAllowed
+from pybroker.base.names import TopicName
 from pybroker.client import InitialPosition, MessageId
-from pybroker.errors import NotAllowed
-from pybroker.names import TopicName
 from pybroker.spark.offsets import EARLIEST, Position
 from pybroker.spark.options import Chosen
 from pybroker.spark.reading.survey import survey_of

@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from pybroker.base.errors import TopicNotFound
+from pybroker.base.names import TopicName
 from pybroker.client import CryptoError, Timeout
 from pybroker.client.consuming.entry_reader import StoredEntry
-from pybroker.errors import TopicNotFound
-from pybroker.names import TopicName
 from pybroker.spark.columns.shape import Shape
 from pybroker.spark.columns.slab import DamagedEntry, Heads, Slab, only, read_heads, slab_of
 from pybroker.spark.endpoint import Endpoint

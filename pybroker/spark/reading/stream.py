@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pybroker.errors import NotAllowed, PulsarError
+from pybroker.base.errors import NotAllowed, PulsarError
 from pybroker.spark.columns.shape import Shape
 from pybroker.spark.compat import (
     LIMITS_TRIGGERS,

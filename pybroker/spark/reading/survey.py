@@ -8,9 +8,9 @@ Pulsar, are asked about each topic by a reader or a consumer of its own, several
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from pybroker.base.errors import TopicNotFound
 from pybroker.client import InitialPosition
 from pybroker.client.topic_questions import TopicQuestion, TopicState
-from pybroker.errors import TopicNotFound
 from pybroker.spark.offsets import CursorName, Position
 from pybroker.spark.reading.limits import Sample
 from pybroker.spark.schemas.values import TopicSchema

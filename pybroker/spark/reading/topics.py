@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Self
 
-from pybroker.errors import NotAllowed, TopicNotFound
-from pybroker.names import TopicName
+from pybroker.base.errors import NotAllowed, TopicNotFound
+from pybroker.base.names import TopicName
 from pybroker.spark.options import Chosen
 from pybroker.spark.session import Session, each_of
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
-from pybroker.errors import NotAllowed, PulsarError
+from pybroker.base.errors import NotAllowed, PulsarError
 from pybroker.spark.columns.arrays import binaries, texts
 from pybroker.spark.columns.fields import PADDING, Data, NotParsed, Slices
 from pybroker.spark.columns.keys import keys

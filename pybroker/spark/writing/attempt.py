@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from pybroker.base.errors import PulsarError
+from pybroker.base.names import TxnId
 from pybroker.client import Client, TopicSchema
-from pybroker.errors import PulsarError
-from pybroker.names import TxnId
 from pybroker.spark.loaded import keep_what_is_loaded
 from pybroker.spark.session import Session
 from pybroker.spark.writing.entries import Destined

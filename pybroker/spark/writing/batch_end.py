@@ -25,15 +25,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from pybroker.client import (
-    AlreadyClosed,
-    ConnectError,
-    Timeout,
-    Transaction,
-    TransactionAborted,
-    TransactionOutcomeUnknown,
-)
-from pybroker.errors import (
+from pybroker.base.errors import (
     InvalidTxnStatus,
     ProducerFenced,
     PulsarError,
@@ -42,7 +34,15 @@ from pybroker.errors import (
     TransactionCoordinatorNotFound,
     TransactionNotFound,
 )
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
+from pybroker.client import (
+    AlreadyClosed,
+    ConnectError,
+    Timeout,
+    Transaction,
+    TransactionAborted,
+    TransactionOutcomeUnknown,
+)
 from pybroker.spark.chain import Chain
 from pybroker.spark.decision import Decision, decide
 from pybroker.spark.marker import Marker

@@ -8,8 +8,8 @@ decision commits it and the attempts'. So all of a job becomes visible, or nothi
 from collections.abc import Sequence
 from typing import Final
 
+from pybroker.base.names import TxnId
 from pybroker.client import NotAllowed, Transaction
-from pybroker.names import TxnId
 from pybroker.spark.session import Session
 from pybroker.spark.writing.attempt import Written
 from pybroker.spark.writing.sending import Sending

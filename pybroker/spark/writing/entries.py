@@ -22,9 +22,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pybroker.base.errors import NotAllowed
 from pybroker.client import BatchingType, CompressionType, EncodedBatch
 from pybroker.client.producing.batching import compressed
-from pybroker.errors import NotAllowed
 from pybroker.spark.writing import byte_columns
 from pybroker.spark.writing.byte_columns import Mask, Numbers, Part
 from pybroker.spark.writing.routes import partitions_for_keys

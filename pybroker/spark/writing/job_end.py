@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from pybroker.client import AlreadyClosed, ConnectError, Timeout, TransactionOutcomeUnknown
-from pybroker.errors import (
+from pybroker.base.errors import (
     InvalidTxnStatus,
     PulsarError,
     ServiceNotReady,
     TransactionCoordinatorNotFound,
 )
+from pybroker.client import AlreadyClosed, ConnectError, Timeout, TransactionOutcomeUnknown
 from pybroker.spark.offsets import EARLIEST
 from pybroker.spark.session import PATIENCE_S, PAUSE_S, Session
 from pybroker.spark.writing.attempt import Job, Written

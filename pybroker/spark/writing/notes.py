@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from pybroker.errors import InvalidTxnStatus, PulsarError, TransactionNotFound
-from pybroker.names import TxnId
+from pybroker.base.errors import InvalidTxnStatus, PulsarError, TransactionNotFound
+from pybroker.base.names import TxnId
 from pybroker.spark.offsets import Position
 from pybroker.spark.session import Session
 

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pybroker.errors import NotAllowed
+from pybroker.base.errors import NotAllowed
 
 _TEXT: Final = (StringType, BinaryType)
 _TIME: Final = (TimestampType, TimestampNTZType, LongType)

@@ -18,9 +18,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pybroker.base.errors import IncompatibleSchema, MetadataError, NotAllowed
+from pybroker.base.names import TopicName
 from pybroker.client import BatchingType, CompressionType, SchemaType, TopicSchema
-from pybroker.errors import IncompatibleSchema, MetadataError, NotAllowed
-from pybroker.names import TopicName
 from pybroker.spark.chain import Chain
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.options import Chosen

@@ -12,10 +12,10 @@ from compacting import compact, http, logs_of, pairs, read, send
 from raw_client import RawClient
 
 import pybroker.testing
+from pybroker.base.names import TopicName
 from pybroker.broker.compaction import compaction
 from pybroker.broker.tenants import Conflict
 from pybroker.client import Client
-from pybroker.names import TopicName
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
 

@@ -11,9 +11,9 @@ from compacting import SOON_MS, compact, logs_of, pairs, read, send
 import pybroker.testing
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
+from pybroker.base.names import TopicName
 from pybroker.broker.compaction import compaction
 from pybroker.client import Client, InitialPosition
-from pybroker.names import TopicName
 from pybroker.testing import RunningBroker
 
 _numbers = itertools.count(1)

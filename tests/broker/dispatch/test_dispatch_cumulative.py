@@ -5,9 +5,9 @@ from dispatch_fakes import EXCLUSIVE, FAILOVER, SHARED, FakeTopic, RecordingSink
 from test_dispatch_transactions import ABORT, COMMIT, T1, T2, acknowledge, end
 
 from managed_ledger.position import LATEST, Position
+from pybroker.base.errors import TransactionConflict
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.subscription import Subscription
-from pybroker.errors import TransactionConflict
 from pybroker.transaction.pending_ack import PendingAck
 
 SINGLE = pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER])

@@ -6,13 +6,13 @@ from test_dispatch_cumulative import left, successor
 from test_dispatch_transactions import ABORT, T1, T2, acknowledge, end
 
 from managed_ledger.position import EARLIEST, Position
+from pybroker.base.errors import TransactionConflict
+from pybroker.base.names import TxnId
 from pybroker.broker.consumer import Consumer, SubscribeRequest
 from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.broker.dispatch.passed_over import GivenSoFar
 from pybroker.broker.dispatch.single import SingleActiveDispatcher
 from pybroker.broker.subscription import Subscription
-from pybroker.errors import TransactionConflict
-from pybroker.names import TxnId
 from pybroker.transaction.pending_ack import PendingAck
 
 

@@ -14,11 +14,11 @@ from dispatch_fakes import (
 )
 
 from managed_ledger.position import Position
+from pybroker.base.names import TxnId
 from pybroker.broker.consumer import SubscriptionType
 from pybroker.broker.dispatch import entry_reader, key_shared, redelivery, shared, single
 from pybroker.broker.dispatch.delivery import ROUND_STEPS
 from pybroker.broker.subscription import Subscription
-from pybroker.names import TxnId
 from pybroker.transaction.pending_ack import PendingAck
 
 ENTRY_BYTES = 1000

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from managed_ledger.position import Position
-from pybroker.errors import NotAllowed
+from pybroker.base.errors import NotAllowed
 
 
 def test_messages_that_come_singly_go_around() -> None:

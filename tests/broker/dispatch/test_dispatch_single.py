@@ -9,10 +9,10 @@ from dispatch_fakes import EXCLUSIVE, FAILOVER, SHARED, FakeTopic, RecordingSink
 from managed_ledger.errors import DamagedEntries
 from managed_ledger.position import LATEST, Position
 from managed_ledger.storage.backend import EntryRun
+from pybroker.base.errors import ConsumerBusy, ServiceNotReady
+from pybroker.base.names import TopicName
 from pybroker.broker.consumer import Consumer, SubscribeRequest
 from pybroker.broker.dispatch import entry_reader
-from pybroker.errors import ConsumerBusy, ServiceNotReady
-from pybroker.names import TopicName
 
 
 def test_permits_bound_what_is_delivered() -> None:

@@ -17,10 +17,10 @@ from dispatch_fakes import (
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.errors import StorageFull
 from managed_ledger.position import Position
+from pybroker.base.errors import NotAllowed, PersistenceError, ServiceNotReady, TransactionConflict
+from pybroker.base.names import TxnId
 from pybroker.broker.consumer import SubscriptionType
 from pybroker.broker.subscription import Subscription
-from pybroker.errors import NotAllowed, PersistenceError, ServiceNotReady, TransactionConflict
-from pybroker.names import TxnId
 from pybroker.transaction.pending_ack import PendingAck, PendingAcks
 from pybroker.transaction.snapshot_log import Done
 from pybroker.transaction.txn_status import TxnAction

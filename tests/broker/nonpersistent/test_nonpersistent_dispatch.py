@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from dispatch_fakes import EXCLUSIVE, KEY_SHARED, SHARED, RecordingSink, SteppedClock
 
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import ConsumerAssignError
+from pybroker.base.names import TopicName, TxnId
 from pybroker.broker.consumer import (
     Consumer,
     KeySharedMode,
@@ -20,9 +23,6 @@ from pybroker.broker.nonpersistent.subscription import NonPersistentSubscription
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.producers import Producer, ProducerState
-from pybroker.config import BrokerConfig
-from pybroker.errors import ConsumerAssignError
-from pybroker.names import TopicName, TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
 

@@ -9,6 +9,9 @@ from topics_world import ORDERS, Owner, World, run
 from virtual_loop import LoopClock
 
 from managed_ledger.position import EARLIEST, Position
+from pybroker.base.errors import MetadataError, QuotaExceededError, QuotaExceededException
+from pybroker.base.names import TopicName, TxnId
+from pybroker.base.runtime import Tasks
 from pybroker.broker.consumer import Consumer, SubscribeRequest, SubscriptionType
 from pybroker.broker.policies import expiry, quotas
 from pybroker.broker.policies.effective import Effective
@@ -24,9 +27,6 @@ from pybroker.broker.policies.table import (
 from pybroker.broker.producers import Producer, ProducerState
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
-from pybroker.errors import MetadataError, QuotaExceededError, QuotaExceededException
-from pybroker.names import TopicName, TxnId
-from pybroker.runtime import Tasks
 from pybroker.transaction.pending_ack import PendingAck
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -12,11 +12,11 @@ from typing import Any, Final
 import pytest
 
 import pybroker
+from pybroker.base.config import BrokerConfig
 from pybroker.broker.policies import kept, table
 from pybroker.broker.policies.document import in_words
 from pybroker.broker.policies.policy import Policy
 from pybroker.broker.policies.table import POLICIES
-from pybroker.config import BrokerConfig
 
 ROOT: Final = Path(pybroker.__file__).parent
 NOT_ACTING: Final = (

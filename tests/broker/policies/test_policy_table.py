@@ -2,6 +2,7 @@
 
 import pytest
 
+from pybroker.base.config import BrokerConfig
 from pybroker.broker.policies.kinds import BadPolicy
 from pybroker.broker.policies.policy import Policy
 from pybroker.broker.policies.shapes import SIZE
@@ -12,7 +13,6 @@ from pybroker.broker.policies.table import (
     RETENTION,
     check_together,
 )
-from pybroker.config import BrokerConfig
 
 ONE_BROKER = BrokerConfig()
 # What no broker.conf says anything of.

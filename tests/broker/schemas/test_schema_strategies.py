@@ -9,6 +9,9 @@ import pytest
 from dispatch_fakes import SteppedClock
 
 from managed_ledger.storage.memory import MemoryBackend
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import IncompatibleSchema, TopicNotFound
+from pybroker.base.names import TopicName
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.schemas import known_versions
 from pybroker.broker.schemas.compatibility import (
@@ -20,9 +23,6 @@ from pybroker.broker.schemas.compatibility import (
 )
 from pybroker.broker.schemas.registry import SchemaRules, Schemas
 from pybroker.broker.schemas.rules import of_system_topics, schema_rules
-from pybroker.config import BrokerConfig
-from pybroker.errors import IncompatibleSchema, TopicNotFound
-from pybroker.names import TopicName
 
 ORDERS = TopicName.parse("orders")
 NONE, STRING, JSON, AVRO, KEY_VALUE, NATIVE = 0, 1, 2, 4, 15, 20

@@ -9,10 +9,10 @@ import pytest
 from dispatch_fakes import SteppedClock
 
 from managed_ledger.storage.memory import MemoryBackend
+from pybroker.base.errors import IncompatibleSchema, TopicNotFound
+from pybroker.base.names import TopicName
 from pybroker.broker.schemas.compatibility import StoredSchema
 from pybroker.broker.schemas.registry import Schemas, version_bytes
-from pybroker.errors import IncompatibleSchema, TopicNotFound
-from pybroker.names import TopicName
 
 ORDERS = TopicName.parse("orders")
 NONE, STRING, JSON, AUTO_CONSUME = 0, 1, 2, 21

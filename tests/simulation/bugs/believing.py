@@ -7,8 +7,8 @@ from unittest.mock import patch
 from urllib.parse import quote
 
 from managed_ledger.position import EARLIEST, LATEST
+from pybroker.base.names import PENDING_ACK_LOGS, TopicName
 from pybroker.broker import belongings, transactional_acks, txn_participants
-from pybroker.names import PENDING_ACK_LOGS, TopicName
 from pybroker.server import on_transaction
 from pybroker.transaction import pending_ack_store
 from pybroker.transaction.transactional_entries import UntaggedSpan

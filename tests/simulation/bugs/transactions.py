@@ -7,9 +7,9 @@ from unittest.mock import patch
 
 from managed_ledger.position import Position
 from managed_ledger.storage.journal_writer import JournalWriter
+from pybroker.base.errors import InvalidTxnStatus
+from pybroker.base.names import TopicName
 from pybroker.broker.txn_participants import LocalParticipants
-from pybroker.errors import InvalidTxnStatus
-from pybroker.names import TopicName
 from pybroker.transaction.metadata_store import TransactionMetadataStore
 from pybroker.transaction.open_transactions import OpenTransactions
 from pybroker.transaction.outcome_window import OutcomeWindow

@@ -8,9 +8,9 @@ from sim_broker import BrokerProcess
 from sim_scenario import Fault
 
 from managed_ledger.errors import ManagedLedgerError
+from pybroker.base.errors import PulsarError
 from pybroker.broker.tenants import Conflict
 from pybroker.broker.topics import Topics
-from pybroker.errors import PulsarError
 
 ANSWER_WITHIN_S = 20.0
 REFUSALS = (PulsarError, ManagedLedgerError, Conflict)

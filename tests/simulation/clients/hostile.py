@@ -11,7 +11,7 @@ from world.loop import SimulatedClock
 
 from clients.plain import Process
 from clients.raw import Gone, RawPeer
-from pybroker.names import TxnId
+from pybroker.base.names import TxnId
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import encode_frame
 

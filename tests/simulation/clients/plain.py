@@ -13,7 +13,7 @@ from checks.history import History, Outcome, Read, Receiver, Sent
 from world.loop import SimulatedClock, World
 from world.node import Node
 
-from pybroker import errors
+from pybroker.base import errors
 from pybroker.client import aio
 from pybroker.client.errors import PulsarException, Timeout
 

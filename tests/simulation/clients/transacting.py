@@ -7,7 +7,7 @@ from typing import Any
 from checks.history import Outcome, Receiver, Sent, Txn
 
 from clients.plain import Process, read_of, receive, subscribe
-from pybroker import errors
+from pybroker.base import errors
 from pybroker.client.errors import PulsarException, TransactionAborted
 
 REFUSALS = (errors.InvalidTxnStatus, errors.TransactionNotFound, TransactionAborted)

@@ -15,9 +15,9 @@ from clients.transacting import Transacting
 from sim_scenario import Scenario
 
 from features.feature import Feature, half_way
+from pybroker.base.names import TopicName
 from pybroker.client import aio
 from pybroker.client.errors import Timeout
-from pybroker.names import TopicName
 
 NAME: Final = "compacted"
 TOPIC: Final = f"persistent://public/default/{NAME}"

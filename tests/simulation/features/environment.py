@@ -7,7 +7,7 @@ from typing import Any, Final
 from sim_scenario import Scenario
 
 from features.feature import Feature, half_way
-from pybroker.names import TopicName
+from pybroker.base.names import TopicName
 
 HOUR_MS: Final = 3_600_000
 YEAR_MS: Final = 365 * 24 * HOUR_MS

@@ -17,8 +17,8 @@ from clients.transacting import FAILURES, Transacting, TxnProducer
 from sim_scenario import Scenario
 
 from features.feature import Feature
+from pybroker.base.names import TopicName
 from pybroker.client.errors import Timeout
-from pybroker.names import TopicName
 
 KINDS: Final = ("Shared", "KeyShared", "Failover", "Exclusive")
 TOPICS: Final = ("one", "mixed")

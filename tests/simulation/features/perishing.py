@@ -21,9 +21,9 @@ from world.loop import SimulatedClock
 
 from features.feature import Feature, half_way
 from managed_ledger.position import Position
+from pybroker.base.names import TopicName
 from pybroker.broker.policies import expiry, quotas
 from pybroker.broker.topic import Topic
-from pybroker.names import TopicName
 
 TOPIC: Final = "persistent://public/default/perishing"
 SUBSCRIPTION: Final = "keeper"

@@ -13,8 +13,8 @@ from sim_scenario import Scenario
 
 from features.feature import Feature, half_way
 from managed_ledger.storage.room import RESERVE, RESERVE_BYTES
-from pybroker.errors import TopicNotFound
-from pybroker.names import TopicName
+from pybroker.base.errors import TopicNotFound
+from pybroker.base.names import TopicName
 
 if TYPE_CHECKING:
     from sim_seed import Simulation

@@ -16,8 +16,8 @@ from clients.transacting import FAILURES, Transacting, TxnProducer
 from sim_scenario import Scenario
 
 from features.feature import Feature
+from pybroker.base.names import TopicName
 from pybroker.client.errors import Timeout
-from pybroker.names import TopicName
 
 KINDS: Final = ("Failover", "Exclusive")
 TOPIC: Final = "inherited"

@@ -21,10 +21,10 @@ from sim_scenario import Scenario
 
 from features.copying import Copy, Numbered
 from features.feature import Feature, half_way
+from pybroker.base.names import TopicName
 from pybroker.broker.policies.table import DEDUPLICATION
 from pybroker.broker.topics import Topics
 from pybroker.client.errors import PulsarException
-from pybroker.names import TopicName
 
 TOPIC: Final = "persistent://public/default/switched"
 SUBSCRIPTION: Final = "collector"

@@ -14,8 +14,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Final
 
-from pybroker.apache_keys import APACHE_KEYS, PREFIXES
-from pybroker.config import BrokerConfig
+from pybroker.base.apache_keys import APACHE_KEYS, PREFIXES
+from pybroker.base.config import BrokerConfig
 from pybroker.logs.levels import Levels
 from pybroker.logs.lines import FORMATS
 

@@ -3,8 +3,8 @@
 import socket
 from typing import Final
 
-from pybroker.config import BrokerConfig
-from pybroker.runtime import Clock
+from pybroker.base.config import BrokerConfig
+from pybroker.base.runtime import Clock
 from pybroker.security.tls_connection import TlsListener
 from pybroker.security.tls_contexts import TlsContexts, TlsSettings
 

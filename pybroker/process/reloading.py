@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
-from pybroker.config import BrokerConfig
+from pybroker.base.config import BrokerConfig
 from pybroker.logs.control import LogControl
 from pybroker.logs.levels import Levels
 
 if TYPE_CHECKING:
-    from pybroker.app import Broker
+    from pybroker.process.app import Broker
 
 log = logging.getLogger("pybroker")
 
@@ -48,7 +48,7 @@ def reload_on_hangup(
 
 
 def _changed(before: BrokerConfig, now: BrokerConfig, at_once: Collection[str]) -> str:
-    from pybroker.config_file import camel_case  # takes a while: who starts waits
+    from pybroker.base.config_file import camel_case  # takes a while: who starts waits
 
     names = [field.name for field in fields(BrokerConfig) if field.name not in at_once]
     changed = (name for name in names if getattr(before, name) != getattr(now, name))

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from managed_ledger.errors import ManagedLedgerError
-from pybroker.errors import PulsarError
+from pybroker.base.errors import PulsarError
 
 _SAY_AGAIN_S: Final = 10.0
 

@@ -22,6 +22,10 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import Backend, MetadataStore
 from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.trim import Retention
+from pybroker.base.config import BrokerConfig
+from pybroker.base.listeners import BadListeners, parse_listeners
+from pybroker.base.names import COORDINATOR_ASSIGN
+from pybroker.base.runtime import Clock, SystemClock
 from pybroker.broker.dynamic_configuration import DynamicConfiguration
 from pybroker.broker.entry_metadata import BadInterceptors
 from pybroker.broker.permissions import Permissions
@@ -29,12 +33,8 @@ from pybroker.broker.policies.persistence import flush_interval_ms
 from pybroker.broker.tenants import Tenants
 from pybroker.broker.topics import Topics
 from pybroker.broker.txn_participants import LocalParticipants
-from pybroker.config import BrokerConfig
-from pybroker.listeners import BadListeners, parse_listeners
 from pybroker.logs.control import LogControl
-from pybroker.names import COORDINATOR_ASSIGN
-from pybroker.ports import Ports, StartFailed, tls_contexts, web_tls_contexts
-from pybroker.runtime import Clock, SystemClock
+from pybroker.process.ports import Ports, StartFailed, tls_contexts, web_tls_contexts
 from pybroker.security.authentication import authentication_of
 from pybroker.security.authorization import Authorizer
 from pybroker.security.keys import KeyFailure

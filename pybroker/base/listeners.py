@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Final
 from urllib.parse import urlsplit
 
-from pybroker.errors import ServiceNotReady
+from pybroker.base.errors import ServiceNotReady
 
 _FIELDS: Final = {
     "pulsar": "broker_url",

@@ -18,21 +18,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from pybroker.base.config import BrokerConfig
+from pybroker.base.version import version
 from pybroker.commands.messages import COMMANDS as MESSAGE_COMMANDS
-from pybroker.config import BrokerConfig
 from pybroker.logs.control import LogControl
 from pybroker.logs.levels import Levels
 from pybroker.logs.line_writer import LineWriter
 from pybroker.logs.lines import FORMATS, TEXT
 from pybroker.logs.output import drain_log, log_as, log_to
-from pybroker.paced_loop import paced_loop
-from pybroker.reloading import reload_on_hangup
+from pybroker.process.paced_loop import paced_loop
+from pybroker.process.reloading import reload_on_hangup
 from pybroker.security.certificate_tool import add_certificates
 from pybroker.security.token_tool import add_tokens
-from pybroker.version import version
 
 if TYPE_CHECKING:
-    from pybroker.app import Broker
+    from pybroker.process.app import Broker
 
 EXIT_CANNOT_START: Final = 1
 EXIT_DISK_FAILED: Final = 70
@@ -157,11 +157,11 @@ def _configuration(options: argparse.Namespace) -> BrokerConfig:
     """The file's settings, overridden by the environment's, and those by the command line's."""
     config = BrokerConfig()
     if options.config is not None:
-        from pybroker.config_file import load_config
+        from pybroker.base.config_file import load_config
 
         config = load_config(options.config)
     if any(name.startswith("PULSAR_PREFIX_") for name in os.environ):
-        from pybroker.config_file import environment_config
+        from pybroker.base.config_file import environment_config
 
         config = environment_config(os.environ, config)
     chosen = {
@@ -187,9 +187,9 @@ def _listens_without_tls(config: BrokerConfig) -> bool:
 
 
 async def _serve(config: BrokerConfig, options: argparse.Namespace, logs: LogControl) -> int:
-    from pybroker.app import embedded_backend, standalone
-    from pybroker.descriptors import connections, raise_limit
-    from pybroker.ports import StartFailed
+    from pybroker.process.app import embedded_backend, standalone
+    from pybroker.process.descriptors import connections, raise_limit
+    from pybroker.process.ports import StartFailed
 
     configured = config
     limit = raise_limit()
@@ -232,7 +232,9 @@ def _collect_garbage_seldom() -> None:
 
 
 def _keep_memory_at_hand() -> None:
-    from pybroker.memory import keep_memory_at_hand  # takes a while: those who wait are served
+    from pybroker.process.memory import (
+        keep_memory_at_hand,  # takes a while: those who wait are served
+    )
 
     keep_memory_at_hand()
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from pybroker.errors import InvalidTopicName, NotAllowed
+from pybroker.base.errors import InvalidTopicName, NotAllowed
 
 # Namespaces and tenants are path elements and metadata keys; topics may hold more.
 _PROPERTY: Final = re.compile(r"[-=:.\w]{1,255}", re.ASCII)

@@ -1,0 +1,1 @@
+"""What every package may use: configuration, errors, names, JSON, metrics, time and tasks."""
