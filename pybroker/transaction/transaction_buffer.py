@@ -18,7 +18,7 @@ when an END's low watermark says that it must be over.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -34,6 +34,7 @@ from pybroker.base.runtime import Clock, Pace, Tasks
 from pybroker.transaction.aborted_txns import HiddenEntries
 from pybroker.transaction.buffer_snapshot import BufferHead, BufferSnapshots, encode_buffer_head
 from pybroker.transaction.buffer_times import BufferTimes
+from pybroker.transaction.ledger_mark import LedgerMark
 from pybroker.transaction.open_transactions import OpenTransaction, OpenTransactions
 from pybroker.transaction.transactional_entries import (
     SINCE,
@@ -81,6 +82,8 @@ _NONE_OPEN: Final = OpenTransactions()
 class TransactionBuffer:
     """One topic's transactions. Build it with `recover`."""
 
+    _mark: LedgerMark  # from the first transaction on: `_keep_books`
+
     __slots__ = (
         "_changes",
         "_clock",
@@ -88,11 +91,10 @@ class TransactionBuffer:
         "_gone_up_to",
         "_ledger",
         "_live",
-        "_marked",
+        "_mark",
         "_metadata",
         "_open",
         "_outcomes",
-        "_plain_up_to",
         "_snapshot_position",
         "_tasks",
         "_trimmed",
@@ -118,8 +120,6 @@ class TransactionBuffer:
         self.on_ended: Callable[[TxnId, TxnAction], None] = lambda txn_id, action: None
         self.hidden, self._open = _NOTHING_HIDDEN, _NONE_OPEN
         self.times = BufferTimes(recovery_began=clock.now_ms())
-        self._marked = SINCE in ledger.properties
-        self._plain_up_to: Position | None = None  # once there was a transaction
         self._metadata, self._tasks = metadata, Tasks(self)
         self._snapshot_position = ledger.last_confirmed
         self._changes, self._gone_up_to = 0, -1  # a ledger; what is going may yet come back
@@ -131,6 +131,7 @@ class TransactionBuffer:
         """From the first transaction on. A topic that never had one has nothing of its own."""
         if self._open is _NONE_OPEN:
             self.hidden, self._open = HiddenEntries(), OpenTransactions()
+            self._mark = LedgerMark(self._ledger, failed=self._visit_later)  # which tries again
             self._ledger.on_trimmed += (self._ledger_trimmed,)
             self._ledger.on_visit += (self._start_snapshot_if_due,)
 
@@ -164,7 +165,7 @@ class TransactionBuffer:
         try:
             require_open(self._outcomes, txn_id)
             transaction = self._open.get(txn_id) or self._begin(txn_id)
-            self._mark_ledger()
+            self._mark.require()
             self._check_not_ending(txn_id, transaction)
         except PulsarError as refusal:
             done(None, refusal)
@@ -187,27 +188,6 @@ class TransactionBuffer:
     def _check_not_ending(self, txn_id: TxnId, transaction: OpenTransaction) -> None:
         if transaction.ending is not None:
             raise InvalidTxnStatus(f"Transaction {txn_id} is being ended on {self._topic}")
-
-    def _mark_ledger(self) -> None:
-        """From now on recovery must look for transactions. Takes effect ahead of later appends."""
-        if self._marked or SINCE in self._ledger.properties_to_come:  # and has not failed
-            return
-        # Where that failed on a full disk, messages may have come to the log since all the same.
-        self._plain_up_to = self._plain_up_to or self._ledger.last_confirmed
-        since = position_text(self._plain_up_to)
-        write = partial(self._write_mark, {SINCE: since, TAGGED_SINCE: since})
-        write()
-        self._ledger.call_ahead_of_held(write)  # which may get there though this did not
-
-    def _write_mark(self, mark: Mapping[str, str]) -> None:
-        if not mark.items() <= self._ledger.properties_to_come.items():
-            self._ledger.update_properties(mark).add_done_callback(self._ledger_marked)
-
-    def _ledger_marked(self, marked: "asyncio.Future[None]") -> None:
-        if marked.cancelled() or marked.exception() is not None:
-            self._visit_later()  # to try again
-        else:
-            self._marked = True
 
     def _appended(
         self,
@@ -364,7 +344,7 @@ class TransactionBuffer:
     ) -> "TransactionBuffer":
         """`stable_moved` is called whenever `max_read_position` may have moved."""
         buffer = cls(ledger, metadata, outcomes, clock, config, stable_moved)
-        if buffer._marked:
+        if SINCE in ledger.properties:
             try:
                 await buffer._recover()
             except BaseException:
@@ -428,7 +408,7 @@ class TransactionBuffer:
             self._visit = self._ledger.housekeeper.visit_in(after_ms / 1000, self._visited)
 
     def _visited(self) -> None:
-        self._mark_ledger()
+        self._mark.require()
         self._settle_all([txn_id for txn_id, _ in self._open.items()])
 
     def _settle_all(self, txn_ids: list[TxnId]) -> None:
@@ -486,7 +466,7 @@ class TransactionBuffer:
         if self._open is _NONE_OPEN or self._snapshot_position == self._ledger.last_confirmed:
             return
         try:
-            self._mark_ledger()
+            self._mark.require()
             await self._snapshot()
         except ManagedLedgerError as error:
             log.warning("%s: the next recovery reads more of it: %s", self._topic, error)
