@@ -4,7 +4,6 @@ docker and systemd: each command that they run is run here, in a folder instead 
 
 import configparser
 import json
-import os
 import re
 import shlex
 import shutil
@@ -15,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typed_commands import environment_with_pybroker
 
 from pybroker.commands.admin.main import GROUPS
 from pybroker.process.cli import _configuration, _parser
@@ -46,13 +46,7 @@ class Secure:
     """
 
     def __init__(self, folder: Path) -> None:
-        tools = folder / "tools"
-        tools.mkdir()
-        pybroker = tools / "pybroker"
-        pybroker.write_text(f'#!/bin/sh\nexec {sys.executable} -m pybroker "$@"\n')
-        pybroker.chmod(0o755)
-        path = f"{tools}:{os.environ['PATH']}"
-        self.environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
+        self.environment = environment_with_pybroker(folder / "tools")
         self.secrets = folder / "secrets"
         self.brokers = folder / "broker-secrets"
         self.conf = folder / "broker.conf"

@@ -1,18 +1,17 @@
 """docs/security.md: its ten lines, each run in a shell of its own, in a directory of their own."""
 
-import os
 import re
 import shutil
 import signal
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from certificates import Authority
+from typed_commands import environment_with_pybroker
 
 from pybroker.base.config import BrokerConfig
 from pybroker.base.config_file import load_config
@@ -30,13 +29,7 @@ TOPIC = "persistent://public/default/guided"
 class Shell:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        commands = directory / "bin"
-        commands.mkdir()
-        pybroker = commands / "pybroker"
-        pybroker.write_text(f'#!/bin/sh\nexec {sys.executable} -m pybroker "$@"\n')
-        pybroker.chmod(0o755)
-        path = f"{commands}:{os.environ['PATH']}"
-        self.environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
+        self.environment = environment_with_pybroker(directory / "bin")
 
     def run(self, line: str) -> str:
         ended = subprocess.run(

@@ -4,7 +4,6 @@ What starts a broker starts it, and the blocks that follow use it. Only its port
 those that are typed, for the usual ones may be taken. Installing is looked at, not done.
 """
 
-import os
 import re
 import shlex
 import shutil
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from documents import DOCUMENTS, NOT_RUN, OUTPUT, REASONS, ROOT, RUNS_IN, Block, all_blocks, blocks
+from typed_commands import environment_with_pybroker
 
 LIMIT_S = 60.0
 _READY = re.compile(r"pybroker ready (pulsar://localhost:\d+) (http://localhost:\d+)\n")
@@ -32,13 +32,7 @@ class Reader:
         self._folder = folder
         self._broker: subprocess.Popen[str] | None = None
         self._urls = _USUAL
-        commands = folder / "bin"
-        commands.mkdir()
-        pybroker = commands / "pybroker"
-        pybroker.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pybroker "$@"\n')
-        pybroker.chmod(0o755)
-        path = f"{commands}:{os.environ['PATH']}"
-        self._environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
+        self._environment = environment_with_pybroker(folder / "bin")
 
     def run(self, block: Block) -> None:
         if block.language == "python":
