@@ -19,7 +19,7 @@ from pybroker.base.runtime import Tasks, nobody_cares
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.passed_over import GivenSoFar, PassedOver
 from pybroker.transaction.pending_ack import PendingAcks
-from pybroker.transaction.pending_ack_store import ALL_INDEXES, Held, PendingAck
+from pybroker.transaction.pending_ack_store import ALL_INDEXES, NOTHING_HELD, Held, PendingAck
 from pybroker.transaction.txn_status import TransactionOutcomes
 
 
@@ -127,6 +127,8 @@ class TransactionalAcks:
         else:
             opened.on_restored = self._on_restored
             opened.on_committed = self._committed
+            opened.passed_over = self._passed_over
+            opened.tell_replayed()
             self.opened = opened
             return opened
         finally:
@@ -224,6 +226,10 @@ class TransactionalAcks:
             mark, is_deleted = self._cursor.mark_delete_position, self._cursor.is_deleted
             reader.passed_over.restore(restored, mark, is_deleted)
 
+    def _passed_over(self) -> Mapping[Position, Held]:
+        passed = self._reader.passed_over
+        return NOTHING_HELD if passed is None else passed.messages
+
     def still_unacked(self, position: Position, still_unacked: int) -> int | None:
         """`still_unacked` and the indexes that a transaction holds; None if it holds them all."""
         pending = self._pending
@@ -244,6 +250,7 @@ class TransactionalAcks:
         if self.opened is not None:
             await self.opened.close()
             self.opened.on_restored = self.opened.on_committed = nobody_cares
+            self.opened.passed_over = lambda: NOTHING_HELD
         self._on_restored = self._notify = nobody_cares
 
     async def delete(self) -> None:

@@ -8,15 +8,19 @@ Cursors are written once a second, so a COMMIT record stays in the log until the
 its acknowledgements is durable: a checkpoint flushes the cursor and replaces the log by what is
 live. Replay applies every COMMIT it finds again, which changes nothing where it had been applied.
 
+What aborted transactions had kept from consumers, and nobody has acknowledged, outlives the records
+of these transactions: a checkpoint writes it down, and after the replay it is told again.
+
 A transaction that was left open here is ended by asking for its outcome, as in the topic's buffer.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from typing import Final
 
 from managed_ledger.cursor import ManagedCursor
@@ -41,6 +45,7 @@ from pybroker.transaction.pending_ack_store import (
     AckRecord,
     EndRecord,
     Held,
+    PassedOverRecord,
     PendingAck,
     PendingAckStore,
     Record,
@@ -56,6 +61,7 @@ __all__ = ["PendingAck", "PendingAckStats", "PendingAcks"]
 
 _CHECK_INTERVAL_S: Final = 5.0
 _SETTLED_A_TURN: Final = 1000
+_MESSAGES_PER_RECORD: Final = 500
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +83,11 @@ def _stats(txn_id: TxnId, held: AcksOfTransaction) -> PendingAckStats:
 
 def _nothing() -> None:
     """Nobody delivers."""
+
+
+def _nothing_passed_over() -> Mapping[Position, Held]:
+    """Nobody keeps an account."""
+    return NOTHING_HELD
 
 
 class PendingAcks:
@@ -102,6 +113,9 @@ class PendingAcks:
         # order. What was held cumulatively has been delivered, and whoever aborts asks for it.
         self.on_restored: Callable[[Mapping[Position, Held]], None] = lambda restored: None
         self.on_committed = _nothing  # the cursor has moved
+        # Of what `on_restored` was told, what may still be covered by mistake.
+        self.passed_over = _nothing_passed_over
+        self._replayed: dict[Position, Held] = {}
         self._tasks = Tasks(f"pending acknowledgements of {topic}, {cursor.name}")
         self._visit: Visit | None = None
         self._closed = False
@@ -120,6 +134,7 @@ class PendingAcks:
         store = await PendingAckStore.open(factory, topic, cursor.name)
         pending = cls(topic, ledger, cursor, store, outcomes, config)
         await store.replay(pending._apply)
+        pending._forget_acknowledged()
         if store.records_since_snapshot:
             pending._visit_later()
         pending._settle(list(pending._state.transactions))
@@ -132,10 +147,26 @@ class PendingAcks:
                 return
             for ack in record.acks:
                 self._state.hold(record.txn_id, ack)
+        elif isinstance(record, PassedOverRecord):
+            self._restore_replayed(record.messages)
         elif record.action is TxnAction.COMMIT:
             self._state.commit(record.txn_id)
         else:
-            self._state.drop(record.txn_id)
+            self._restore_replayed(self._state.drop(record.txn_id))
+
+    def _restore_replayed(self, restored: Mapping[Position, Held]) -> None:
+        for position, held in restored.items():
+            self._replayed[position] = self._replayed.get(position, held) | held
+
+    def _forget_acknowledged(self) -> None:
+        is_deleted = self._cursor.is_deleted
+        left = {at: held for at, held in self._replayed.items() if not is_deleted(at)}
+        self._replayed = dict(sorted(left.items()))
+
+    def tell_replayed(self) -> None:
+        """Tell `on_restored` what the log says of transactions that have aborted."""
+        replayed, self._replayed = self._replayed, {}
+        self.on_restored(replayed)
 
     # What consumers must not get, and plain acknowledgements must leave alone
 
@@ -339,7 +370,7 @@ class PendingAcks:
             self._visit_later()
 
     def _checkpoint_if_long(self) -> None:
-        limit = max(self._log_entries, 2 * self._state.size)
+        limit = max(self._log_entries, 2 * (self._state.size + len(self.passed_over())))
         if self._store.records_since_snapshot >= limit:
             self._start_checkpoint()
 
@@ -356,7 +387,21 @@ class PendingAcks:
 
         Needed when a cursor has been moved back: replay would acknowledge again what ended before.
         """
-        await self._store.replace_past(self._state.records(), self._cursor.flush)
+        records = chain(self._state.records(), self._passed_over_records())
+        await self._store.replace_past(records, self._cursor.flush)
+
+    def _passed_over_records(self) -> Iterator[Record]:
+        """To be asked for behind the state's records, so that an abort in between is in either.
+
+        Those whose abort is on its way are told of here: the state's records leave them out.
+        """
+        left = dict(self.passed_over())
+        for held in self._state.being_aborted():
+            for position, each in held.items():
+                left[position] = left.get(position, each) | each
+        unacked = iter([each for each in left.items() if not self._cursor.is_deleted(each[0])])
+        while some := dict(islice(unacked, _MESSAGES_PER_RECORD)):
+            yield PassedOverRecord(some)
 
     async def close(self) -> None:
         """Leave a short log. Idempotent."""

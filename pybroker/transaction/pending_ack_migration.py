@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 from managed_ledger.factory import ManagedLedgerFactory
 from pybroker.base.names import PENDING_ACK_SUFFIX, TopicName, TxnId, belongs_to_a_topic
-from pybroker.transaction.pending_ack_store import AckRecord, PendingAckStore, Record
+from pybroker.transaction.pending_ack_store import AckRecord, EndRecord, PendingAckStore, Record
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def _of_topic(records: Sequence[Record], ledger_ids: Sequence[int]) -> list[Reco
             if acks:
                 acknowledging.add(record.txn_id)
                 kept.append(replace(record, acks=acks))
-        elif record.txn_id in acknowledging:
+        elif isinstance(record, EndRecord) and record.txn_id in acknowledging:
             kept.append(record)
     return kept
 

@@ -360,6 +360,12 @@ class PendingAckState:
                     assert transaction.action is not None
                     yield EndRecord(txn_id, transaction.action)
 
+    def being_aborted(self) -> Iterator[Mapping[Position, Held]]:
+        """What they held singly whose abort is being written."""
+        for transaction in self.transactions.values():
+            if transaction.action is TxnAction.ABORT:
+                yield transaction.held()
+
     def _goes_on(self, txn_id: TxnId, transaction: AcksOfTransaction) -> bool:
         return transaction.action is None and self.transactions.get(txn_id) is transaction
 

@@ -88,7 +88,16 @@ class EndRecord:
     action: TxnAction
 
 
-Record = AckRecord | EndRecord
+@dataclass(frozen=True, slots=True)
+class PassedOverRecord:
+    """Of a snapshot: what transactions held singly that have aborted, where it is unacknowledged.
+    Consumers may have received later messages and not these.
+    """
+
+    messages: Mapping[Position, Held]
+
+
+Record = AckRecord | EndRecord | PassedOverRecord
 
 
 class _Operation(enum.IntEnum):
@@ -97,6 +106,7 @@ class _Operation(enum.IntEnum):
     COMMIT = 2
     ABORT = 3
     CUMULATIVE_SPARING = 4  # CUMULATIVE, and what is spared
+    PASSED_OVER = 5  # of no transaction
 
 
 _END_OPERATIONS: Final = {
@@ -112,11 +122,14 @@ def encode_entry(records: Sequence[Record]) -> bytes:
     for record in records:
         if isinstance(record, EndRecord):
             _write_head(out, _END_OPERATIONS[record.action], record.txn_id)
+        elif isinstance(record, PassedOverRecord):
+            out.number(_Operation.PASSED_OVER)
+            _write_held(out, record.messages)
         else:
             _write_head(out, _ack_operation(record), record.txn_id)
             _write_acks(out, record.acks)
             if record.spared:
-                _write_spared(out, record.spared)
+                _write_held(out, record.spared)
     return out.getvalue()
 
 
@@ -138,9 +151,9 @@ def _write_acks(out: Writer, acks: Sequence[PendingAck]) -> None:
         _write_bits(out, ack.position, ack.still_unacked or 0, ack.batch_size)
 
 
-def _write_spared(out: Writer, spared: Mapping[Position, Held]) -> None:
-    out.number(len(spared))
-    for position, held in spared.items():
+def _write_held(out: Writer, messages: Mapping[Position, Held]) -> None:
+    out.number(len(messages))
+    for position, held in messages.items():
         whole = held.bits == ALL_INDEXES
         _write_bits(out, position, 0 if whole else held.bits, held.batch_size)
 
@@ -162,24 +175,29 @@ def decode_entry(entry: bytes, source: str) -> list[Record]:
 
 def _read_record(data: Reader) -> Record:
     operation = _Operation(data.number())
+    if operation is _Operation.PASSED_OVER:
+        return PassedOverRecord(_read_held(data))
     txn_id = TxnId(data.number(), data.number())
     if operation is _Operation.COMMIT:
         return EndRecord(txn_id, TxnAction.COMMIT)
     if operation is _Operation.ABORT:
         return EndRecord(txn_id, TxnAction.ABORT)
     acks = _read_acks(data)
-    spared = _read_acks(data) if operation is _Operation.CUMULATIVE_SPARING else ()
-    cumulative = operation is not _Operation.INDIVIDUAL
-    return AckRecord(txn_id, cumulative, acks, {each.position: _held(each) for each in spared})
+    spared = _read_held(data) if operation is _Operation.CUMULATIVE_SPARING else {}
+    return AckRecord(txn_id, operation is not _Operation.INDIVIDUAL, acks, spared)
 
 
 def _read_acks(data: Reader) -> tuple[PendingAck, ...]:
     return tuple(_read_ack(data) for _ in range(data.number()))
 
 
-def _held(spared: PendingAck) -> Held:
-    bits = spared.still_unacked
-    return HELD_WHOLE if bits is None else Held(bits, spared.batch_size)
+def _read_held(data: Reader) -> dict[Position, Held]:
+    return {each.position: _held(each) for each in _read_acks(data)}
+
+
+def _held(read: PendingAck) -> Held:
+    bits = read.still_unacked
+    return HELD_WHOLE if bits is None else Held(bits, read.batch_size)
 
 
 def _read_ack(data: Reader) -> PendingAck:
@@ -232,4 +250,6 @@ class PendingAckStore:
 
 
 def _weight(record: Record) -> int:
-    return len(record.acks) + len(record.spared) if isinstance(record, AckRecord) else 1
+    if isinstance(record, AckRecord):
+        return len(record.acks) + len(record.spared)
+    return len(record.messages) if isinstance(record, PassedOverRecord) else 1

@@ -19,7 +19,13 @@ from pybroker.transaction.metadata_store import (
 )
 from pybroker.transaction.outcome_window import OutcomeMark
 from pybroker.transaction.pending_ack import PendingAck
-from pybroker.transaction.pending_ack_store import AckRecord, EndRecord
+from pybroker.transaction.pending_ack_store import (
+    HELD_WHOLE,
+    AckRecord,
+    EndRecord,
+    Held,
+    PassedOverRecord,
+)
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
 ID, AT = TxnId(1, 2), Position(3, 200)
@@ -34,6 +40,10 @@ ID, AT = TxnId(1, 2), Position(3, 200)
         (AckRecord(ID, True, (PendingAck(AT, 0b111111110, 9),)), "01010101020103c8010902fe01"),
         (EndRecord(ID, TxnAction.COMMIT), "0101020102"),
         (EndRecord(ID, TxnAction.ABORT), "0101030102"),
+        (
+            PassedOverRecord({AT: HELD_WHOLE, AT.after: Held(6, 8)}),
+            "0101050203c801000003c901080106",
+        ),
     ],
 )
 def test_a_pending_acknowledgement_is_stored_as_it_always_was(

@@ -169,7 +169,7 @@ def test_replay_holds_what_was_held(script: Script, cursor_was_written: bool) ->
                 replayed.commit(record.txn_id)
             else:
                 replayed.drop(record.txn_id)
-        else:
+        elif isinstance(record, AckRecord):
             if record.cumulative:
                 replayed.hold_cumulative(record)
                 continue

@@ -143,5 +143,11 @@ class PassedOver:
         return held
 
     @property
+    def messages(self) -> Mapping[Position, Held]:
+        """What was restored and is not known to be acknowledged, in order."""
+        messages: Mapping[Position, Held] = self._restored
+        return messages
+
+    @property
     def is_over(self) -> bool:
         return not self._restored

@@ -3,7 +3,7 @@
 import pytest
 from dispatch_fakes import EXCLUSIVE, FAILOVER, FakeTopic, RecordingSink, with_topic
 from test_dispatch_cumulative import left, successor
-from test_dispatch_transactions import ABORT, T1, T2, acknowledge, end
+from test_dispatch_transactions import ABORT, COMMIT, T1, T2, acknowledge, end
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.base.errors import TransactionConflict
@@ -162,5 +162,44 @@ def test_what_came_late_and_was_acknowledged_singly_is_forgotten_in_time() -> No
         assert subscription.backlog == 1
         assert subscription.reader.passed_over is not None
         assert len(subscription.reader.passed_over._restored) <= 1001
+
+    with_topic(scenario)
+
+
+@pytest.mark.parametrize("one_is_acknowledged", [True, False])
+@pytest.mark.parametrize("in_a_transaction", [True, False])
+def test_an_acknowledgement_from_before_an_unload_covers_nothing_that_was_held(
+    one_is_acknowledged: bool, in_a_transaction: bool
+) -> None:
+    """Clients may acknowledge after the unload what they received before it."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(6)
+        await acknowledge(subscription, T1, positions[1], positions[2])
+        consumer, sink = await successor(topic, subscription)
+        assert sink.take() == [0, 3, 4, 5]
+        await end(subscription, T1, ABORT)
+        if one_is_acknowledged:
+            subscription.acknowledge(consumer, [positions[2]])
+        for _ in range(2):  # the second time nothing is new
+            await subscription.close()
+            subscription = await topic.subscribe()
+        consumer, sink = await topic.consumer(subscription, EXCLUSIVE, 1)
+        assert sink.take() == [0]
+        if in_a_transaction:
+            await acknowledge(subscription, T2, positions[4], cumulative=True)
+            await end(subscription, T2, COMMIT)
+        else:
+            subscription.acknowledge_cumulative(consumer, positions[4])
+        late = [1] if one_is_acknowledged else [1, 2]
+        assert left(subscription, *positions) == [*late, 5]
+        subscription.flow(consumer, 100)
+        await topic.settled()
+        assert sink.take() == [*late, 5]
+        subscription.acknowledge_cumulative(consumer, positions[5])
+        assert subscription.backlog == 0
+        assert subscription.reader.passed_over is None
 
     with_topic(scenario)
