@@ -80,7 +80,7 @@ class Subscribing:
             await _free(topic, name)
             cursor = await topic.ledger.open_cursor(name, start, properties)
             topic.check_open()  # it may have been closed meanwhile
-            audit.done("create subscription", f"subscription {name} of {topic.name}")
+            audit.done(audit.CREATE_SUBSCRIPTION, f"subscription {name} of {topic.name}")
             return await _opened(topic, cursor)
 
     async def reader(self, topic: OpenTopic, name: str, start: Position | None) -> Subscription:

@@ -20,6 +20,7 @@ log = logging.getLogger("pybroker.audit")
 CHANGES: Final = Bucket(2000, 200.0)  # an administrator's script is told of in full
 REFUSALS: Final = Bucket(50, 5.0)
 OK: Final = "ok"
+CREATE_SUBSCRIPTION: Final = "create subscription"
 _LONGEST: Final = 300  # characters of a field that a peer chose
 
 
@@ -58,8 +59,48 @@ def current_actor() -> Actor:
     return _ACTOR.get()
 
 
+class Tally:
+    """How often one kind of change succeeded, for a command that makes many of them at once."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.count = 0
+        self.first = ""
+        self.is_open = True
+
+    def takes(self, what: str, on: object, result: str | int, why: str) -> bool:
+        if not self.is_open or what != self.what or result != OK or why:
+            return False
+        self.first = self.first or str(on)
+        self.count += 1
+        return True
+
+
+_TALLY: ContextVar[Tally | None] = ContextVar("tally", default=None)
+
+
+@contextmanager
+def in_one_line(what: str) -> Iterator[None]:
+    """Successful changes of this kind within, in this task and those that it starts, are one line:
+    the first one and how many more. The line is written at the end, also after an error."""
+    tally = Tally(what)
+    token = _TALLY.set(tally)
+    try:
+        yield
+    finally:
+        _TALLY.reset(token)
+        tally.is_open = False  # a task that outlives the command writes its own lines
+        if tally.count:
+            more = f", and {tally.count - 1:,} more" if tally.count > 1 else ""
+            # The first name is cut, never the count.
+            done(what, tally.first[: _LONGEST - len(more)] + more)
+
+
 def done(what: str, on: object, result: str | int = OK, why: str = "") -> None:
     """Something has been changed; or has not, and `why` is another reason than who asked."""
+    tally = _TALLY.get()
+    if tally is not None and tally.takes(what, on, result, why):
+        return
     if log.isEnabledFor(logging.INFO):
         _say(logging.INFO, CHANGES, _ACTOR.get(), what, str(on), result, why)
 

@@ -11,6 +11,7 @@ from pybroker.base.errors import NamingError
 from pybroker.base.names import TopicName, check_client
 from pybroker.base.runtime import Pace
 from pybroker.broker.topic_questions import Answer, Asked, Question, answer
+from pybroker.logs import audit
 from pybroker.server.connection import Connection
 from pybroker.server.on_acknowledge import position_of
 from pybroker.server.requests import as_answer
@@ -30,16 +31,17 @@ async def ask_topics(session: Connection, command: pb.CommandAskTopics) -> None:
     asked = _asked(command)
     answers: list[pb.TopicAnswer] = []
     pace = Pace(_ANSWERS_A_TURN)
-    for at in range(0, len(command.question), _AT_ONCE):
-        some = command.question[at : at + _AT_ONCE]
-        if asked.creates:
-            answers += await asyncio.gather(*(_answer(session, asked, each) for each in some))
-        else:
-            for each in some:
-                answers.append(await _answer(session, asked, each))
-                await pace.step()
-        if session.closed:
-            return  # nobody waits for the rest
+    with audit.in_one_line(audit.CREATE_SUBSCRIPTION):
+        for at in range(0, len(command.question), _AT_ONCE):
+            some = command.question[at : at + _AT_ONCE]
+            if asked.creates:
+                answers += await asyncio.gather(*(_answer(session, asked, each) for each in some))
+            else:
+                for each in some:
+                    answers.append(await _answer(session, asked, each))
+                    await pace.step()
+            if session.closed:
+                return  # nobody waits for the rest
     session.send_command(
         pb.BaseCommand(
             type=pb.BaseCommand.ASK_TOPICS_RESPONSE,

@@ -12,6 +12,8 @@ from permission_world import SETTINGS, World
 from raw_client import RawClient, Refused
 
 import pybroker.testing
+from pybroker.client import Client, InitialPosition
+from pybroker.client.topic_questions import TopicQuestion
 from pybroker.logs import audit
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -147,6 +149,26 @@ def test_a_topic_and_a_subscription_that_a_client_makes_are_told(world: World, s
     assert (made["who"], made["result"]) == ("app", "ok")
     assert made["from"].startswith("127.0.0.1:")
     assert said.next("create subscription", world.topic)["who"] == "app"
+
+
+def test_subscriptions_that_one_command_makes_on_many_topics_are_one_line(said: Said) -> None:
+    topics = [f"persistent://public/default/many-{number:03d}" for number in range(250)]
+    with pybroker.testing.broker() as running, Client(running.service_url) as client:
+        for topic in topics:
+            client.create_producer(topic).close()
+        said.next("create topic", topics[-1])
+        questions = [TopicQuestion(topic) for topic in topics]
+        for name in ("s", "s", "t"):  # the second command finds what the first one has made
+            client.ask_topics(questions, name, InitialPosition.Earliest)
+        client.ask_topics(questions[:1], "alone", InitialPosition.Earliest)
+    lines = [said.take() for _ in range(3)]
+    assert {line["what"] for line in lines} == {"create subscription"}
+    assert {line["who"] for line in lines} == {"-"}
+    assert [line["on"] for line in lines] == [
+        f"subscription s of {topics[0]}, and 249 more",
+        f"subscription t of {topics[0]}, and 249 more",
+        f"subscription alone of {topics[0]}",
+    ]
 
 
 def test_who_deletes_a_subscription_is_named(world: World, said: Said) -> None:
