@@ -184,7 +184,7 @@ class PendingAcks:
         return self._state.holds_singly
 
     def held_singly(self, after: Position, up_to: Position) -> Mapping[Position, Held]:
-        """What is kept from consumers of the entries behind `after` up to `up_to`, in order."""
+        """What is kept from consumers of the entries behind `after` up to `up_to`, in any order."""
         return self._state.held_singly(after, up_to)
 
     @property

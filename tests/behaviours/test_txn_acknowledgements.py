@@ -199,6 +199,32 @@ def test_a_cumulative_acknowledgement_does_not_cover_what_another_transaction_ke
     assert_nothing_more(successor)
 
 
+def test_after_a_restart_an_older_acknowledgement_does_not_cover_what_an_abort_gave_back(
+    topic: str,
+) -> None:
+    """The client acknowledges what it received before the restart."""
+    with pybroker.testing.broker() as broker:
+        client = Client(broker.service_url, enable_transaction=True)
+        consumer = subscribe(client, topic)
+        _publish(client, topic, 5)
+        left_open = client.new_transaction()
+        consumer.acknowledge(_receive(consumer, 3)[-1], txn=left_open)
+        consumer.close()
+        successor = subscribe(client, topic, receiver_queue_size=1)
+        messages = _receive(successor, 4)
+        assert [message.data() for message in messages] == [b"0", b"1", b"3", b"4"]
+        left_open.abort()
+        assert drain(successor, 1, acknowledge=False) == [b"2"]
+        broker.restart()
+        assert drain(successor, 1, acknowledge=False) == [b"0"]
+        successor.acknowledge_cumulative(messages[-1])
+        successor.close()
+        again = subscribe(client, topic)
+        assert drain(again, 1) == [b"2"]
+        assert_nothing_more(again)
+        client.close()
+
+
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
 def test_cumulative_acknowledgement_is_refused_on_shared_subscriptions(
     client: Client, topic: str, kind: ConsumerType
