@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
@@ -21,8 +21,9 @@ from patience import be_patient_with_answers
 
 be_patient_with_answers()
 
-settings.register_profile("steady", deadline=None, derandomize=True)
-settings.register_profile("fresh", deadline=None, max_examples=2000)
+TIMED = [HealthCheck.too_slow]
+settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=TIMED)
+settings.register_profile("fresh", deadline=None, max_examples=2000, suppress_health_check=TIMED)
 settings.load_profile("steady")
 
 

@@ -5,7 +5,7 @@ what a recovery makes of the snapshot and the log is what the broker knew before
 from typing import Any
 
 from deduplication_world import World, one, with_world
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pybroker.base.names import TxnId
@@ -174,7 +174,6 @@ def known(deduplication: Deduplication) -> dict[str, Any]:
     }
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine makes it so
 @given(st.lists(steps, max_size=40))
 def test_everything_confirmed_is_in_the_log_once(script: list[tuple[str, ...]]) -> None:
     async def scenario(world: World) -> None:
