@@ -1,14 +1,12 @@
-"""TLS on both ports: clients, certificates that change, certificates that are roles, bad peers."""
+"""TLS on both ports: clients, certificates that change, certificates that are roles."""
 
 import asyncio
 import gc
-import socket
 import ssl
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pulsar
@@ -16,19 +14,16 @@ import pytest
 from certificates import Authority
 from credentials import TOKEN_SETTINGS, bearer, token
 from cryptography.x509.oid import NameOID
+from tls_ports import address, client, context, settings
 
 import pybroker.testing
-from pybroker.admin.http import server as http_server
 from pybroker.client import AuthenticationTLS, AuthenticationToken, Client
 from pybroker.client.errors import PulsarException
 from pybroker.process.app import Broker
-from pybroker.security import tls_connection
 from pybroker.security.keys import KeyFailure
-from pybroker.security.tls_connection import TlsConnection, TlsDoor
+from pybroker.security.tls_connection import TlsConnection
 from pybroker.security.tls_contexts import TlsContexts, TlsSettings, make_context, openssl_name
 from pybroker.testing import RunningBroker
-from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.frames import encode_frame
 
 TOPIC = "persistent://public/default/tls"
 LARGE = bytes(range(256)) * 4000
@@ -40,16 +35,6 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     for name in ("broker", "alice"):
         made.issue(name)
     return made
-
-
-def settings(authority: Authority, **more: Any) -> dict[str, Any]:
-    certificate, key = (str(authority.directory / f"broker.{end}") for end in ("crt", "key"))
-    return {
-        "broker_service_port_tls": 0,
-        "web_service_port_tls": 0,
-        "tls_certificate_file_path": certificate,
-        "tls_key_file_path": key,
-    } | more
 
 
 @pytest.fixture(scope="module")
@@ -67,28 +52,11 @@ def mutual(authority: Authority) -> Iterator[RunningBroker]:
         yield running
 
 
-def client(broker: RunningBroker, authority: Authority, **options: Any) -> Client:
-    trust = {"tls_trust_certs_file_path": str(authority.path)}
-    return Client(broker.service_url_tls, **trust | options)
-
-
 def with_certificate(authority: Authority, name: str) -> dict[str, str]:
     return {
         "tls_certificate_file_path": str(authority.directory / f"{name}.crt"),
         "tls_private_key_file_path": str(authority.directory / f"{name}.key"),
     }
-
-
-def context(authority: Authority, *certificate: str) -> ssl.SSLContext:
-    made = ssl.create_default_context(cafile=str(authority.path))
-    if certificate:
-        made.load_cert_chain(*certificate)
-    return made
-
-
-def address(url: str) -> tuple[str, int]:
-    parts = urlsplit(url)
-    return "127.0.0.1", parts.port or 0
 
 
 # -- clients
@@ -375,125 +343,3 @@ def test_protocols_and_ciphers_are_as_configured(authority: Authority) -> None:
 )
 def test_ciphers_have_two_names(name: str, openssl: str) -> None:
     assert openssl_name(name) == openssl
-
-
-# -- bad peers
-
-
-def test_who_speaks_no_tls_is_closed(broker: RunningBroker) -> None:
-    for url in (broker.service_url_tls, broker.admin_url_tls):
-        for data in (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100, b"\xff" * 70_000):
-            with socket.create_connection(address(url), timeout=30) as peer:
-                peer.sendall(data)
-                drain(peer)
-
-
-def drain(peer: socket.socket) -> None:
-    try:
-        while peer.recv(65536):
-            pass
-    except ConnectionResetError:
-        return
-
-
-def test_slow_handshakes_end(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = settings(authority, handshake_timeout_ms=100)
-    monkeypatch.setattr(http_server, "HEAD_S", 0.1)
-    with pybroker.testing.broker(http=True, **slow) as running:
-        for url in (running.service_url_tls, running.admin_url_tls):
-            with socket.create_connection(address(url), timeout=30) as peer:
-                peer.sendall(b"\x16\x03\x01\x02\x00")  # that a hello will come
-                drain(peer)
-        with client(running, authority) as tls:
-            tls.create_producer(TOPIC)
-
-
-def test_handshakes_of_one_address_make_room_for_each_other(
-    broker: RunningBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tls_connection, "MAX_HANDSHAKES_OF_ADDRESS", 3)
-    opened = [socket.create_connection(address(broker.service_url_tls), 30) for _ in range(10)]
-    for oldest in opened[:7]:
-        drain(oldest)
-
-    async def count(running: Any) -> int:
-        return running.server._door.handshakes
-
-    assert broker.call(count) == 3
-    for peer in opened:
-        peer.close()
-    with client(broker, authority) as tls:
-        tls.create_producer(TOPIC).send(b"x")
-    broker.wait_until(lambda: broker.call(count) == 0)
-
-
-class Peer(asyncio.Transport):
-    def abort(self) -> None:
-        pass
-
-
-def test_a_machine_has_no_more_handshakes_for_its_many_ipv6_addresses(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tls_connection, "MAX_HANDSHAKES_OF_ADDRESS", 3)
-    certificate, key = (str(authority.directory / f"broker.{end}") for end in ("crt", "key"))
-
-    async def handshakes() -> int:
-        contexts = TlsContexts(TlsSettings(certificate, key), 300.0, Clock())
-        door = TlsDoor(contexts, asyncio.Protocol, 10.0)
-        for number in range(10):
-            door().connection_made(Peer({"peername": (f"2001:db8::{number}", 1, 0, 0)}))
-        return door.handshakes
-
-    assert asyncio.run(handshakes()) == 3
-
-
-def test_bytes_after_the_handshake_that_are_no_tls_end_the_connection(
-    broker: RunningBroker, authority: Authority
-) -> None:
-    plain = socket.create_connection(address(broker.service_url_tls), timeout=30)
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    tls = context(authority).wrap_bio(incoming, outgoing, server_hostname="localhost")
-    while True:
-        try:
-            tls.do_handshake()
-            break
-        except ssl.SSLWantReadError:
-            plain.sendall(outgoing.read())
-            incoming.write(plain.recv(65536))
-    plain.sendall(outgoing.read() + b"\x17\x03\x03\x00\x40" + b"x" * 64)
-    drain(plain)
-    plain.close()
-
-
-def test_a_client_that_says_goodbye_and_one_that_does_not_leave_nothing(
-    authority: Authority,
-) -> None:
-    connect = pb.CommandConnect(client_version="x", protocol_version=21)
-    frame = encode_frame(pb.BaseCommand(type=pb.BaseCommand.CONNECT, connect=connect))
-
-    async def count(running: Any) -> int:
-        return len(running.server.sessions)
-
-    with pybroker.testing.broker(**settings(authority)) as running:
-        for goodbye in (True, False):
-            plain = socket.create_connection(address(running.service_url_tls), timeout=30)
-            tls = context(authority).wrap_socket(plain, server_hostname="localhost")
-            tls.sendall(frame)
-            assert tls.recv(65536)
-            assert running.call(count) == 1
-            if goodbye:
-                tls.unwrap().close()
-            else:
-                tls.close()
-            running.wait_until(lambda: running.call(count) == 0)
-
-
-def test_an_expired_handshake_is_none_of_the_connections(authority: Authority) -> None:
-    """Those that shake hands do not use up `brokerMaxConnections`."""
-    with pybroker.testing.broker(**settings(authority, broker_max_connections=2)) as running:
-        idle = [socket.create_connection(address(running.service_url_tls), 30) for _ in range(10)]
-        with client(running, authority) as tls:
-            tls.create_producer(TOPIC)
-        for peer in idle:
-            peer.close()
