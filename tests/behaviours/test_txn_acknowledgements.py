@@ -199,8 +199,9 @@ def test_a_cumulative_acknowledgement_does_not_cover_what_another_transaction_ke
     assert_nothing_more(successor)
 
 
+@pytest.mark.parametrize("killed", [False, True])
 def test_after_a_restart_an_older_acknowledgement_does_not_cover_what_an_abort_gave_back(
-    topic: str,
+    topic: str, killed: bool
 ) -> None:
     """The client acknowledges what it received before the restart."""
     with pybroker.testing.broker() as broker:
@@ -215,7 +216,10 @@ def test_after_a_restart_an_older_acknowledgement_does_not_cover_what_an_abort_g
         assert [message.data() for message in messages] == [b"0", b"1", b"3", b"4"]
         left_open.abort()
         assert drain(successor, 1, acknowledge=False) == [b"2"]
-        broker.restart()
+        if killed:
+            broker.kill_and_restart()
+        else:
+            broker.restart()
         assert drain(successor, 1, acknowledge=False) == [b"0"]
         successor.acknowledge_cumulative(messages[-1])
         successor.close()

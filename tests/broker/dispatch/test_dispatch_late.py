@@ -203,3 +203,26 @@ def test_an_acknowledgement_from_before_an_unload_covers_nothing_that_was_held(
         assert subscription.reader.passed_over is None
 
     with_topic(scenario)
+
+
+def test_an_abort_that_is_written_during_a_checkpoint_is_remembered_after_an_unload() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        await topic.consumer(subscription, EXCLUSIVE, 100)
+        positions = await topic.publish(4)
+        await acknowledge(subscription, T1, positions[1])
+        await successor(topic, subscription)
+        pending = await subscription.replayed()
+        assert pending is not None
+        ending = subscription.end_transaction(T1, ABORT)
+        assert ending is not None
+        await pending.checkpoint()
+        await ending
+        await subscription.close()
+        subscription = await topic.subscribe()
+        consumer, sink = await topic.consumer(subscription, EXCLUSIVE, 1)
+        assert sink.take() == [0]
+        subscription.acknowledge_cumulative(consumer, positions[3])
+        assert left(subscription, *positions) == [1]
+
+    with_topic(scenario)
