@@ -127,12 +127,13 @@ class Subscription:
             self._dispatcher = None
         self.notify()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises ServiceNotReady."""
         if self._closed is not None:
             raise ServiceNotReady(f"{self} is being unloaded: {self._closed}")
 
     def _check_joinable(self, kind: SubscriptionType) -> None:
-        self._check_open()
+        self.check_open()
         if self._damage is not None:
             raise PersistenceError(f"{self}: {self._damage}")
         check_joinable(self, kind)
@@ -303,7 +304,7 @@ class Subscription:
         return self._acknowledge_pending(pending, consumer, txn_id, acks, cumulative)
 
     def _check_transactional(self, acks: Sequence[PendingAck], cumulative: bool) -> None:
-        self._check_open()
+        self.check_open()
         if not self.durable:
             raise NotAllowed(f"{self} is a reader's: it takes no acknowledgement in a transaction")
         if cumulative:
@@ -381,7 +382,7 @@ class Subscription:
         they expect, so that nothing sent before is taken for a later one. Raises ServiceNotReady.
         """
         pending = await self.replayed()
-        self._check_open()  # the place to go to may have been looked for while it was closed
+        self.check_open()  # the place to go to may have been looked for while it was closed
         self._damage = None
         self.disconnect_consumers("the subscription was moved by a seek")
         self.cursor.reset(position, still_unacked, batch_size)
@@ -406,7 +407,7 @@ class Subscription:
 
     async def skip_to(self, position: Position) -> None:
         """Acknowledge what is visible up to there, whoever holds it. Raises ServiceNotReady."""
-        self._check_open()
+        self.check_open()
         self._damage = None
         self.reader.read_anew()
         self.cursor.mark_delete(min(position, self._topic.max_read_position))

@@ -165,6 +165,27 @@ def test_messages_expire_by_age_on_one_subscription_or_on_all(
     assert admin.get(f"{P}/{audited}/stats").json()["subscriptions"]["other"]["msgBacklog"] == 0
 
 
+@pytest.mark.parametrize(
+    "by", ["subscription/audit/expireMessages/0", "all_subscription/expireMessages/0", "position"]
+)
+def test_messages_that_an_administrator_expires_are_counted_and_open_transactions_keep_theirs(
+    admin: httpx.Client, client: Client, audited: str, by: str
+) -> None:
+    consumer = client.subscribe(f"persistent://{audited}", "audit")
+    received = [consumer.receive(timeout_millis=30_000) for _ in range(3)]
+    txn = client.new_transaction()
+    consumer.acknowledge(received[2], txn=txn)
+    if by == "position":
+        by = "subscription/audit/expireMessages"
+        body = {"ledgerId": ledger_of(admin, audited), "entryId": 4}
+        assert admin.post(f"{P}/{audited}/{by}", json=body).status_code == 204
+    else:
+        assert admin.post(f"{P}/{audited}/{by}").status_code == 204
+    stats = subscription_stats(admin, audited)
+    assert (stats["msgBacklog"], stats["totalMsgExpired"]) == (3, 2)
+    txn.abort()
+
+
 def test_a_missing_subscription_does_not_expire(admin: httpx.Client, topic: str) -> None:
     path = f"{P}/{topic}/subscription/none"
     assert admin.post(f"{path}/expireMessages/0").status_code == 404

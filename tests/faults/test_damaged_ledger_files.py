@@ -128,6 +128,8 @@ def test_messages_expire_past_what_is_damaged(
             client.create_producer("t")
             client.publish(b"x", MESSAGES, publish_time=old_ms)
             receipt = client.publish(b"x", MESSAGES + 1, publish_time=old_ms + 7_200_000)
+            stats = asked(broker, f"{TOPIC}/stats?getEarliestTimeInBacklog=true")
+            assert stats["subscriptions"]["s"]["earliestMsgPublishTimeInBacklog"] == old_ms
             if by_policy:
                 broker.call(expire_by_policy)
             else:

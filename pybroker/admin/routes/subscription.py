@@ -24,6 +24,7 @@ from pybroker.base.errors import SubscriptionNotFound, TopicNotFound
 from pybroker.base.json_schema import TRUTH, any_of, choice, map_of
 from pybroker.broker import subscription_properties
 from pybroker.broker.nonpersistent.topic import NonPersistentTopic
+from pybroker.broker.policies import expiry
 from pybroker.broker.publish_time import first_published_at
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.subscription import Subscription
@@ -157,23 +158,31 @@ class SubscriptionRoutes:
             await subscription_properties.set_replicated(subscription.cursor, replicated)
 
     async def expire_to_position(self, request: Request) -> None:
-        """All up to {ledgerId, entryId}; with excluded, all before it."""
+        """All up to {ledgerId, entryId}; with excluded, all before it.
+
+        What open transactions hold stays, as with expiry by age.
+        """
         await single(self._topics, topic_of(request), "expire the messages of")
         body = await read_json(request)
         position, excluded = _position(body), _is_excluded(body)
-        async for _, subscription in self._each(request):
-            await subscription.skip_to(position.before if excluded else position)
+        async for topic, subscription in self._each(request):
+            await self._expire(topic, subscription, position.before if excluded else position)
 
     async def expire_by_age(self, request: Request) -> None:
         """All that were published that many seconds ago, or before."""
         async for topic, subscription in self._each(request):
-            await subscription.skip_to(await self._last_older(topic, request))
+            await self._expire(topic, subscription, await self._last_older(topic, request))
 
     async def expire_all(self, request: Request) -> None:
         async for topic in self._each_topic(request):
             last = await self._last_older(topic, request)
             for subscription in topic.each_subscription():
-                await subscription.skip_to(last)
+                await self._expire(topic, subscription, last)
+
+    async def _expire(self, topic: Topic, subscription: Subscription, up_to: Position) -> None:
+        """As the policy expires messages. Raises ServiceNotReady if it is closed meanwhile."""
+        await expiry.drop(topic, subscription, up_to, self._clock.now_ms())
+        subscription.check_open()
 
     async def _last_older(self, topic: Topic, request: Request) -> Position:
         younger_ms = self._clock.now_ms() - request.path_params["age_s"] * 1000 + 1

@@ -21,6 +21,7 @@ from pybroker.broker.producers import Producer
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
+from pybroker.broker.waiting_entries import first_readable
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
 Stats = dict[str, Any]
@@ -188,7 +189,7 @@ async def subscription_stats(
         "msgBacklogNoDelayed": max(0, backlog - subscription.delayed_messages),
         "backlogSize": size_of(backlog, topic) if wanted.backlog_size else -1,
         "earliestMsgPublishTimeInBacklog": (
-            await _earliest_publish_time(subscription) if wanted.earliest_time else 0
+            await _earliest_publish_time(topic, subscription) if wanted.earliest_time else 0
         ),
         "unackedMessages": subscription.unacked_messages,
         "blockedSubscriptionOnUnackedMsgs": any(
@@ -287,11 +288,11 @@ def _held_back(subscription: Subscription) -> Stats:
     }
 
 
-async def _earliest_publish_time(subscription: Subscription) -> int:
-    """-1 if nothing waits."""
-    first = await subscription.peek(1)
+async def _earliest_publish_time(topic: Topic, subscription: Subscription) -> int:
+    """Of the first message that waits and is not damaged; -1 if there is none."""
+    first = await first_readable(topic.ledger, subscription.cursor, topic.hidden)
     try:
-        return -1 if first is None else parse_metadata(first[1]).publish_time
+        return -1 if first is None else parse_metadata(first).publish_time
     except BadEntry:
         return -1
 
