@@ -84,5 +84,22 @@ def test_without_chunks_a_row_above_the_limit_is_an_error(running):
         send(running, "persistent://public/default/large-refused", False)
 
 
+@pytest.mark.parametrize("chunks", [False, True])
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.ZLib])
+def test_rows_that_fit_are_published_whatever_the_broker_takes_in_one_entry(compression, chunks):
+    """The encoder's entries are larger, as it does not know the broker."""
+    limit = 64 * 1024
+    topic = "persistent://public/default/small-entries"
+    values = [_random(500 + number) for number in range(600)]
+    least = 0 if compression is CompressionType.NONE else 64  # which noise grows by
+    values += [_random(limit - less) for less in range(least, 200, 20)]
+    with broker(max_message_size=limit) as small:
+        send(small, topic, chunks, compression, values)
+        with Client(small.service_url) as client:
+            reader = client.create_reader(topic, MessageId.earliest)
+            assert [reader.read_next(10_000).data() for _ in values] == values
+            assert not reader.has_message_available()
+
+
 def _random(size):
     return random.Random(7).randbytes(size)

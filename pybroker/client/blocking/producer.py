@@ -80,7 +80,11 @@ class Producer:
         txn: Transaction | None = None,
         partition: int | None = None,
     ) -> MessageId:
-        """Publishes what `encode_batch` made as one entry; the id is that of its first message."""
+        """Publishes what `encode_batch` made as one entry; the id is that of its first message.
+
+        A batch that is too large for one entry at this broker goes in several. Outside of a
+        transaction some of them may be stored although this raises.
+        """
         self._thread.refuse_on_own_thread()
         self._take_room(batch.message_count)
         return self._thread.call(

@@ -7,15 +7,15 @@ executor, say) what another publishes with `send_batch`.
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
 from pybroker.client.compression import codec
-from pybroker.client.messages import Outgoing
+from pybroker.client.messages import Done, MessageId, Outgoing
 from pybroker.client.options import CompressionType
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.single_messages import split_batch
+from pybroker.wire.single_messages import single_messages, split_batch
 from pybroker.wire.varint import encode as varint
 
 _U32: Final = struct.Struct(">I")
@@ -40,7 +40,8 @@ class EncodedBatch:
 def encode_batch(
     messages: Iterable[Outgoing | bytes], compression_type: CompressionType = CompressionType.NONE
 ) -> EncodedBatch:
-    """One batch of all `messages`; keep it below the broker's maximum message size (5 MB)."""
+    """One batch of all `messages`. A batch above the broker's maximum message size (5 MB unless it
+    says otherwise) is published in several entries."""
     parts: list[bytes] = []
     count = 0
     for message in messages:
@@ -63,6 +64,38 @@ def only_message(batch: EncodedBatch) -> Outgoing:
         null_value=single.null_value,
         partition_key_b64_encoded=single.partition_key_b64_encoded,
     )
+
+
+def halves(batch: EncodedBatch) -> tuple[EncodedBatch, EncodedBatch]:
+    """Of a batch that holds several messages, in their order. Raises BadEntry."""
+    plain = codec(batch.compression_type).decompress(batch.payload, batch.uncompressed_size)
+    count = batch.message_count // 2
+    middle = 0
+    for single in single_messages(plain, count):
+        middle += _U32.size + _U32.unpack_from(plain, middle)[0] + single.payload_size
+
+    def half(content: bytes, count: int) -> EncodedBatch:
+        payload = codec(batch.compression_type).compress(content)
+        size = len(content)
+        return replace(batch, payload=payload, message_count=count, uncompressed_size=size)
+
+    return half(plain[:middle], count), half(plain[middle:], batch.message_count - count)
+
+
+def both(done: Done) -> tuple[Done, Done]:
+    """For two halves. Once both are answered, `done` has the id from the first, or a failure."""
+    answers: dict[int, tuple[MessageId | None, Exception | None]] = {}
+
+    def half(index: int) -> Done:
+        def answered(stored: MessageId | None, error: Exception | None) -> None:
+            answers[index] = stored, error
+            if len(answers) == 2:
+                failure = answers[0][1] or answers[1][1]
+                done(None if failure is not None else answers[0][0], failure)
+
+        return answered
+
+    return half(0), half(1)
 
 
 def compressed(plain: bytes, count: int, compression_type: CompressionType) -> EncodedBatch:

@@ -8,15 +8,17 @@ from pybroker.base.runtime import Clock
 from pybroker.client.compression import codec
 from pybroker.client.errors import MessageTooBig
 from pybroker.client.messages import Outgoing
-from pybroker.client.options import CompressionType
+from pybroker.client.options import CompressionType, TopicSchema
 from pybroker.client.producing.batching import EncodedBatch, key_values
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.frames import encode_frame
+from pybroker.wire.frames import FRAME_OVERHEAD_BYTES, encode_frame
 from pybroker.wire.message_metadata import build_entry
 
 _NOWHERE_ELSE: Final = "__local__"
 # The fields that say which chunk of what an entry is, and the protobuf tags around them.
 _CHUNK_OVERHEAD_BYTES: Final = 128
+# Of a frame: the command, the checksum and the sizes, at most.
+_COMMAND_BYTES: Final = 128
 
 
 @dataclass(slots=True)
@@ -67,6 +69,11 @@ class EntryWriter:
         _describe_payload(metadata, batch.compression_type, batch.uncompressed_size)
         return metadata, batch.payload
 
+    def fits(self, metadata: pb.MessageMetadata, payload_bytes: int, max_bytes: int) -> bool:
+        """Whether a broker that takes `max_bytes` in one entry takes this one."""
+        frame_bytes = payload_bytes + metadata.ByteSize() + _COMMAND_BYTES
+        return payload_bytes <= max_bytes and frame_bytes <= max_bytes + FRAME_OVERHEAD_BYTES
+
     def chunk_bytes(self, metadata: pb.MessageMetadata, max_bytes: int) -> int:
         """What of a message an entry of so many bytes takes beside its metadata. Raises
         MessageTooBig."""
@@ -98,7 +105,14 @@ class EntryWriter:
             metadata.txnid_most_bits, metadata.txnid_least_bits = txn_id
         return metadata
 
-    def frame(self, metadata: pb.MessageMetadata, payload: bytes) -> bytes:
+    def frame(
+        self, metadata: pb.MessageMetadata, payload: bytes, topic: str, max_bytes: int
+    ) -> bytes:
+        """For a broker that takes `max_bytes` in one entry. Raises MessageTooBig."""
+        if len(payload) > max_bytes:
+            raise MessageTooBig(
+                f"{topic} accepts {max_bytes} bytes in one entry, not {len(payload)}"
+            )
         send = pb.CommandSend(producer_id=self.producer_id, sequence_id=metadata.sequence_id)
         if metadata.HasField("chunk_id"):
             send.is_chunk = True
@@ -109,7 +123,14 @@ class EntryWriter:
             send.txnid_most_bits = metadata.txnid_most_bits
             send.txnid_least_bits = metadata.txnid_least_bits
         command = pb.BaseCommand(type=pb.BaseCommand.SEND, send=send)
-        return encode_frame(command, build_entry(metadata, payload))
+        frame = encode_frame(command, build_entry(metadata, payload))
+        if len(frame) > max_bytes + FRAME_OVERHEAD_BYTES:
+            # The broker would close the connection over it, again and again.
+            raise MessageTooBig(
+                f"{topic} accepts {max_bytes} bytes in one entry, and this one has {len(frame)} "
+                "with its key and properties"
+            )
+        return frame
 
 
 def _describe_payload(
@@ -118,3 +139,15 @@ def _describe_payload(
     metadata.uncompressed_size = uncompressed_size
     if compression_type:
         metadata.compression = compression_type.value  # type: ignore[assignment]
+
+
+def described(schema: TopicSchema | None) -> pb.Schema | None:
+    if schema is None:
+        return None
+    definition = schema.definition
+    return pb.Schema(
+        name=schema.name,
+        schema_data=definition.encode() if isinstance(definition, str) else definition,
+        type=schema.type.value,  # type: ignore[arg-type]
+        properties=key_values(dict(schema.properties)),
+    )

@@ -195,7 +195,11 @@ class Producer:
         txn: Transaction | None = None,
         partition: int | None = None,
     ) -> MessageId:
-        """Publishes what `encode_batch` made as one entry; the id is that of its first message."""
+        """Publishes what `encode_batch` made as one entry; the id is that of its first message.
+
+        A batch that is too large for one entry at this broker goes in several. Outside of a
+        transaction some of them may be stored although this raises.
+        """
         with self._given_back(batch.message_count):
             part = await self._part_with_space(self._partition_for_batch(partition))
         answer: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()

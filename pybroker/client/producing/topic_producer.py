@@ -25,21 +25,26 @@ from pybroker.client.encryption import Encryption
 from pybroker.client.errors import (
     AlreadyClosed,
     InvalidConfiguration,
-    MessageTooBig,
     ProducerQueueIsFull,
     PulsarException,
     Timeout,
     from_wire,
 )
 from pybroker.client.messages import Done, MessageId, Outgoing
-from pybroker.client.options import ProducerAccessMode, ProducerOptions, TopicSchema
+from pybroker.client.options import ProducerAccessMode, ProducerOptions
 from pybroker.client.producing.batch_collector import BatchCollector, OpenBatch
-from pybroker.client.producing.batching import EncodedBatch, compressed, key_values, only_message
-from pybroker.client.producing.entries import EntryWriter
+from pybroker.client.producing.batching import (
+    EncodedBatch,
+    both,
+    compressed,
+    halves,
+    key_values,
+    only_message,
+)
+from pybroker.client.producing.entries import EntryWriter, described
 from pybroker.client.producing.send_queue import PendingEntry, SendQueue
 from pybroker.client.transactions.transaction import Transaction
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.frames import FRAME_OVERHEAD_BYTES
 
 # SEND_ERRORs after which the same entry may be accepted; any other is the entry's answer.
 _WORTH_RESENDING: Final = (
@@ -132,7 +137,8 @@ class TopicProducer:
         self._take(1, txn, done, self._encode, message)
 
     def submit_batch(self, batch: EncodedBatch, txn: Transaction | None, done: Done) -> None:
-        """Like `submit`, for a batch that is encoded already; it stays one entry."""
+        """Like `submit`, for a batch that is encoded already: one entry, or several if it is too
+        large for one. `done` has the first message's id, or a failure of any of them."""
         self._take(batch.message_count, txn, done, self._encode_batch, batch)
 
     def _take(
@@ -263,7 +269,7 @@ class TopicProducer:
             topic_epoch=self._topic_epoch,
             producer_access_mode=self._options.access_mode.value,  # type: ignore[arg-type]
             txn_enabled=True,
-            schema=_schema(self._options.schema),
+            schema=described(self._options.schema),
         )
 
     def leave(self, connection: Connection) -> None:
@@ -358,8 +364,13 @@ class TopicProducer:
 
     def _chunk_bytes(self, metadata: pb.MessageMetadata) -> int:
         """What of a payload one entry takes beside its metadata. Raises MessageTooBig."""
+        return self._writer.chunk_bytes(metadata, self._room_bytes)
+
+    @property
+    def _room_bytes(self) -> int:
+        """What the broker takes in one entry, less what encryption adds."""
         overhead = 0 if self._encryption is None else self._encryption.overhead_bytes
-        return self._writer.chunk_bytes(metadata, self._max_message_bytes - overhead)
+        return self._max_message_bytes - overhead
 
     def _enqueue_chunks(
         self, metadata: pb.MessageMetadata, payload: bytes, txn_id: TxnId | None, done: Done
@@ -378,16 +389,21 @@ class TopicProducer:
         if batch.message_count < 1:
             raise InvalidConfiguration("A batch without messages is nothing to publish")
         self.flush_batch()
-        first = self._take_sequence_id()
-        last = self._take_sequence_id(first + batch.message_count - 1)
-        if first == last and len(batch.payload) > self._max_message_bytes:  # it may go in chunks
-            alone = only_message(batch), first, txn_id, batch.compression_type
-            self._enqueue_whole(*self._writer.single(*alone), txn_id, done)
-            return
+        first = self._next_sequence_id or 0
+        last = first + batch.message_count - 1
         flag = batch.partition_key_b64_encoded
         key = Outgoing(b"", partition_key=batch.partition_key, partition_key_b64_encoded=flag)
         metadata, payload = self._writer.batch(batch, first, last, txn_id, key)
-        self._enqueue(metadata, payload, txn_id, [done])
+        if self._writer.fits(metadata, len(payload), self._room_bytes):
+            self._take_sequence_id(last)
+            self._enqueue(metadata, payload, txn_id, [done])
+        elif batch.message_count > 1:
+            for half, answered in zip(halves(batch), both(done), strict=True):
+                self._accept(half.message_count, txn_id, answered, self._encode_batch, half)
+        else:  # it may go in chunks
+            self._take_sequence_id(last)
+            alone = only_message(batch), first, txn_id, batch.compression_type
+            self._enqueue_whole(*self._writer.single(*alone), txn_id, done)
 
     def flush_batch(self) -> None:
         self._batches.flush()
@@ -405,6 +421,9 @@ class TopicProducer:
                 batch.txn_id,
                 batch.first_message,
             )
+            if count == 1 and not self._writer.fits(metadata, len(payload), self._room_bytes):
+                alone = batch.first_message, batch.first_sequence_id, batch.txn_id
+                metadata, payload = self._writer.single(*alone)
         except Exception as error:
             self._unsent = error
             for done in batch.done:
@@ -437,17 +456,7 @@ class TopicProducer:
             raise self._failure
         if self._encryption is not None:
             payload = self._encryption.encrypt(metadata, payload)
-        if len(payload) > self._max_message_bytes:
-            limit = f"{self.topic} accepts {self._max_message_bytes} bytes in one entry"
-            raise MessageTooBig(f"{limit}, not {len(payload)}")
-        frame = self._writer.frame(metadata, payload)
-        if len(frame) > self._max_message_bytes + FRAME_OVERHEAD_BYTES:
-            # The broker would close the connection over it, again and again.
-            raise MessageTooBig(
-                f"{self.topic} accepts {self._max_message_bytes} bytes in one entry, and this one "
-                f"has {len(frame)} with its key and properties"
-            )
-        return frame
+        return self._writer.frame(metadata, payload, self.topic, self._max_message_bytes)
 
     # --- answers ----------------------------------------------------------------------------
 
@@ -485,15 +494,3 @@ class TopicProducer:
 def _not_encoded(error: Exception, topic: str) -> Exception:
     error.add_note(f"A message to {topic} was not sent: it holds a value of the wrong type or size")
     return error
-
-
-def _schema(schema: TopicSchema | None) -> pb.Schema | None:
-    if schema is None:
-        return None
-    definition = schema.definition
-    return pb.Schema(
-        name=schema.name,
-        schema_data=definition.encode() if isinstance(definition, str) else definition,
-        type=schema.type.value,  # type: ignore[arg-type]
-        properties=key_values(dict(schema.properties)),
-    )
