@@ -1,7 +1,6 @@
 """The transactions that a connection began."""
 
 import asyncio
-from collections.abc import Iterable
 from typing import Final
 
 from pybroker.base.names import TxnId
@@ -11,24 +10,32 @@ _LOOK_AGAIN_S: Final = 1.0
 
 
 class BegunTransactions:
-    """Those that a connection began, and did not end itself. Others may have ended since."""
+    """Those that a connection asked for, and did not end itself. Others may have ended since."""
 
-    __slots__ = ("_ids", "_next_look_s", "_since_look")
+    __slots__ = ("_beginning", "_ids", "_next_look_s", "_since_look")
 
     def __init__(self) -> None:
         self._ids: set[TxnId] = set()
+        self._beginning = 0  # accepted, and not durable yet
         self._since_look = 0  # how many began
         self._next_look_s = 0.0
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return self._beginning + len(self._ids)
 
-    def began(self, txn_id: TxnId) -> None:
-        self._ids.add(txn_id)
-        self._since_look += 1
+    def begins(self, beginning: asyncio.Future[TxnId]) -> None:
+        """It counts from now on, until it has failed or ended."""
+        self._beginning += 1
+        beginning.add_done_callback(self._began)
 
-    def ended(self, txn_ids: Iterable[TxnId]) -> None:
-        self._ids.difference_update(txn_ids)
+    def _began(self, beginning: asyncio.Future[TxnId]) -> None:
+        self._beginning -= 1
+        if not beginning.cancelled() and beginning.exception() is None:
+            self._ids.add(beginning.result())
+            self._since_look += 1
+
+    def ended(self, txn_id: TxnId) -> None:
+        self._ids.discard(txn_id)
 
     def are(self, most: int, coordinators: Coordinators) -> bool:
         """Whether so many are open.
@@ -36,10 +43,10 @@ class BegunTransactions:
         Which of them have ended is looked up when many have begun since it was last, or once a
         second: those who ask again and again cost no more than those who begin.
         """
-        if len(self._ids) < most:
+        if len(self) < most:
             return False
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._next_look_s or self._since_look >= most / 2:
             self._next_look_s, self._since_look = now_s + _LOOK_AGAIN_S, 0
             self._ids = {txn_id for txn_id in self._ids if coordinators.begun(txn_id) is not None}
-        return len(self._ids) >= most
+        return len(self) >= most

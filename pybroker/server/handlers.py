@@ -109,7 +109,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     _T.NEW_TXN: Handler(
         "newTxn",
         begun=on_transaction.new_txn,
-        answer=on_transaction.began,
+        answer=on_transaction.done,
         answer_error=on_transaction.failed,
     ),
     _T.ADD_PARTITION_TO_TXN: Handler(
@@ -127,7 +127,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     _T.END_TXN: Handler(
         "endTxn",
         begun=on_transaction.end_txn,
-        answer=on_transaction.done,
+        answer=on_transaction.ended,
         answer_error=on_transaction.failed,
     ),
     _T.END_TXN_ON_PARTITION: Handler(

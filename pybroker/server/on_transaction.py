@@ -11,9 +11,8 @@ from pybroker.broker.txn_participants import (
     partition_to_add,
     subscription_to_add,
 )
-from pybroker.server import transaction_share
 from pybroker.server.connection import Connection
-from pybroker.server.transaction_share import is_exempt, within_share
+from pybroker.server.transaction_share import begin_within_share
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinators import Coordinators
 from pybroker.transaction.participants import CannotParticipate
@@ -127,21 +126,12 @@ def connected(session: Connection, command: pb.CommandTcClientConnectRequest, _:
 
 
 def new_txn(session: Connection, command: pb.CommandNewTxn) -> Awaitable[TxnId]:
-    timeout_ms, owner, exempt = command.txn_ttl_millis, session.owner, is_exempt(session)
-
-    def begin() -> Awaitable[TxnId]:
-        return _on_coordinator(
-            session,
-            command.tc_id,
-            lambda coordinator: coordinator.new_transaction(timeout_ms, owner, exempt),
-        )
-
-    return within_share(session, begin)
-
-
-def began(session: Connection, command: pb.CommandNewTxn, txn_id: TxnId) -> None:
-    transaction_share.count(session, txn_id)
-    done(session, command, txn_id)
+    timeout_ms = command.txn_ttl_millis
+    return _on_coordinator(
+        session,
+        command.tc_id,
+        lambda coordinator: begin_within_share(session, coordinator, timeout_ms),
+    )
 
 
 def add_partition(session: Connection, command: pb.CommandAddPartitionToTxn) -> Awaitable[TxnId]:
@@ -171,12 +161,18 @@ def add_subscription(
 
 def end_txn(session: Connection, command: pb.CommandEndTxn) -> Awaitable[TxnId]:
     txn_id, action, principal = _txn_id(command), _action(command), session.principal
-    session.begun.ended((txn_id,))
     if command.together_with:
         return _commit_together(session, txn_id, action, command.together_with)
     return _on_coordinator(
         session, txn_id.most, lambda coordinator: coordinator.end(txn_id, action, principal)
     )
+
+
+def ended(session: Connection, command: pb.CommandEndTxn, txn_id: TxnId) -> None:
+    session.begun.ended(txn_id)
+    for least in command.together_with:
+        session.begun.ended(TxnId(txn_id.most, least))
+    done(session, command, txn_id)
 
 
 def _commit_together(
@@ -187,7 +183,6 @@ def _commit_together(
     if len(others) > MAX_TOGETHER:
         raise NotAllowed(f"{len(others)} transactions are too many: commit up to {MAX_TOGETHER}")
     least_bits, principal = list(others), session.principal
-    session.begun.ended(TxnId(txn_id.most, least) for least in least_bits)
     return _on_coordinator(
         session,
         txn_id.most,

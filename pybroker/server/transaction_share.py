@@ -5,41 +5,52 @@ everybody has a share, and a superuser is never refused.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable
+from typing import Final
 
 from pybroker.base.errors import TooManyRequests
 from pybroker.base.names import TxnId
 from pybroker.server.connection import Connection
-from pybroker.transaction.coordinator import FULL_WAIT_S
+from pybroker.transaction.coordinator import TransactionCoordinator
 
-T = TypeVar("T")
+_FULL_WAIT_S: Final = 0.1  # before a refusal, so that nobody asks again at once
 
 
 def is_exempt(session: Connection) -> bool:
     return session.login is not None and session.login.is_super_user
 
 
-def count(session: Connection, txn_id: TxnId) -> None:
-    """As one that this connection began, where they are limited: else nobody would forget it."""
-    most = session.services.config.max_active_transactions_per_connection
-    if most and not is_exempt(session):
-        session.begun.began(txn_id)
+def begin_within_share(
+    session: Connection, coordinator: TransactionCoordinator, timeout_ms: int
+) -> Awaitable[TxnId]:
+    """Begins at once, or waits a short time for room: one that asks again at once costs little.
+
+    The share is looked at where the transaction is counted, with nothing awaited in between: begins
+    that come together do not pass it. Raises, or fails with, what `new_transaction` does.
+    """
+    if _excess(session) is None and (is_exempt(session) or not coordinator.is_full):
+        return _begin(session, coordinator, timeout_ms)
+    return _when_there_is_room(session, coordinator, timeout_ms)
 
 
-def within_share(session: Connection, begin: Callable[[], Awaitable[T]]) -> Awaitable[T]:
-    """Raises, or fails with, what `begin` does, and TooManyRequests after a short wait."""
-    if _excess(session) is None:
-        return begin()
-    return _when_there_is_room(session, begin)
-
-
-async def _when_there_is_room(session: Connection, begin: Callable[[], Awaitable[T]]) -> T:
-    await asyncio.sleep(FULL_WAIT_S)
+async def _when_there_is_room(
+    session: Connection, coordinator: TransactionCoordinator, timeout_ms: int
+) -> TxnId:
+    await asyncio.sleep(_FULL_WAIT_S)
     excess = _excess(session)
     if excess is not None:
         raise TooManyRequests(excess)
-    return await begin()
+    return await _begin(session, coordinator, timeout_ms)
+
+
+def _begin(
+    session: Connection, coordinator: TransactionCoordinator, timeout_ms: int
+) -> asyncio.Future[TxnId]:
+    is_counted = not is_exempt(session)
+    beginning = coordinator.new_transaction(timeout_ms, session.owner, exempt=not is_counted)
+    if is_counted and session.services.config.max_active_transactions_per_connection:
+        session.begun.begins(beginning)  # without a limit nothing would forget them
+    return beginning
 
 
 def _excess(session: Connection) -> str | None:

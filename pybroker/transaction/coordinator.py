@@ -40,7 +40,6 @@ from pybroker.transaction.timeout_tracker import TimeoutTracker
 from pybroker.transaction.transaction_log import TransactionLog
 from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnAction, TxnStatus
 
-FULL_WAIT_S: Final = 0.1  # before a refusal, so that nobody asks again at once
 _DRIVEN_A_TURN: Final = 50  # of those that commit together
 
 log = logging.getLogger(__name__)
@@ -95,24 +94,17 @@ class TransactionCoordinator:
         self._ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
         transaction_log.on_failure(self._fail)
 
+    @property
+    def is_full(self) -> bool:
+        return self._store.is_full
+
     # Commands. Each takes effect at once; the future is done when that is durable, with the id. It
     # fails with TransactionCoordinatorNotFound when this coordinator is done for.
 
     def new_transaction(
         self, timeout_ms: int, owner: str | None, exempt: bool = False
     ) -> asyncio.Future[TxnId]:
-        """Raises, or fails with, NotAllowed (timeout); TooManyRequests after a short wait, except
-        for the `exempt`.
-        """
-        if self._store.is_full and not exempt:
-            return asyncio.ensure_future(self._new_when_there_is_room(timeout_ms, owner))
-        return self._new(timeout_ms, owner, exempt)
-
-    async def _new_when_there_is_room(self, timeout_ms: int, owner: str | None) -> TxnId:
-        await asyncio.sleep(FULL_WAIT_S)
-        return await self._new(timeout_ms, owner, exempt=False)
-
-    def _new(self, timeout_ms: int, owner: str | None, exempt: bool) -> asyncio.Future[TxnId]:
+        """Raises NotAllowed (timeout); TooManyRequests if it is full, except for the `exempt`."""
         self._check_open()
         decision = self._store.decide_new(timeout_ms, owner, self._clock.now_ms(), exempt)
         durable = self._log_and_apply(decision, decision.local_id)

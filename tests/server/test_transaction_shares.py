@@ -1,5 +1,6 @@
 """How many open transactions a connection and a principal may have, and who is never refused."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +9,9 @@ from credentials import TOKEN_SETTINGS, token
 from raw_client import RawClient
 
 import pybroker.testing
+from pybroker.base.errors import TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
+from pybroker.server.begun_transactions import BegunTransactions
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -31,6 +34,16 @@ def broker() -> Iterator[RunningBroker]:
 
 def login(broker: RunningBroker, role: str) -> RawClient:
     return RawClient(broker.service_url, auth_method_name="token", auth_data=token(role).encode())
+
+
+def begin_in_one_piece(client: RawClient, count: int) -> list[Any]:
+    """The answers to begins of which the broker reads all before it has answered one."""
+    asked = []
+    with client.in_one_piece():
+        for _ in range(count):
+            body = pb.CommandNewTxn(txn_ttl_millis=60_000, tc_id=0)
+            asked.append(client.start_request(pb.BaseCommand.NEW_TXN, "newTxn", body))
+    return [client.answer_to(request_id) for request_id in asked]
 
 
 def begin_all(client: RawClient, count: int) -> list[TxnId]:
@@ -71,6 +84,72 @@ def test_a_superuser_is_never_refused() -> None:
                 assert "Coordinator 0 has" in refusal(bob)
         with login(broker, "admin") as admin:
             begin_all(admin, 3 * OF_PRINCIPAL)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_begins_that_come_together_do_not_pass_the_share_of_a_connection(
+    broker: RunningBroker, is_open: bool
+) -> None:
+    with login(broker, "alice") as alice:
+        if is_open:
+            alice.end(alice.new_txn(), commit=False)
+        answers = begin_in_one_piece(alice, 3 * OF_CONNECTION)
+        refused = [answer.message for answer in answers if answer.HasField("error")]
+        assert len(refused) == 2 * OF_CONNECTION
+        assert all("This connection has 4 active" in message for message in refused)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_begins_that_come_together_do_not_pass_the_share_of_a_principal(is_open: bool) -> None:
+    """Neither while their coordinator opens."""
+    settings = SETTINGS | {"max_active_transactions_per_connection": 0}
+    with pybroker.testing.broker(**settings) as broker, login(broker, "alice") as alice:
+        if is_open:
+            alice.end(alice.new_txn(), commit=False)
+        answers = begin_in_one_piece(alice, 3 * OF_PRINCIPAL)
+        refused = [answer.message for answer in answers if answer.HasField("error")]
+        assert len(refused) == 2 * OF_PRINCIPAL
+        assert all("alice has 6 active" in message for message in refused)
+
+
+def test_a_begin_that_fails_gives_its_place_back(broker: RunningBroker) -> None:
+    with login(broker, "alice") as alice:
+        for _ in range(2 * OF_CONNECTION):
+            assert alice.try_new_txn(timeout_ms=0).error == pb.NotAllowedError
+        begin_all(alice, OF_CONNECTION)
+
+
+def test_a_begin_that_was_not_stored_gives_its_place_back() -> None:
+    async def counts() -> list[int]:
+        loop, begun, counted = asyncio.get_running_loop(), BegunTransactions(), []
+        stored, failed, cancelled = beginning = [loop.create_future() for _ in range(3)]
+        for each in beginning:
+            begun.begins(each)
+        counted.append(len(begun))
+        stored.set_result(TxnId(0, 0))
+        failed.set_exception(TransactionCoordinatorNotFound("the disk is full"))
+        cancelled.cancel()
+        await asyncio.wait(beginning)
+        counted.append(len(begun))
+        begun.ended(TxnId(0, 0))
+        return [*counted, len(begun)]
+
+    assert asyncio.run(counts()) == [3, 1, 0]
+
+
+def test_a_transaction_whose_end_was_refused_still_counts(broker: RunningBroker) -> None:
+    with login(broker, "alice") as alice:
+        for txn_id in begin_all(alice, OF_CONNECTION):
+            for action, together_with in ((pb.ABORT, [5]), (pb.COMMIT, [404])):
+                body = pb.CommandEndTxn(
+                    txnid_most_bits=txn_id.most,
+                    txnid_least_bits=txn_id.least,
+                    txn_action=action,
+                    together_with=together_with,
+                )
+                answer = alice.request(pb.BaseCommand.END_TXN, "endTxn", body)
+                assert answer.HasField("error"), answer
+        assert "This connection has 4 active" in refusal(alice)
 
 
 @pytest.mark.parametrize("commit", [True, False])

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import Mock, patch
 
 import pytest
@@ -19,8 +20,12 @@ from txn_world import (
 from virtual_loop import run_virtually
 
 from managed_ledger.errors import StorageFull
+from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import TransactionCoordinatorNotFound, TransactionNotFound
 from pybroker.base.names import TxnId
+from pybroker.server.begun_transactions import BegunTransactions
+from pybroker.server.connection import Connection
+from pybroker.server.transaction_share import begin_within_share
 from pybroker.transaction.coordinator import TransactionCoordinator
 from pybroker.transaction.txn_status import TxnStatus
 
@@ -67,10 +72,18 @@ async def test_what_happened_is_counted(world: World) -> None:
 # -- too many
 
 
+async def begin_on_a_connection(world: World) -> TxnId:
+    config = BrokerConfig()
+    services = SimpleNamespace(config=config, coordinators=world.coordinators)
+    session = SimpleNamespace(login=None, owner=None, begun=BegunTransactions(), services=services)
+    coordinator = await world.coordinators.get(0)
+    return await begin_within_share(cast("Connection", session), coordinator, 1000)
+
+
 @in_world_with(max_active_transactions_per_coordinator=1)
 async def test_one_too_many_begins_if_another_ends_within_a_moment(world: World) -> None:
     first = await world.begin()
-    second = asyncio.ensure_future(world.begin())
+    second = asyncio.ensure_future(begin_on_a_connection(world))
     await soon()
     await world.end(first, COMMIT)
     assert await second == TxnId(0, 1)
@@ -81,7 +94,7 @@ async def test_one_too_many_is_refused_when_the_coordinator_is_closed_meanwhile(
     world: World,
 ) -> None:
     await world.begin()
-    second = asyncio.ensure_future(world.begin())
+    second = asyncio.ensure_future(begin_on_a_connection(world))
     await soon()
     await world.coordinators.close()
     with pytest.raises(TransactionCoordinatorNotFound):
