@@ -4,14 +4,20 @@ register(spark)
 transfers = spark.readStream.format("pulsar").options(service_url=…, topic=…, …).load()
 write = exactly_once(ledger, service_url=…, checkpoint=…, control_topic=…)
 transfers.writeStream.foreachBatch(write).option("checkpointLocation", …).start()
+
+The names are imported when they are asked for: Spark's Python processes need few of them.
 """
 
-from pybroker.spark.datasource import PulsarDataSource, register
-from pybroker.spark.decision import BatchRefused, CursorsDisagree
-from pybroker.spark.exactly_once import Fenced, Step, exactly_once
-from pybroker.spark.marker import Marker
-from pybroker.spark.replay import InputLost
-from pybroker.spark.work import Work
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pybroker.spark.datasource import PulsarDataSource, register
+    from pybroker.spark.decision import BatchRefused, CursorsDisagree
+    from pybroker.spark.marker import Marker
+    from pybroker.spark.replay import InputLost
+    from pybroker.spark.transactional import Fenced, Step, exactly_once
+    from pybroker.spark.work import Work
 
 __all__ = [
     "BatchRefused",
@@ -25,3 +31,25 @@ __all__ = [
     "exactly_once",
     "register",
 ]
+
+# No module may have the name of what it defines: once imported, the package would have it instead.
+_MODULES: Final = {
+    "BatchRefused": "decision",
+    "CursorsDisagree": "decision",
+    "Fenced": "transactional",
+    "InputLost": "replay",
+    "Marker": "marker",
+    "PulsarDataSource": "datasource",
+    "Step": "transactional",
+    "Work": "work",
+    "exactly_once": "transactional",
+    "register": "datasource",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = found
+    return found

@@ -24,12 +24,12 @@ from pybroker.spark.checkpoint import Checkpoint
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.compat import ReadMaxRows
 from pybroker.spark.decision import BatchRefused
-from pybroker.spark.exactly_once import ExactlyOnce, Options, Step
 from pybroker.spark.marker import Marker
 from pybroker.spark.options import Mode, chosen
 from pybroker.spark.reading.stream import PulsarStreamReader
 from pybroker.spark.replay import InputLost
 from pybroker.spark.session import Session
+from pybroker.spark.transactional import ExactlyOnce, Options, Step
 from pybroker.spark.work import Work
 
 _COUNTED = 40

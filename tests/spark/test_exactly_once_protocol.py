@@ -10,11 +10,11 @@ from pybroker.base.errors import AuthorizationError, NotAllowed, ServiceNotReady
 from pybroker.base.names import TxnId
 from pybroker.client.errors import ConnectError, TransactionOutcomeUnknown
 from pybroker.spark.decision import BatchRefused, CursorsDisagree
-from pybroker.spark.exactly_once import ExactlyOnce, Fenced, Options, Step
 from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import CursorName, Position, Span
 from pybroker.spark.replay import InputLost
 from pybroker.spark.session import Session
+from pybroker.spark.transactional import ExactlyOnce, Fenced, Options, Step
 from pybroker.spark.work import Work
 from pybroker.spark.writing.attempt import Written
 
@@ -381,7 +381,7 @@ def test_what_a_task_leaves_to_the_driver(monkeypatch, mode, most_bytes):
         jobs.append(job)
         return []
 
-    monkeypatch.setattr(sys.modules["pybroker.spark.exactly_once"], "publish_outputs", publish)
+    monkeypatch.setattr(sys.modules["pybroker.spark.transactional"], "publish_outputs", publish)
     driver = Driver()
     driver.sink.options = replace(driver.sink.options, mode=mode)
     driver.sink.write = lambda batch, batch_id: {TOPIC: MagicMock()}
@@ -401,7 +401,7 @@ def test_what_killed_tasks_left_open_is_aborted_when_their_job_has_failed(monkey
         left.append(task_publishes(job))
         raise PySparkException("a task was killed")
 
-    monkeypatch.setattr(sys.modules["pybroker.spark.exactly_once"], "publish_outputs", publish)
+    monkeypatch.setattr(sys.modules["pybroker.spark.transactional"], "publish_outputs", publish)
     driver = Driver()
     driver.sink.write = lambda batch, batch_id: {TOPIC: MagicMock()}
     with pytest.raises(PySparkException):
@@ -439,7 +439,7 @@ def test_a_driver_that_waits_for_the_lock_leaves_the_tasks_of_its_holder_alone(m
             rival.process()
         return [Written(job, (), tasks[-1].txn_id, 1)]
 
-    monkeypatch.setattr(sys.modules["pybroker.spark.exactly_once"], "publish_outputs", publish)
+    monkeypatch.setattr(sys.modules["pybroker.spark.transactional"], "publish_outputs", publish)
     first.sink.write = lambda batch, batch_id: {TOPIC: MagicMock()}
     first.process()
     assert [txn.state for txn in tasks] == ["committed"]
@@ -460,7 +460,7 @@ def test_what_a_dead_drivers_tasks_left_open_is_aborted_though_ours_publish_noth
         left.append(task_publishes(job))
         raise Death
 
-    module = sys.modules["pybroker.spark.exactly_once"]
+    module = sys.modules["pybroker.spark.transactional"]
     monkeypatch.setattr(module, "publish_outputs", publish)
     first = Driver()
     first.sink.write = lambda batch, batch_id: {TOPIC: MagicMock()}
@@ -476,7 +476,7 @@ def test_what_a_dead_drivers_tasks_left_open_is_aborted_though_ours_publish_noth
 
 def test_the_end_of_a_run_that_is_heard_late_does_not_disturb_the_next_one(monkeypatch):
     endings = []
-    module = sys.modules["pybroker.spark.exactly_once"]
+    module = sys.modules["pybroker.spark.transactional"]
     monkeypatch.setattr(module, "when_terminated", lambda *_: endings.append(_[-1]))
     driver, spark = Driver(), MagicMock()
     for run, work in (("first", WORK), ("second", NEXT)):

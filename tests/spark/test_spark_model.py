@@ -11,11 +11,11 @@ from pybroker.base.errors import PulsarError
 from pybroker.client import TransactionAborted
 from pybroker.spark.chain import Chain, Link
 from pybroker.spark.decision import TABLE, Cursors, Decision, Evidence
-from pybroker.spark.exactly_once import ExactlyOnce
 from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import Position, SourceOffset, Span
 from pybroker.spark.reading.spans import Work
 from pybroker.spark.reading.stream import PulsarStreamReader, SpanPartition
+from pybroker.spark.transactional import ExactlyOnce
 
 SINK = sys.modules[ExactlyOnce.__module__]
 SEEDS = range(120)

@@ -1,6 +1,8 @@
 """What a worker of Spark has loaded is no garbage to look for between two tasks."""
 
 import gc
+import subprocess
+import sys
 
 import pytest
 from pyspark import TaskContext
@@ -36,3 +38,17 @@ def test_it_is_left_out_once_and_in_tasks_of_spark_alone(monkeypatch, task):
         task()
         assert frozen == wanted
     keep_what_is_loaded.cache_clear()
+
+
+def test_a_process_that_reads_imports_nothing_of_what_writes():
+    script = """
+import sys
+import pybroker.spark.reading.batch
+assert not [name for name in sys.modules if name.startswith("pybroker.spark.writing")]
+import pybroker.spark
+for name in pybroker.spark.__all__:
+    assert getattr(pybroker.spark, name).__name__ == name
+import pybroker.spark.work
+assert not hasattr(pybroker.spark, "nothing")
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
