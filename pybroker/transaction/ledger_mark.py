@@ -14,32 +14,37 @@ from pybroker.transaction.transactional_entries import SINCE, TAGGED_SINCE, posi
 
 
 class LedgerMark:
-    """One topic's, from its first transaction on. `failed` is called when a write fails."""
+    """One topic's, from its first transaction on."""
 
-    __slots__ = ("_failed", "_is_durable", "_ledger", "_plain_up_to")
+    __slots__ = ("_is_durable", "_ledger", "_plain_up_to")
 
-    def __init__(self, ledger: ManagedLedger, failed: Callable[[], None]) -> None:
-        self._ledger, self._failed = ledger, failed
+    def __init__(self, ledger: ManagedLedger) -> None:
+        self._ledger = ledger
         self._is_durable = SINCE in ledger.properties
         self._plain_up_to: Position | None = None  # known once the mark was asked for
 
-    def require(self) -> None:
-        """Write the mark unless it is there or on its way: it takes effect before later appends."""
+    def require(self, failed: Callable[[], None]) -> None:
+        """Write the mark unless it is there or on its way: it takes effect before later appends.
+
+        `failed` is called when a write fails. It is not kept here: it would be a cycle with the
+        buffer, whose topic then waits for the garbage collector.
+        """
         if self._is_durable or SINCE in self._ledger.properties_to_come:  # and has not failed
             return
         # Where that failed on a full disk, messages may have come to the log since all the same.
         self._plain_up_to = self._plain_up_to or self._ledger.last_confirmed
         since = position_text(self._plain_up_to)
-        write = partial(self._write, {SINCE: since, TAGGED_SINCE: since})
+        write = partial(self._write, {SINCE: since, TAGGED_SINCE: since}, failed)
         write()
         self._ledger.call_ahead_of_held(write)  # which may get there though this did not
 
-    def _write(self, mark: Mapping[str, str]) -> None:
+    def _write(self, mark: Mapping[str, str], failed: Callable[[], None]) -> None:
         if not mark.items() <= self._ledger.properties_to_come.items():
-            self._ledger.update_properties(mark).add_done_callback(self._written)
+            done = partial(self._written, failed)
+            self._ledger.update_properties(mark).add_done_callback(done)
 
-    def _written(self, written: "asyncio.Future[None]") -> None:
+    def _written(self, failed: Callable[[], None], written: "asyncio.Future[None]") -> None:
         if written.cancelled() or written.exception() is not None:
-            self._failed()
+            failed()
         else:
             self._is_durable = True

@@ -131,7 +131,7 @@ class TransactionBuffer:
         """From the first transaction on. A topic that never had one has nothing of its own."""
         if self._open is _NONE_OPEN:
             self.hidden, self._open = HiddenEntries(), OpenTransactions()
-            self._mark = LedgerMark(self._ledger, failed=self._visit_later)  # which tries again
+            self._mark = LedgerMark(self._ledger)
             self._ledger.on_trimmed += (self._ledger_trimmed,)
             self._ledger.on_visit += (self._start_snapshot_if_due,)
 
@@ -165,7 +165,7 @@ class TransactionBuffer:
         try:
             require_open(self._outcomes, txn_id)
             transaction = self._open.get(txn_id) or self._begin(txn_id)
-            self._mark.require()
+            self._mark.require(self._visit_later)  # which tries again
             self._check_not_ending(txn_id, transaction)
         except PulsarError as refusal:
             done(None, refusal)
@@ -408,7 +408,7 @@ class TransactionBuffer:
             self._visit = self._ledger.housekeeper.visit_in(after_ms / 1000, self._visited)
 
     def _visited(self) -> None:
-        self._mark.require()
+        self._mark.require(self._visit_later)
         self._settle_all([txn_id for txn_id, _ in self._open.items()])
 
     def _settle_all(self, txn_ids: list[TxnId]) -> None:
@@ -466,7 +466,7 @@ class TransactionBuffer:
         if self._open is _NONE_OPEN or self._snapshot_position == self._ledger.last_confirmed:
             return
         try:
-            self._mark.require()
+            self._mark.require(self._visit_later)
             await self._snapshot()
         except ManagedLedgerError as error:
             log.warning("%s: the next recovery reads more of it: %s", self._topic, error)
