@@ -16,6 +16,7 @@ from bugs import (
     passing_over,
     storing,
     switching,
+    terminating,
     transactions,
 )
 
@@ -30,6 +31,7 @@ AREAS = (
     passing_over,
     storing,
     switching,
+    terminating,
     transactions,
 )
 BUGS: dict[str, Bug] = {name: bug for area in AREAS for name, bug in area.BUGS.items()}

@@ -21,6 +21,7 @@ from features import (
     storage,
     succession,
     switching,
+    terminating,
 )
 from features.feature import Feature
 
@@ -42,6 +43,7 @@ ALL: Final[dict[str, type[Feature]]] = {
         storage,
         succession,
         switching,
+        terminating,
     )
     for feature in module.FEATURES
 }

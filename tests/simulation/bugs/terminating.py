@@ -1,0 +1,41 @@
+"""Terminations gone wrong."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import Position
+from pybroker.broker.topic import _TERMINATED
+from pybroker.transaction.transaction_buffer import TransactionBuffer
+
+
+@contextmanager
+def end_before_open_transactions() -> Iterator[None]:
+    """The answer names the last message that can be read now, and an open transaction's come."""
+    right = TransactionBuffer.last_visible_position
+
+    def last(self: TransactionBuffer, up_to: Position | None = None) -> Position:
+        return right(self)
+
+    with patch.object(TransactionBuffer, "last_visible_position", last):
+        yield
+
+
+@contextmanager
+def termination_not_durable() -> Iterator[None]:
+    """That a topic was terminated is known in memory only."""
+    right = ManagedLedger.update_properties
+
+    def update(self: ManagedLedger, changes: Mapping[str, str | None]) -> Any:
+        return right(self, {key: each for key, each in changes.items() if key != _TERMINATED})
+
+    with patch.object(ManagedLedger, "update_properties", update):
+        yield
+
+
+BUGS = {
+    "end-before-open-transactions": end_before_open_transactions,
+    "termination-not-durable": termination_not_durable,
+}
