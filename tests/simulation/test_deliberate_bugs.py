@@ -51,7 +51,6 @@ CASES = {
     "everything-expires": Case("DROPPED", 3, ("perishing",)),
     "evicted-entries-mistaken": Case("STUCK", 0),
     "expired-within-a-visit": Case("KEPT", 50, ("trimming",)),
-    "half-a-recovery-written": Case("ABORTED READ", 6043, ("slow reads",)),
     "ids-begun-anew-are-copies": Case("LOST COPY", 3, ("switched deduplication",)),
     "impossible-participants": Case("STUCK", 2, HOSTILE),
     "journal-kept-on-a-full-disk": Case("NOT HEALED", 2, FULL_DISK),

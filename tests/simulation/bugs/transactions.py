@@ -112,22 +112,8 @@ def left_open_and_not_asked_about() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def half_a_recovery_written() -> Iterator[None]:
-    """A buffer that is still being recovered writes what it knows as if it were all."""
-    right = TransactionBuffer.__init__
-
-    def begin(self: TransactionBuffer, *args: Any) -> None:
-        right(self, *args)
-        self._live = True
-
-    with patch.object(TransactionBuffer, "__init__", begin):
-        yield
-
-
 BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "receipt-before-the-fsync": receipt_before_the_fsync,
-    "half-a-recovery-written": half_a_recovery_written,
     "marker-skipped": marker_skipped,
     "pending-ack-forgotten-at-recovery": pending_ack_forgotten_at_recovery,
     "outcome-dropped": outcome_dropped,
