@@ -88,3 +88,16 @@ def test_who_shows_none_is_sent_on(broker: Listening, stranger: Listening) -> No
     broker.to = f"{stranger.url}/there"
     assert Rest(broker.url).ask("GET", "brokers/version") == "yes"
     assert stranger.shown == [None]
+
+
+def test_nobody_is_sent_on_to_what_is_not_http(broker: Listening) -> None:
+    broker.to = "ftp://127.0.0.1:1/there"
+    with pytest.raises(RestError, match="which is no broker"):
+        Rest(broker.url).ask("GET", "brokers/version")
+
+
+@pytest.mark.parametrize("scheme", ["http", "https", "ftp"])
+def test_a_password_in_the_address_is_refused_and_not_repeated(scheme: str) -> None:
+    with pytest.raises(RestError, match="--auth-params") as refused:
+        Rest(f"{scheme}://admin:secret@localhost:8080")
+    assert "secret" not in str(refused.value)

@@ -92,6 +92,11 @@ class Rest:
 
 def _checked(url: str) -> str:
     """Raises RestError."""
+    if "@" in url:  # in what may hold a password, nothing is repeated
+        raise RestError(
+            "--admin-url holds a user's name: it is http://host:port. Log in with --auth-plugin "
+            "AuthenticationBasic --auth-params userId:…,password:…"
+        )
     try:
         parts = urlsplit(url)
         usable = parts.scheme in _PORTS and parts.hostname and parts.port != 0
@@ -129,6 +134,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         """Raises RestError."""
+        if urlsplit(newurl).scheme not in _PORTS:  # urllib would go on to ftp
+            fp.close()
+            raise RestError(f"{req.host} wants this to be asked of {newurl}, which is no broker")
         if self._shows_credentials and _origin(newurl) != _origin(req.full_url):
             fp.close()
             raise RestError(
