@@ -324,6 +324,11 @@ class TransactionBuffer:
         """Oldest first entry first."""
         return list(self._ongoing())
 
+    def first_position_of(self, txn_id: TxnId) -> Position | None:
+        """Of its entries here that are durable; None if there are none, or it has ended."""
+        transaction = self._open.get(txn_id)
+        return None if transaction is None else transaction.ranges.first_position
+
     def _ongoing(self) -> Iterator[OngoingTransaction]:
         return (
             OngoingTransaction(txn_id, transaction.ranges.first_position, transaction.opened_at_ms)

@@ -23,6 +23,7 @@ from pybroker.base.errors import (
 )
 from pybroker.base.json_schema import COUNT, WHOLE, any_of, whole
 from pybroker.base.names import COORDINATOR_ASSIGN, TxnId, pending_ack_log
+from pybroker.base.runtime import Pace
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.security.authorization import Need
@@ -34,6 +35,7 @@ from pybroker.transaction.transaction_log import log_name
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
 _BASE: Final = "/admin/v3/transactions"
+_DESCRIBED_A_TURN: Final = 50
 _TOPIC: Final = "{tenant:segment}/{namespace:segment}/{topic:form}"
 _TXN: Final = "{most:int}/{least:int}"
 
@@ -170,12 +172,14 @@ class TransactionRoutes:
     async def slow(self, request: Request) -> Stats:
         """Transactions that are open for at least so many milliseconds, by id."""
         latest_ms = self._services.clock.now_ms() - request.path_params["timeout_ms"]
-        return {
-            str(transaction.txn_id): await self._described(transaction)
-            for coordinator in await self._chosen(request)
-            for transaction in coordinator.live()
-            if transaction.status is TxnStatus.OPEN and transaction.opened_at_ms <= latest_ms
-        }
+        found: Stats = {}
+        pace = Pace(_DESCRIBED_A_TURN)
+        for coordinator in await self._chosen(request):
+            for transaction in coordinator.live():
+                if transaction.status is TxnStatus.OPEN and transaction.opened_at_ms <= latest_ms:
+                    found[str(transaction.txn_id)] = await self._described(transaction)
+                    await pace.step()
+        return found
 
     async def metadata(self, request: Request) -> Stats:
         txn_id = _txn_id(request)
@@ -235,7 +239,10 @@ class TransactionRoutes:
         }
 
     async def _produced(self, topic: str, txn_id: TxnId) -> Stats:
-        loaded = await self._topics.get(topic)
+        """Without a position where the topic cannot be loaded, as for `_acked`."""
+        loaded = None
+        with suppress(PersistenceError, ServiceNotReady):
+            loaded = await self._topics.get(topic)
         return {"startPosition": None, "aborted": False} if loaded is None else _in(loaded, txn_id)
 
     async def _acked(self, topic: str, subscription: str, txn_id: TxnId) -> Stats:
@@ -243,9 +250,9 @@ class TransactionRoutes:
         transactions are shown all the same.
         """
         pending = None
-        loaded = await self._topics.get(topic)
-        if loaded is not None and subscription in loaded.subscriptions:
-            with suppress(PersistenceError, ServiceNotReady):
+        with suppress(PersistenceError, ServiceNotReady):
+            loaded = await self._topics.get(topic)
+            if loaded is not None and subscription in loaded.subscriptions:
                 pending = await loaded.subscriptions[subscription].replayed()
         return _in_pending_acks(None if pending is None else pending.stats_of(txn_id))
 
@@ -392,7 +399,5 @@ def _retry(retry: Retry) -> Stats:
 
 
 def _in(topic: Topic, txn_id: TxnId) -> Stats:
-    for open_id, position, _ in topic.buffer.ongoing():
-        if open_id == txn_id and position is not None:
-            return {"startPosition": str(position), "aborted": False}
-    return {"startPosition": None, "aborted": False}
+    position = topic.buffer.first_position_of(txn_id)
+    return {"startPosition": None if position is None else str(position), "aborted": False}
