@@ -42,7 +42,10 @@ def reload_on_hangup(
         broker.dynamic.configure(new)
         if changed := _changed(configured, new, {_LOG_LEVEL, *broker.dynamic.fields}):
             log.warning("SIGHUP: these keys take effect at the next start: %s", changed)
-        log.info("SIGHUP: certificates and configuration were read again")
+        log.info(
+            "SIGHUP: certificates, log levels and dynamic configuration were read again; keys of "
+            "tokens and passwords are read at the next start"
+        )
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, received)
 

@@ -47,6 +47,16 @@ def test_a_request_is_answered() -> None:
     assert said.endswith(b"hello")
 
 
+def test_who_asks_for_an_upgrade_is_answered_without_advice_to_install_anything(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    upgrade = b"Connection: upgrade\r\nUpgrade: h2c\r\n\r\n"
+    close = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    said = exchange(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + upgrade + close)
+    assert said.startswith(b"HTTP/1.1 200")
+    assert caplog.messages == []
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: loc"])
 def test_whoever_sends_no_request_is_hung_up_on(
     monkeypatch: pytest.MonkeyPatch, sent: bytes

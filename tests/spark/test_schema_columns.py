@@ -300,5 +300,7 @@ def test_topics_of_different_schemas_are_refused_unless_they_are_to_be_raw():
     found = [("a", TopicSchema(pb.Schema.String)), ("b", TopicSchema(pb.Schema.Int8))]
     with pytest.raises(NotAllowed, match="a, b have different schemas"):
         one_schema(found, False)
+    with pytest.raises(NotAllowed, match="a, b, a and 3 more have different schemas"):
+        one_schema(found * 3, False)
     assert one_schema(found, True) is None
     assert one_schema(found[:1] * 2, False) == found[0][1]

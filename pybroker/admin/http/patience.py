@@ -46,6 +46,11 @@ class ImpatientProtocol(H11Protocol):
         self._take_due: asyncio.TimerHandle | None = None
         self._later: deque[bytes] = deque()  # what was received and not parsed
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Java's HTTP client asks for HTTP/2 in every first request, and takes HTTP/1.1. uvicorn
+        would warn of each, and advise to install what this broker does not use.
+        """
+
     @property
     def machine(self) -> str:
         return machine_of(self.client[0]) if self.client else "unknown"

@@ -30,6 +30,7 @@ from pybroker.wire import pulsar_api_pb2 as pb
 _Type = pb.Schema
 _U32: Final = struct.Struct(">I")
 _NOTHING: Final = 0xFFFF_FFFF
+_NAMED: Final = 3  # topics in an error: a pattern may have thousands
 _RECORDS: Final = (_Type.Avro, _Type.Json)
 _BY_NAME: Final = {name.upper(): number for name, number in _Type.Type.items()}
 
@@ -281,7 +282,8 @@ def one_schema(found: Sequence[tuple[str, TopicSchema | None]], differ: bool) ->
         return first
     if differ:
         return None
-    names = ", ".join(name for name, _ in found)
+    names = ", ".join(name for name, _ in found[:_NAMED])
+    names += f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     raise NotAllowed(
         f"The topics {names} have different schemas: read them one by one, or their values as they "
         "are with allowDifferentTopicSchemas=true"
