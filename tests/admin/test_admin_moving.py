@@ -165,25 +165,52 @@ def test_messages_expire_by_age_on_one_subscription_or_on_all(
     assert admin.get(f"{P}/{audited}/stats").json()["subscriptions"]["other"]["msgBacklog"] == 0
 
 
-@pytest.mark.parametrize(
-    "by", ["subscription/audit/expireMessages/0", "all_subscription/expireMessages/0", "position"]
-)
-def test_messages_that_an_administrator_expires_are_counted_and_open_transactions_keep_theirs(
+def expire(admin: httpx.Client, topic: str, by: str) -> httpx.Response:
+    """All five of `audited`."""
+    if by != "position":
+        return admin.post(f"{P}/{topic}/{by}")
+    body = {"ledgerId": ledger_of(admin, topic), "entryId": 4}
+    return admin.post(f"{P}/{topic}/subscription/audit/expireMessages", json=body)
+
+
+EXPIRING = ["subscription/audit/expireMessages/0", "all_subscription/expireMessages/0", "position"]
+
+
+@pytest.mark.parametrize("by", EXPIRING)
+def test_messages_that_open_transactions_hold_do_not_expire_and_the_administrator_hears_it(
     admin: httpx.Client, client: Client, audited: str, by: str
 ) -> None:
     consumer = client.subscribe(f"persistent://{audited}", "audit")
     received = [consumer.receive(timeout_millis=30_000) for _ in range(3)]
     txn = client.new_transaction()
     consumer.acknowledge(received[2], txn=txn)
-    if by == "position":
-        by = "subscription/audit/expireMessages"
-        body = {"ledgerId": ledger_of(admin, audited), "entryId": 4}
-        assert admin.post(f"{P}/{audited}/{by}", json=body).status_code == 204
-    else:
-        assert admin.post(f"{P}/{audited}/{by}").status_code == 204
-    stats = subscription_stats(admin, audited)
-    assert (stats["msgBacklog"], stats["totalMsgExpired"]) == (3, 2)
+    for _ in range(2):  # the second time nothing expires at all
+        answer = expire(admin, audited, by)
+        assert answer.status_code == 409
+        assert f"3 on audit of persistent://{audited}" in answer.json()["reason"]
+        stats = subscription_stats(admin, audited)
+        assert (stats["msgBacklog"], stats["totalMsgExpired"]) == (3, 2)
     txn.abort()
+    assert expire(admin, audited, by).status_code == 204
+    assert subscription_stats(admin, audited)["totalMsgExpired"] == 5
+
+
+@pytest.mark.parametrize("by", EXPIRING)
+def test_messages_that_are_not_committed_yet_do_not_expire_and_the_administrator_hears_it(
+    admin: httpx.Client, client: Client, topic: str, by: str
+) -> None:
+    admin.put(f"{P}/{topic}/subscription/audit", json="earliest")
+    publish(client, topic, 2)
+    txn = client.new_transaction()
+    producer = client.create_producer(f"persistent://{topic}")
+    producer.send(b"uncommitted", txn=txn)
+    publish(client, topic, 2)
+    answer = expire(admin, topic, by)
+    assert (answer.status_code, "3 on audit of" in answer.json()["reason"]) == (409, True)
+    assert backlog(admin, topic) == 3
+    txn.abort()
+    assert expire(admin, topic, by).status_code == 204
+    assert backlog(admin, topic) == 0
 
 
 def test_a_missing_subscription_does_not_expire(admin: httpx.Client, topic: str) -> None:

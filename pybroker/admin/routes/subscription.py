@@ -1,6 +1,6 @@
 """Subscriptions: list, create, delete, skip, expire, reset; of every partition of a topic."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -34,6 +34,7 @@ from pybroker.broker.waiting_entries import nth_waiting
 
 _SUBSCRIPTION: Final = TOPIC + "/subscription/{subscription:form}"
 _AGE: Final = "{age_s:int}"
+_SAID: Final = 10  # subscriptions that one error names
 
 
 class SubscriptionRoutes:
@@ -77,9 +78,25 @@ class SubscriptionRoutes:
             ),
             route("POST", f"{_SUBSCRIPTION}/skip_all", self.skip_all),
             route("POST", f"{_SUBSCRIPTION}/skip/{{count:int}}", self.skip),
-            route("POST", f"{_SUBSCRIPTION}/expireMessages", self.expire_to_position, body=to),
-            route("POST", f"{_SUBSCRIPTION}/expireMessages/{_AGE}", self.expire_by_age),
-            route("POST", f"{TOPIC}/all_subscription/expireMessages/{_AGE}", self.expire_all),
+            route(
+                "POST",
+                f"{_SUBSCRIPTION}/expireMessages",
+                self.expire_to_position,
+                body=to,
+                refuses=(409,),
+            ),
+            route(
+                "POST",
+                f"{_SUBSCRIPTION}/expireMessages/{_AGE}",
+                self.expire_by_age,
+                refuses=(409,),
+            ),
+            route(
+                "POST",
+                f"{TOPIC}/all_subscription/expireMessages/{_AGE}",
+                self.expire_all,
+                refuses=(409,),
+            ),
             route("POST", f"{_SUBSCRIPTION}/resetcursor", self.reset_to_position, body=to),
             route("POST", f"{_SUBSCRIPTION}/resetcursor/{{timestamp_ms:int}}", self.reset_to_time),
         ]
@@ -160,29 +177,43 @@ class SubscriptionRoutes:
     async def expire_to_position(self, request: Request) -> None:
         """All up to {ledgerId, entryId}; with excluded, all before it.
 
-        What open transactions hold stays, as with expiry by age.
+        What open transactions hold stays, and what stays is a conflict; all else has expired then.
         """
         await single(self._topics, topic_of(request), "expire the messages of")
         body = await read_json(request)
         position, excluded = _position(body), _is_excluded(body)
-        async for topic, subscription in self._each(request):
-            await self._expire(topic, subscription, position.before if excluded else position)
+        last = position.before if excluded else position
+        _check_nothing_stays(
+            [await self._expire(topic, of, last) async for topic, of in self._each(request)]
+        )
 
     async def expire_by_age(self, request: Request) -> None:
-        """All that were published that many seconds ago, or before."""
-        async for topic, subscription in self._each(request):
-            await self._expire(topic, subscription, await self._last_older(topic, request))
+        """All that were published that many seconds ago, or before; a conflict if some stay."""
+        _check_nothing_stays(
+            [
+                await self._expire(topic, subscription, await self._last_older(topic, request))
+                async for topic, subscription in self._each(request)
+            ]
+        )
 
     async def expire_all(self, request: Request) -> None:
+        """As by age, on each subscription."""
+        stay = []
         async for topic in self._each_topic(request):
             last = await self._last_older(topic, request)
             for subscription in topic.each_subscription():
-                await self._expire(topic, subscription, last)
+                stay.append(await self._expire(topic, subscription, last))
+        _check_nothing_stays(stay)
 
-    async def _expire(self, topic: Topic, subscription: Subscription, up_to: Position) -> None:
-        """As the policy expires messages. Raises ServiceNotReady if it is closed meanwhile."""
+    async def _expire(self, topic: Topic, subscription: Subscription, up_to: Position) -> str:
+        """As the policy expires messages. Says what stays, if anything does. Raises
+        ServiceNotReady if it is closed meanwhile.
+        """
+        up_to = min(up_to, topic.ledger.last_confirmed)
         await expiry.drop(topic, subscription, up_to, self._clock.now_ms())
         subscription.check_open()
+        entries = expiry.waiting_up_to(subscription, up_to)
+        return f"{entries} on {subscription.name} of {topic.name}" if entries else ""
 
     async def _last_older(self, topic: Topic, request: Request) -> Position:
         younger_ms = self._clock.now_ms() - request.path_params["age_s"] * 1000 + 1
@@ -233,6 +264,17 @@ def _check_found(found: bool, request: Request) -> None:
     if not found:
         name = request.path_params["subscription"]
         raise SubscriptionNotFound(f"{topic_of(request)} has no subscription {name}")
+
+
+def _check_nothing_stays(stay: Sequence[str]) -> None:
+    """Raises Conflict."""
+    if said := [text for text in stay if text]:
+        more = f" and on {len(said) - _SAID} more" if len(said) > _SAID else ""
+        raise Conflict(
+            "Open transactions hold entries that were to expire, so these wait still: "
+            f"{', '.join(said[:_SAID])}{more}. All before them have expired. Ask again when the "
+            "transactions have ended (slow-transactions lists them)"
+        )
 
 
 def _position(body: Any) -> Position:

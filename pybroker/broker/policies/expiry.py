@@ -98,3 +98,9 @@ async def drop(
         subscription.times.expire(dropped, now_ms)
         await subscription.skip_to(up_to)
     return dropped
+
+
+def waiting_up_to(subscription: Subscription, position: Position) -> int:
+    """How many entries up to there are not acknowledged, and will be delivered."""
+    hidden = subscription.reader.hidden_backlog(position)
+    return subscription.cursor.backlog(position) - hidden
