@@ -74,3 +74,14 @@ def test_a_message_of_an_aborted_transaction_tells_so(
     inside = raw.publish(b"inside", 0, txn_id)
     raw.end(txn_id, commit=False)
     assert shown.by_id(inside) == shown.examined(1) == ("true", "false")
+
+
+def test_an_aborted_message_tells_so_though_its_metadata_names_no_transaction(
+    raw: RawClient, topic: str, shown: Shown
+) -> None:
+    txn_id = begin(raw, topic)
+    named = {"txnid_most_bits": txn_id.most, "txnid_least_bits": txn_id.least}
+    inside = raw.publish(b"inside", 0, send_fields=named)
+    assert shown.by_id(inside) == (None, "true"), "what may yet be committed tells no more"
+    raw.end(txn_id, commit=False)
+    assert shown.by_id(inside) == shown.examined(1) == ("true", "false")

@@ -235,9 +235,13 @@ def _described(metadata: Any) -> Iterator[tuple[str, object]]:
 
 
 def _decided(topic: Topic, position: Position, metadata: Any) -> Iterator[tuple[str, object]]:
-    """Whether readers are given it. A message behind an open transaction is uncommitted, too."""
-    if metadata.HasField("txnid_least_bits") and not metadata.HasField("marker_type"):
-        yield "txn-aborted", topic.hidden.contains(position)
+    """Whether readers are given it. A message behind an open transaction is uncommitted, too.
+
+    Differs: an aborted message is one though its producer named the transaction in SEND only.
+    """
+    hidden = topic.hidden.contains(position)
+    if not metadata.HasField("marker_type") and (hidden or metadata.HasField("txnid_least_bits")):
+        yield "txn-aborted", hidden
     yield "txn-uncommitted", position > topic.max_read_position
 
 
