@@ -101,11 +101,11 @@ def test_a_receipt_wakes_as_many_waiting_sends_as_it_makes_room_for(
         )
         sends = [asyncio.create_task(producer.send(b"%d" % number)) for number in range(5)]
         await turns()
-        waiters = list(producer._parts[0]._space_waiters)
+        waiters = list(producer._parts[0]._room._waiters)
         assert len(waiters) == 4
         broker.peer.say(receipt(broker.sent[0]))
         await turns()
-        assert list(producer._parts[0]._space_waiters) == waiters[1:]
+        assert list(producer._parts[0]._room._waiters) == waiters[1:]
         assert sends[0].done()
 
     broker.run(work())

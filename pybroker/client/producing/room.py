@@ -1,0 +1,75 @@
+"""How many messages of a producer may wait for their receipts, and who waits to send another."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from pybroker.client.errors import ProducerQueueIsFull
+from pybroker.client.options import ProducerOptions
+
+
+class Room:
+    def __init__(self, topic: str, options: ProducerOptions, freed: Callable[[int], None]) -> None:
+        """`freed` hears of every message that is answered, a count at a time."""
+        self._topic = topic
+        self._limit = options.max_pending_messages
+        # Whoever has to wait asks for `space` first, and is never refused.
+        self._refuses = not options.block_if_queue_full
+        self._freed = freed
+        self._outstanding = 0
+        self._promised = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._closed: Exception | None = None
+
+    def take(self, count: int) -> Exception | None:
+        """Counts the messages, and says why they are not taken; `free` must follow once."""
+        before = self._outstanding
+        self._outstanding += count
+        if self._closed is not None:
+            return self._closed
+        # A batch larger than the limit must still pass, alone.
+        if before and self._outstanding > self._limit and self._refuses:
+            return ProducerQueueIsFull(
+                f"{before} messages to {self._topic} are waiting for their receipts"
+            )
+        return None
+
+    def free(self, count: int) -> None:
+        self._outstanding -= count
+        self._freed(count)
+        if self._waiters:
+            self._wake()
+
+    async def space(self) -> None:
+        """Returns when there is room for another message, in the order of asking.
+
+        The room is promised from when the waiter is woken until it takes it, or is cancelled.
+        """
+        if not self._waiters and self._has_some:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._promised -= 1
+                self._wake()
+            raise
+        self._promised -= 1
+
+    def close(self, error: Exception) -> None:
+        """Whoever takes some from now on hears `error`; who waits is woken, to hear it too."""
+        self._closed = error
+        self._wake()
+
+    @property
+    def _has_some(self) -> bool:
+        return self._outstanding + self._promised < self._limit or self._closed is not None
+
+    def _wake(self) -> None:
+        while self._waiters and self._has_some:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                self._promised += 1
+                waiter.set_result(None)
