@@ -18,6 +18,7 @@ from bugs import (
     switching,
     terminating,
     transactions,
+    truncating,
 )
 
 Bug = Callable[[], AbstractContextManager[None]]
@@ -33,5 +34,6 @@ AREAS = (
     switching,
     terminating,
     transactions,
+    truncating,
 )
 BUGS: dict[str, Bug] = {name: bug for area in AREAS for name, bug in area.BUGS.items()}

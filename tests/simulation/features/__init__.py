@@ -22,6 +22,7 @@ from features import (
     succession,
     switching,
     terminating,
+    truncating,
 )
 from features.feature import Feature
 
@@ -44,6 +45,7 @@ ALL: Final[dict[str, type[Feature]]] = {
         succession,
         switching,
         terminating,
+        truncating,
     )
     for feature in module.FEATURES
 }

@@ -1,0 +1,34 @@
+"""Truncations gone wrong."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from bugs.believing import nothing
+from pybroker.broker.deduplication.deduplication import Deduplication
+from pybroker.broker.subscription import Subscription
+
+
+@contextmanager
+def truncation_takes_what_is_open() -> Iterator[None]:
+    """What an open transaction wrote goes, and what stands behind that."""
+
+    async def skip_all(self: Subscription) -> None:
+        self.cursor.mark_delete(self._topic.ledger.last_confirmed)
+        await self.cursor.flush()
+
+    with patch.object(Subscription, "skip_all", skip_all):
+        yield
+
+
+@contextmanager
+def truncation_stops_at_deduplication() -> Iterator[None]:
+    """What deduplication would read after a restart stays."""
+    with patch.object(Deduplication, "catch_up", nothing):
+        yield
+
+
+BUGS = {
+    "truncation-stops-at-deduplication": truncation_stops_at_deduplication,
+    "truncation-takes-what-is-open": truncation_takes_what_is_open,
+}
