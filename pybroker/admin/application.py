@@ -1,11 +1,14 @@
 """The admin API as one ASGI application; errors become answers here and nowhere else."""
 
+import logging
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
+from managed_ledger.errors import CorruptStorage, ManagedLedgerError
 from pybroker.admin.http.audited import Audited
 from pybroker.admin.http.authenticated import Authenticated
 from pybroker.admin.http.guard import Guard
@@ -38,6 +41,8 @@ from pybroker.admin.routes.transaction import TransactionRoutes
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import refusal
 from pybroker.base.errors import PulsarError
+
+log = logging.getLogger(__name__)
 
 AREAS = (
     BrokerRoutes,
@@ -76,6 +81,7 @@ def create_app(services: AdminServices) -> ASGIApp:
         routes=routes,
         exception_handlers={
             PulsarError: _pulsar_error,
+            ManagedLedgerError: _storage_error,
             ClientDisconnect: _nobody_to_answer,
             HTTPException: _http_error,
             Exception: _internal_error,
@@ -97,6 +103,12 @@ def _host_names(services: AdminServices) -> list[str] | None:
 async def _pulsar_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, PulsarError)
     return JSONResponse(refusal(error), error.http_status)
+
+
+async def _storage_error(_: Request, error: Exception) -> Response:
+    """Raised on purpose, with what to do. What is damaged stays so; all else may be over soon."""
+    log.warning("a request failed: %s", error)
+    return JSONResponse({"reason": str(error)}, 500 if isinstance(error, CorruptStorage) else 503)
 
 
 async def _http_error(_: Request, error: Exception) -> Response:

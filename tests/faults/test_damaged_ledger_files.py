@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+import httpx
 import pytest
 from raw_client import RawClient
 
@@ -139,6 +140,32 @@ def test_messages_expire_past_what_is_damaged(
             (message,) = client.messages(1)
             assert message.message_id.ledgerId == receipt.message_id.ledgerId
             assert message.message_id.entryId == receipt.message_id.entryId
+
+
+@pytest.mark.parametrize("subscription", ["s", "none"])
+def test_a_look_at_a_damaged_entry_says_what_is_wrong_and_those_behind_it_can_be_seen(
+    tmp_path: Path, subscription: str
+) -> None:
+    with testing.broker(data_dir=tmp_path, http=True) as broker:
+        with RawClient(broker.service_url) as client:
+            client.subscribe("t", 1, subscription="s")
+            client.create_producer("t")
+            for number in range(MESSAGES):
+                client.publish(b"%d" % number * (MESSAGE_BYTES // len(b"%d" % number)), number)
+        broker.stop()
+        flip(max((tmp_path / "ledgers").iterdir(), key=lambda file: file.stat().st_size))
+        broker.start()
+        at = f"{broker.admin_url}{TOPIC}/subscription/{subscription}/position"
+        answers = [httpx.get(f"{at}/{number}") for number in range(1, MESSAGES + 1)]
+        whole = [number for number, answer in enumerate(answers) if answer.status_code == 200]
+        assert all(answers[number].content.startswith(b"%d" % number) for number in whole)
+        assert 0 in whole and MESSAGES - 1 in whole
+        damaged = [answer for answer in answers if answer.status_code != 200]
+        assert {answer.status_code for answer in damaged} == {500}
+        assert all("cannot be read" in answer.json()["reason"] for answer in damaged)
+        assert all("resetcursor" in answer.json()["reason"] for answer in damaged)
+        url = f"{broker.admin_url}{TOPIC}/subscription/s/analyzeBacklog"
+        assert "cannot be read" in httpx.post(url).json()["reason"]
 
 
 @pytest.mark.parametrize("damage", [truncate, Path.unlink, flip])

@@ -102,7 +102,8 @@ class MessageRoutes:
 
     async def peek(self, request: Request) -> Response:
         """Counted from 1: the first that is not acknowledged. On a subscription that does not
-        exist, what it would get if it were created at the topic's earliest message.
+        exist, what it would get if it were created at the topic's earliest message. Damaged entries
+        count, for consumers stop there, too; the next ones can be seen.
 
         Differs: Apache Pulsar creates that subscription, which then keeps every message.
         """
