@@ -176,6 +176,14 @@ def is_encrypted(entry: bytes) -> bool:
         return False
 
 
+def is_chunk(entry: bytes) -> bool:
+    """A piece of a message that is too large for an entry."""
+    try:
+        return parse_metadata(entry).HasField("chunk_id")
+    except BadEntry:
+        return False
+
+
 def last_batch_index(entry: bytes) -> int:
     """-1 for an entry that is no batch."""
     try:

@@ -1,5 +1,6 @@
 """What is set through the admin API is what a client feels, at once and without a restart."""
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,6 +8,8 @@ import httpx
 import pytest
 from raw_client import RawClient
 
+from pybroker.base.config import BrokerConfig
+from pybroker.client import Client, NotAllowed
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -166,7 +169,30 @@ def test_a_message_larger_than_the_topic_takes_is_refused_alone(
     ]
     refusal = next(answer for answer in answers if isinstance(answer, pb.CommandSendError))
     assert refusal.error == pb.NotAllowedError
-    assert "Exceed maximum message size" in refusal.message
+    assert refusal.message.startswith("Exceed maximum message size: the topic's policy")
+
+
+def test_the_chunks_of_a_message_may_be_larger_than_the_topic_takes(
+    client: Client, policies: Policies
+) -> None:
+    """As with Apache Pulsar: clients cut by the broker's limit, for they know no other."""
+    policies.set("maxMessageSize", 1000)
+    consumer = client.subscribe(policies.topic, "s")
+    producer = client.create_producer(policies.topic, chunking_enabled=True)
+    content = random.Random(1).randbytes(6_000_000)
+    producer.send(content)
+    assert consumer.receive(timeout_millis=30_000).data() == content
+    with pytest.raises(NotAllowed, match="lets 1000 bytes into an entry"):
+        producer.send(bytes(2000))
+
+
+def test_a_topic_that_takes_what_the_broker_takes_counts_as_the_broker_does(
+    client: Client, policies: Policies
+) -> None:
+    """Without the metadata."""
+    most = BrokerConfig().max_message_size
+    policies.set("maxMessageSize", most)
+    client.create_producer(policies.topic).send(bytes(most))
 
 
 def test_a_consumer_holds_so_many_messages_and_more_when_it_may(

@@ -75,7 +75,7 @@ def test_a_message_that_is_too_large_for_its_topic_fails_alone(
     assert answer.status_code == 204, answer.text
     results = sent(admin, topic, {"payload": "x" * 2000}, {"payload": "small"})
     assert codes(results) == [2, 0]
-    assert "maximum message size 1000" in results[0]["errorMsg"]
+    assert "lets 1000 bytes into an entry" in results[0]["errorMsg"]
 
 
 def test_a_terminated_topic_takes_nothing(admin: httpx.Client, topic: str) -> None:

@@ -17,11 +17,13 @@ from pybroker.broker.policies.table import (
     PUBLISH_RATE,
 )
 from pybroker.broker.policies.throttle import Throttle, throttle
-from pybroker.wire.message_metadata import is_encrypted
+from pybroker.wire.message_metadata import is_chunk, is_encrypted
 
 
 class Gate:
-    """Limits of 0 are none."""
+    """Limits of 0 are none. That of a message's size does not hold for chunks: clients know the
+    broker's limit only, and cut by that.
+    """
 
     def __init__(
         self,
@@ -63,13 +65,21 @@ class Gate:
         most = self.max_message_bytes
         if most and max(map(len, entries[start:stop]), default=0) > most:
             for index in range(start, stop):
-                if len(entries[index]) > most:
+                if len(entries[index]) > most and not is_chunk(entries[index]):
                     if start < index:
                         yield start, index, None
-                    yield index, index + 1, NotAllowed(f"Exceed maximum message size {most}")
+                    yield index, index + 1, _too_large(len(entries[index]), most)
                     start = index + 1
         if start < stop:
             yield start, stop, None
+
+
+def _too_large(size_bytes: int, most_bytes: int) -> NotAllowed:
+    return NotAllowed(
+        "Exceed maximum message size",
+        f"the topic's policy maxMessageSize lets {most_bytes} bytes into an entry; this one has "
+        f"{size_bytes} with its metadata. Send smaller messages or batches, or in chunks",
+    )
 
 
 class Gated(Protocol):
@@ -91,6 +101,8 @@ class Gates:
             rate["publishThrottlingRateInByte"],
         )
         size_bytes, delay_ms = policies[MAX_MESSAGE_SIZE], 0
+        if size_bytes >= policies.config.max_message_size:  # which counts without metadata
+            size_bytes = 0
         if topic.name.persistent and policies[DELAYED_DELIVERY]["active"]:
             delay_ms = policies[DELAYED_DELIVERY]["maxDeliveryDelayInMillis"]
         encrypted = policies[ENCRYPTION_REQUIRED]
