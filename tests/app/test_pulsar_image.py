@@ -332,6 +332,12 @@ def test_a_variable_sets_one_key_and_no_other(container: Container, end: str) ->
     assert (config.bind_address, config.cluster_name) == ("0.0.0.0", "here bindAddress=6.6.6.6")
 
 
+def test_scripts_may_turn_up_the_log_as_they_do_with_apache_pulsar(container: Container) -> None:
+    changed = container.run("sed -i '/pulsar.log.level/{n;s/info/debug/}' conf/log4j2.yaml")
+    assert (changed.returncode, changed.stderr) == (0, "")
+    assert 'value: "debug"' in (container.home / "conf" / "log4j2.yaml").read_text()
+
+
 def test_the_dockerfile_lays_out_what_is_tested_here() -> None:
     dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
     assert "lay-out.sh /pulsar" in dockerfile

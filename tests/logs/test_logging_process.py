@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -208,3 +209,20 @@ def test_a_pipe_that_nobody_reads_does_not_stop_the_broker(tmp_path: Path) -> No
             assert process.wait(30) == 0
         finally:
             process.kill()
+
+
+def test_what_makes_no_sense_leaves_a_few_lines_however_much_of_it_comes(start: Start) -> None:
+    broker = start()
+    web = (broker.http.base_url.host, broker.http.base_url.port)
+    for _ in range(200):
+        with socket.create_connection(web, timeout=20) as peer:
+            peer.sendall(b"\x16\x03\x01 \x00\r\n\r\n")
+            assert peer.recv(4096).startswith(b"HTTP/1.1 400")
+    asked = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
+    upgrade = asked + b"Connection: upgrade\r\nUpgrade: h2c\r\n\r\n"
+    with socket.create_connection(web, timeout=20) as peer:
+        peer.sendall(upgrade * 200)
+        seen = b""
+        while seen.count(b"HTTP/1.1 200") < 200:
+            seen += peer.recv(65_536)
+    assert len(broker.stop()) < 100

@@ -196,6 +196,7 @@ def test_claims_that_are_no_object_are_refused() -> None:
         ({"token_secret_key": ""}, "tokenSecretKey or tokenPublicKey"),
         ({"token_secret_key": url(b"short")}, "HS256 needs 32"),
         ({"token_secret_key": "file:///nowhere/key"}, "No such file"),
+        ({"token_secret_key": "/nowhere/key"}, "if it names a file, there is no such file"),
         ({"token_secret_key": "data:;base64,*"}, "cannot be read"),
         ({"token_secret_key": "!!"}, "cannot be read"),
         ({"token_secret_key": url(public_pem(RSA))}, "no secret key"),

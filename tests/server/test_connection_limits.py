@@ -79,6 +79,12 @@ def test_a_limit_of_0_is_none() -> None:
             assert raw.kinds_before_pong() == []
 
 
+def test_a_machine_with_many_clients_is_served_as_the_broker_comes() -> None:
+    with pybroker.testing.broker() as broker, ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(broker.service_url)) for _ in range(150)]
+        assert clients[-1].kinds_before_pong() == []
+
+
 def refusal(url: str) -> Any:
     """The error, after which the broker closes; the client's CONNECT is under way meanwhile."""
     connect = _T(type=_T.CONNECT, connect=pb.CommandConnect(client_version="x"))
