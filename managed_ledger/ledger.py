@@ -2,14 +2,14 @@
 
 The list record is the truth about which ledgers there are: it is written with compare-and-set (that
 keeps a second writer out) before a new ledger is used and before the data of a dropped one is
-deleted. When the current ledger is full, appends are held while it drains and the next one is made.
+deleted. How the next ledger is made is in `rollover.py`, which ones may go in `trim.py`.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Protocol
 
 from managed_ledger.appender import Appended, Appender
 from managed_ledger.config import ManagedLedgerConfig
@@ -21,7 +21,6 @@ from managed_ledger.errors import (
     LedgerClosed,
     LedgerNotFound,
     ManagedLedgerError,
-    StorageFull,
 )
 from managed_ledger.housekeeper import Housekeeper, Visit
 from managed_ledger.interceptor import Interceptor
@@ -30,13 +29,13 @@ from managed_ledger.ledger_metadata import LedgerInfo
 from managed_ledger.list_record import ListRecord
 from managed_ledger.position import Position
 from managed_ledger.recovery import CREATED_AT_MS
+from managed_ledger.rollover import Rollover
 from managed_ledger.shared_task import shared_task
 from managed_ledger.steady_time import SteadyTime
 from managed_ledger.storage.backend import Backend, EntryRun, Span
 from managed_ledger.trim import Retention, releasable
 
 log = logging.getLogger(__name__)
-ROLLOVER_RETRY_MS: Final = 10_000
 
 
 class Keeper(Protocol):
@@ -61,7 +60,7 @@ class ManagedLedger:
         index: LedgerIndex,
         record: ListRecord,
         cursors: Cursors,
-        keeper: "Keeper",
+        keeper: Keeper,
     ) -> None:
         self.name = name
         self.config = config
@@ -80,12 +79,13 @@ class ManagedLedger:
         self._record = record
         self._cursors = cursors
         limits = config.max_entries_per_ledger, config.max_size_per_ledger_bytes
-        self._appender = Appender(backend, index, *limits, on_full=self._roll_when_full)
+        self._appender = Appender(backend, index, *limits, on_full=nobody_cares)
         self.call_ahead_of_held = self._appender.call_ahead_of_held
-        self._closed_at_ms: dict[int, int] = {}  # in steady time, of those closed since
-        self._current_since_ms = self._looked_after_ms = self._time.now_ms()
-        self._roll_not_before_ms = self._current_since_ms + config.min_rollover_time_ms
-        self._rolling: asyncio.Task[ManagedLedgerError | None] | None = None
+        self._rollover = Rollover(
+            name, backend, time, config, index, record, self._appender, self._rolled_over
+        )
+        self._appender.on_full = self._rollover.when_full
+        self._looked_after_ms = self._time.now_ms()
         self._closing: asyncio.Task[None] | None = None
         self._closed: LedgerClosed | None = None
         cursors.on_dirty = self._cursors_became_dirty
@@ -293,13 +293,11 @@ class ManagedLedger:
     async def roll_over(self) -> None:
         """Close the current ledger and go on in a new one; nothing if it is empty."""
         self._check_open()
-        if error := await asyncio.shield(self._rolling or self._start_rolling()):
-            raise error
+        await self._rollover.now()
 
     def roll_over_when_old(self) -> None:
         """Close the current ledger if it has reached the maximum age."""
-        if self._appender.queued_entries:
-            self._roll_when_due(self._current_since_ms + self.config.max_rollover_time_ms)
+        self._rollover.when_old()
 
     async def trim(self, retention: Retention | None = None) -> None:
         """Delete the ledgers that every durable cursor has consumed and retention (the configured
@@ -359,9 +357,9 @@ class ManagedLedger:
         due when the last visit began has been seen to; what became due since then has not.
         """
         due_ms = []
-        if self._appender.queued_entries:
-            due_ms.append(self._current_since_ms + self.config.max_rollover_time_ms)
-        oldest, keep_ms = self._aged()[0], self.config.retention.time_ms
+        if (rollover_ms := self._rollover.due_ms) is not None:
+            due_ms.append(rollover_ms)
+        oldest, keep_ms = self._rollover.aged()[0], self.config.retention.time_ms
         if oldest.closed_at_ms is not None and keep_ms >= 0:
             due_ms.append(oldest.closed_at_ms + keep_ms)
         next_ms = min((due for due in due_ms if due > self._looked_after_ms), default=None)
@@ -403,15 +401,16 @@ class ManagedLedger:
         """It goes with the last one that refers to it: no garbage collection has to find it."""
         self._cursors.retire()
         self._appender.on_full = nobody_cares
+        self._rollover.on_ended = nobody_cares
         self.on_trimmed, self.kept_from, self.on_visit = (), (), ()
 
     async def _stop(self, closed: LedgerClosed) -> None:
         """Take no more appends and see the last ones through, and the last changes of the list:
         who opens it next begins with what is durable.
         """
-        while self._rolling is not None:
-            await asyncio.shield(self._rolling)
+        await self._rollover.settled()
         self._closed = closed
+        self._rollover.stop()
         self._end_visits()
         self._appender.refuse(closed)
         await self._appender.drained()
@@ -421,6 +420,7 @@ class ManagedLedger:
         """The list is no longer ours to write: stop before anything is acknowledged wrongly."""
         log.error("%s stops: %s", self.name, error)
         self._closed = LedgerClosed(f"{self.name} was fenced ({error}); open it again")
+        self._rollover.stop()
         self._end_visits()
         self._appender.refuse(self._closed)
 
@@ -429,63 +429,18 @@ class ManagedLedger:
             self.visit.cancel()
             self.visit = None
 
-    def _roll_when_full(self) -> None:
-        self._roll_when_due(self._roll_not_before_ms)
-
-    def _roll_when_due(self, due_ms: int) -> None:
-        if self._rolling is None and self._closed is None and self._time.now_ms() >= due_ms:
-            self._start_rolling()
-
-    def _start_rolling(self) -> "asyncio.Task[ManagedLedgerError | None]":
-        self._rolling = asyncio.get_running_loop().create_task(self._roll())
-        self._appender.hold()
-        return self._rolling
-
-    async def _roll(self) -> ManagedLedgerError | None:
-        try:
-            await self._appender.drained()
-            if self._index.current_entries:
-                await self._add_ledger()
-            return None
-        except StorageFull as error:
-            log.warning("%s goes on in its full ledger: %s", self.name, error)
-            self._roll_not_before_ms = self._time.now_ms() + ROLLOVER_RETRY_MS
-            return error
-        except ManagedLedgerError as error:
+    def _rolled_over(self, error: ManagedLedgerError | None) -> None:
+        if error is None:
+            self.touch()
+        else:
             self._fence(error)
-            return error
-        finally:
-            self._rolling = None
-            self._appender.release()
-
-    async def _add_ledger(self) -> None:
-        ledger_id = self._backend.new_ledger_id()
-        now_ms = self._time.now_ms()
-        current = self._index.infos()[-1]
-        full = replace(current, closed_at_ms=self._time.written_ms())
-        ledgers = (*self._record.queued.ledgers[:-1], full, LedgerInfo(ledger_id))
-        listed = replace(self._record.queued, ledgers=ledgers)
-        await self._record.write(listed, new_ledger_id=ledger_id)
-        self._index.roll_over(full, ledger_id)
-        self._closed_at_ms[full.ledger_id] = now_ms
-        self._current_since_ms = now_ms
-        self._roll_not_before_ms = now_ms + self.config.min_rollover_time_ms
-        self.touch()
 
     def _releasable(self, retention: Retention) -> list[LedgerInfo]:
         slowest = self._cursors.slowest_durable()
         for kept_from in self.kept_from:
             needed = kept_from().before
             slowest = needed if slowest is None else min(slowest, needed)
-        return releasable(self._aged(), slowest, retention, self._time.now_ms())
-
-    def _aged(self) -> list[LedgerInfo]:
-        """The ledgers, with the times of their closing as the steady clock tells them."""
-        closed = self._closed_at_ms
-        return [
-            replace(info, closed_at_ms=closed[info.ledger_id]) if info.ledger_id in closed else info
-            for info in self._index.infos()
-        ]
+        return releasable(self._rollover.aged(), slowest, retention, self._time.now_ms())
 
     def _write_without(self, ids: Sequence[int]) -> asyncio.Future[None]:
         record = self._record.queued

@@ -47,17 +47,6 @@ class HiddenEntries:
         entries = self._ledgers.get(ledger_id)
         return [] if entries is None else entries.runs(first, last)
 
-    def visible_runs(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
-        """The rest of `first` to `last`, as closed ranges in order."""
-        visible = []
-        for hidden_first, hidden_last in self.ranges_within(ledger_id, first, last):
-            if first < hidden_first:
-                visible.append((first, hidden_first - 1))
-            first = hidden_last + 1
-        if first <= last:
-            visible.append((first, last))
-        return visible
-
     def count(self, after: Position, up_to: Position) -> int:
         """How many entries in (after, up_to] are hidden."""
         return sum(

@@ -23,6 +23,15 @@ def _publish(client: Client, topic: str, count: int, **options: Any) -> None:
     producer.close()
 
 
+def _acknowledge_up_to(consumer: Any, message: Any, transactions: Client | None) -> None:
+    """In a transaction of `transactions`, if that is given."""
+    if transactions is None:
+        consumer.acknowledge_cumulative(message)
+    else:
+        with transactions.new_transaction() as txn:
+            consumer.acknowledge_cumulative(message, txn=txn)
+
+
 def test_a_transactional_acknowledgement_is_not_redelivered_after_the_commit(
     client: Client, topic: str
 ) -> None:
@@ -167,11 +176,7 @@ def test_what_an_aborted_transaction_held_cumulatively_is_lost_to_no_successor(
         successor.acknowledge_cumulative(messages[-1], txn=refused)
     refused.abort()
     left_open.abort()
-    if in_a_transaction:
-        with client.new_transaction() as txn:
-            successor.acknowledge_cumulative(messages[-1], txn=txn)
-    else:
-        successor.acknowledge_cumulative(messages[-1])
+    _acknowledge_up_to(successor, messages[-1], client if in_a_transaction else None)
     successor.close()
     assert drain(subscribe(client, topic, consumer_type=kind), 4) == [b"6", b"7", b"8", b"9"]
 
@@ -189,11 +194,7 @@ def test_a_cumulative_acknowledgement_does_not_cover_what_another_transaction_ke
     successor = subscribe(client, topic, consumer_type=kind)
     messages = _receive(successor, 4)
     assert [message.data() for message in messages] == [b"0", b"1", b"3", b"4"]
-    if in_a_transaction:
-        with client.new_transaction() as txn:
-            successor.acknowledge_cumulative(messages[-1], txn=txn)
-    else:
-        successor.acknowledge_cumulative(messages[-1])
+    _acknowledge_up_to(successor, messages[-1], client if in_a_transaction else None)
     left_open.abort()
     assert drain(successor, 1) == [b"2"]
     assert_nothing_more(successor)

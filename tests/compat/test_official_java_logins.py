@@ -13,7 +13,7 @@ from login_world import (
     PROVIDERS,
     SEND_MS,
     LoginWorld,
-    login_world,
+    by_each,
     producers_address,
     publish,
     short_token,
@@ -25,27 +25,8 @@ from py4j.protocol import Py4JJavaError
 
 pytestmark = pytest.mark.java
 
-FEATURES = {
-    "token": pytest.mark.feature("login by token"),
-    "basic": pytest.mark.feature("login by password"),
-    "tls": pytest.mark.feature("login by certificate"),
-}
-by_each = pytest.mark.parametrize(
-    "provider", [pytest.param(name, marks=FEATURES[name]) for name in PROVIDERS]
-)
 _TOKEN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 _BASIC = "org.apache.pulsar.client.impl.auth.AuthenticationBasic"
-
-
-@pytest.fixture(scope="module")
-def logins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginWorld]:
-    with login_world(tmp_path_factory.mktemp("credentials")) as world:
-        yield world
-
-
-@pytest.fixture
-def world(logins: LoginWorld) -> World:
-    return logins.namespace()
 
 
 class Door:

@@ -10,7 +10,7 @@ from login_world import (
     PROVIDERS,
     SEND_MS,
     LoginWorld,
-    login_world,
+    by_each,
     producers_address,
     publish,
     short_token,
@@ -22,25 +22,6 @@ pytestmark = pytest.mark.slow
 
 SOON_MS = 30_000
 NOTHING_MS = 300
-FEATURES = {
-    "token": pytest.mark.feature("login by token"),
-    "basic": pytest.mark.feature("login by password"),
-    "tls": pytest.mark.feature("login by certificate"),
-}
-by_each = pytest.mark.parametrize(
-    "provider", [pytest.param(name, marks=FEATURES[name]) for name in PROVIDERS]
-)
-
-
-@pytest.fixture(scope="module")
-def logins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginWorld]:
-    with login_world(tmp_path_factory.mktemp("credentials")) as world:
-        yield world
-
-
-@pytest.fixture
-def world(logins: LoginWorld) -> World:
-    return logins.namespace()
 
 
 @contextmanager

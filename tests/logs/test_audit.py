@@ -8,14 +8,13 @@ from typing import Any
 import httpx
 import pytest
 from credentials import bearer
-from permission_world import SETTINGS, World
+from permission_world import World
 from raw_client import RawClient, Refused
 
 import pybroker.testing
 from pybroker.client import Client, InitialPosition
 from pybroker.client.topic_questions import TopicQuestion
 from pybroker.logs import audit
-from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
 
 _T = pb.BaseCommand
@@ -69,17 +68,6 @@ def said() -> Iterator[Said]:
 @pytest.fixture
 def accesses() -> Iterator[Said]:
     yield from listening("pybroker.access")
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[RunningBroker]:
-    with pybroker.testing.broker(http=True, **SETTINGS) as running:
-        yield running
-
-
-@pytest.fixture
-def world(broker: RunningBroker) -> World:
-    return World(broker)
 
 
 # -- HTTP

@@ -1,7 +1,29 @@
-"""Ledgers that belong to no managed ledger, for tests of what is below."""
+"""Ledgers without a managed ledger, engines over a test's disk, and all that a log holds."""
+
+from typing import Any
 
 from managed_ledger.cursor import ManagedCursor
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.backend import Backend
+from managed_ledger.storage.disk import Disk
+from managed_ledger.storage.journal import EmbeddedBackend
+
+
+async def opened(disk: Disk, clock: Any, **options: Any) -> EmbeddedBackend:
+    backend = EmbeddedBackend(disk, clock, **options)
+    await backend.open()
+    return backend
+
+
+async def read_all(
+    ledger: ManagedLedger, position: Position = EARLIEST, up_to: Position = LATEST
+) -> list[bytes]:
+    found: list[bytes] = []
+    while (run := await ledger.read(position, up_to, 100, 1 << 20)) is not None:
+        found += run.entries
+        position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
+    return found
 
 
 async def make_ledger(backend: Backend) -> int:

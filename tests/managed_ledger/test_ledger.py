@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from bare_ledgers import read_all
 
 from managed_ledger.errors import LedgerClosed
 from managed_ledger.ledger_metadata import LedgerList, ledgers_key
@@ -13,14 +14,6 @@ from managed_ledger.trim import Retention
 async def fill(ledger, count: int, prefix: str = "") -> list[Position]:
     payloads = [f"{prefix}{n}".encode() for n in range(count)]
     return await asyncio.gather(*map(ledger.append_one, payloads))
-
-
-async def read_all(ledger, position=EARLIEST, up_to=LATEST) -> list[bytes]:
-    found: list[bytes] = []
-    while (run := await ledger.read(position, up_to, 100, 1 << 20)) is not None:
-        found += run.entries
-        position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
-    return found
 
 
 def test_positions_count_up_and_last_confirmed_has_moved_when_done_runs(start, run):

@@ -5,14 +5,15 @@ import errno
 
 import pytest
 from at_once import AtOnce
+from bare_ledgers import opened
 from faulty_disk import FaultyDisk, failing
 from virtual_loop import LoopClock, run_virtually
 
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import LedgerClosed, LedgerNotFound, NoDescriptors, StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.ledger import ROLLOVER_RETRY_MS
 from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.rollover import ROLLOVER_RETRY_MS
 from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.group_commit import Group
 from managed_ledger.storage.journal import EmbeddedBackend
@@ -28,8 +29,7 @@ async def filled(ledger, count: int) -> list[Position]:
 async def over_a_disk(clock, **limits):
     """A log, and `full(True)` to let no write into the journal."""
     disk = FaultyDisk()
-    backend = EmbeddedBackend(disk, clock)
-    await backend.open()
+    backend = await opened(disk, clock)
     config = ManagedLedgerConfig(**limits)
     ledger = await ManagedLedgerFactory(backend, clock, config).open("log")
 
@@ -42,8 +42,7 @@ async def over_a_disk(clock, **limits):
 
 async def rolled(ledger) -> None:
     """Whatever rollover is under way has ended."""
-    if ledger._rolling is not None:
-        await asyncio.wait([ledger._rolling])
+    await ledger._rollover.settled()
 
 
 def test_how_many_messages_an_entry_carries(start, run):

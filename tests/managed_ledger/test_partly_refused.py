@@ -4,17 +4,16 @@ later knows which.
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 from at_once import AtOnce
+from bare_ledgers import opened, read_all
 from faulty_disk import FaultyDisk
 
 from managed_ledger.errors import StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.position import EARLIEST, LATEST, Position
-from managed_ledger.storage.journal import EmbeddedBackend
 from managed_ledger.storage.room import NEXT_TO_NOTHING_BYTES
 
 PLENTY = 1_000_000_000
@@ -62,27 +61,12 @@ async def some_turns() -> None:
         await asyncio.sleep(0)
 
 
-async def opened(disk: FaultyDisk, clock, executor: Executor | None = None) -> EmbeddedBackend:
-    backend = EmbeddedBackend(disk, clock, executor=executor)
-    await backend.open()
-    return backend
-
-
-async def read_all(ledger) -> list[bytes]:
-    found: list[bytes] = []
-    position = EARLIEST
-    while (run := await ledger.read(position, LATEST, 100, 1 << 20)) is not None:
-        found += run.entries
-        position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
-    return found
-
-
 def test_what_goes_on_counts_though_what_came_behind_it_finds_no_room(run, clock):
     """The next change is made on top of it, whether or not it is written by then."""
 
     async def scenario():
         disk, executor = FullDisk(), Held()
-        backend = await opened(disk, clock, executor)
+        backend = await opened(disk, clock, executor=executor)
         ledger = await ManagedLedgerFactory(backend, clock).open("log")
         await ledger.append_one(b"before")
         disk.free_bytes_left = NEXT_TO_NOTHING_BYTES // 2
@@ -115,7 +99,7 @@ def test_what_goes_on_counts_though_what_came_behind_it_finds_no_room(run, clock
 def test_the_data_of_ledgers_that_no_list_could_let_go_stays(run, clock):
     async def scenario():
         disk, executor = FullDisk(), Held()
-        backend = await opened(disk, clock, executor)
+        backend = await opened(disk, clock, executor=executor)
         ledger = await ManagedLedgerFactory(backend, clock).open("log")
         await ledger.append_one(b"old")
         await ledger.roll_over()

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from at_once import AtOnce
+from bare_ledgers import opened, read_all
 from faulty_disk import FaultyDisk, failing
 from virtual_loop import LoopClock, run_virtually
 
 from managed_ledger.errors import StorageFailed, StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.position import EARLIEST, LATEST, Position
-from managed_ledger.storage.journal import EmbeddedBackend
+from managed_ledger.position import EARLIEST
 from managed_ledger.storage.room import RESERVE, RESERVE_BYTES, SPARE_BYTES
 
 MB = 1024 * 1024
@@ -34,21 +34,6 @@ class Disk(FaultyDisk):
             self.free_bytes_left += len(self.files[name])
         if operation == "write" and self.free_bytes_left == 0:
             raise OSError(errno.ENOSPC, "full", name)
-
-
-async def opened(disk: FaultyDisk, clock, **options) -> EmbeddedBackend:
-    backend = EmbeddedBackend(disk, clock, **options)
-    await backend.open()
-    return backend
-
-
-async def read_all(ledger) -> list[bytes]:
-    found: list[bytes] = []
-    position = EARLIEST
-    while (run := await ledger.read(position, LATEST, 100, 1 << 20)) is not None:
-        found += run.entries
-        position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
-    return found
 
 
 def test_messages_are_refused_before_the_journal_could_not_be_written_again(run, clock):

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from bare_ledgers import make_ledger
+from bare_ledgers import make_ledger, opened, read_all
 from faulty_disk import FaultyDisk, failing
 
 from managed_ledger.config import ManagedLedgerConfig
@@ -19,24 +19,9 @@ from managed_ledger.errors import (
     StorageFull,
 )
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.position import EARLIEST
 from managed_ledger.storage.journal import EmbeddedBackend
 from managed_ledger.storage.os_disk import OsDisk
-
-
-async def opened(disk, clock, **options) -> EmbeddedBackend:
-    backend = EmbeddedBackend(disk, clock, **options)
-    await backend.open()
-    return backend
-
-
-async def read_all(ledger) -> list[bytes]:
-    found: list[bytes] = []
-    position = EARLIEST
-    while (run := await ledger.read(position, LATEST, 100, 1 << 20)) is not None:
-        found += run.entries
-        position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
-    return found
 
 
 def test_a_full_disk_fails_appends_and_lets_later_ones_succeed(run, clock):

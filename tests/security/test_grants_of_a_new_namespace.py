@@ -1,6 +1,5 @@
 """What `auth_policies` grants in the body that creates a namespace."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -9,12 +8,6 @@ from permission_world import SETTINGS, World
 
 import pybroker.testing
 from pybroker.testing import RunningBroker
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[RunningBroker]:
-    with pybroker.testing.broker(http=True, **SETTINGS) as running:
-        yield running
 
 
 @pytest.fixture

@@ -24,17 +24,6 @@ from pybroker.wire import pulsar_api_pb2 as pb
 _T = pb.BaseCommand
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[RunningBroker]:
-    with pybroker.testing.broker(http=True, **SETTINGS) as running:
-        yield running
-
-
-@pytest.fixture
-def world(broker: RunningBroker) -> World:
-    return World(broker)
-
-
 # -- grants
 
 

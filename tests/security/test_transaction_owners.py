@@ -1,26 +1,11 @@
 """Who sees a transaction's metadata: its owner, and superusers."""
 
-from collections.abc import Iterator
-
 import httpx
 import pytest
 from credentials import bearer
-from permission_world import SETTINGS, World
+from permission_world import World
 
-import pybroker.testing
 from pybroker.base.names import TxnId
-from pybroker.testing import RunningBroker
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[RunningBroker]:
-    with pybroker.testing.broker(http=True, **SETTINGS) as running:
-        yield running
-
-
-@pytest.fixture
-def world(broker: RunningBroker) -> World:
-    return World(broker)
 
 
 def metadata(world: World, txn_id: TxnId, by: str) -> httpx.Response:

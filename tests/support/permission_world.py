@@ -1,12 +1,15 @@
 """A namespace and its tenant on a broker with authorization, and who may what there."""
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import pytest
 from credentials import TOKEN_SETTINGS, bearer, token
 from raw_client import RawClient
 
+import pybroker.testing
 from pybroker.client import AuthenticationToken, Client
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -79,3 +82,14 @@ class World:
         refused = isinstance(found, pb.CommandError)
         assert not refused or found.error == FORBIDDEN, found
         return not refused
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RunningBroker]:
+    with pybroker.testing.broker(http=True, **SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def world(broker: RunningBroker) -> World:
+    return World(broker)

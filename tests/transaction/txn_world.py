@@ -238,9 +238,8 @@ class World:
         position, end = ledger.first_position, buffer.max_read_position
         while run_ := await ledger.read(position, end, 100, 1 << 20):
             last = run_.first_entry_id + len(run_.entries) - 1
-            for low, high in buffer.hidden.visible_runs(run_.ledger_id, run_.first_entry_id, last):
-                for entry_id in range(low, high + 1):
-                    entry = run_.entries[entry_id - run_.first_entry_id]
+            for entry_id, entry in enumerate(run_.entries, run_.first_entry_id):
+                if not buffer.hidden.contains((run_.ledger_id, entry_id)):
                     found.append(payload_of(entry).decode())
             position = Position(run_.ledger_id, last + 1)
         return found

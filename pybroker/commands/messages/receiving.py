@@ -14,8 +14,6 @@ from pybroker.commands.messages.shown import Look, Shown
 from pybroker.commands.messages.values import KeyUri, natural, rate
 from pybroker.commands.terminal import for_reader
 
-_WAIT_MS = 1000
-
 
 def add_look(parser: argparse.ArgumentParser, verb: str) -> None:
     add = parser.add_argument

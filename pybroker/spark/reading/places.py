@@ -17,8 +17,6 @@ from pybroker.spark.reading.survey import survey_of
 from pybroker.spark.reading.topics import Topics
 from pybroker.spark.session import Session, each_of, position_of
 
-_PLACES: Final = ("earliest", "latest")
-
 
 class Place(NamedTuple):
     """A message: its entry, and its number in its batch if that matters (-1 if it does not)."""

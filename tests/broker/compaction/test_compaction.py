@@ -1,7 +1,6 @@
 """Compaction through clients: what is kept, who reads it, transactions, restarts, trimming."""
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 from compacting import SOON_MS, compact, logs_of, pairs, read, send
@@ -12,29 +11,6 @@ import pybroker.testing
 from pybroker.client import Client, CompressionType, InitialPosition
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
-
-_numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[RunningBroker]:
-    with pybroker.testing.broker(
-        http=True,
-        managed_ledger_max_entries_per_ledger=5,
-        managed_ledger_min_ledger_rollover_time_minutes=0,
-    ) as running:
-        yield running
-
-
-@pytest.fixture
-def client(broker: RunningBroker) -> Iterator[Client]:
-    with Client(broker.service_url, enable_transaction=True) as client:
-        yield client
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"persistent://public/default/compact-{next(_numbers)}"
 
 
 def test_of_each_key_the_last_message_is_read_at_its_place(

@@ -1,6 +1,5 @@
 """The life of a compaction: restarts, crashes, failures, administrators, thresholds, deletion."""
 
-import itertools
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,24 +18,11 @@ from pybroker.client import Client
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
 
-_numbers = itertools.count(1)
-
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[RunningBroker]:
     with pybroker.testing.broker(http=True) as running:
         yield running
-
-
-@pytest.fixture
-def client(broker: RunningBroker) -> Iterator[Client]:
-    with Client(broker.service_url) as client:
-        yield client
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"persistent://public/default/compaction-life-{next(_numbers)}"
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["restarted", "killed"])

@@ -1,42 +1,17 @@
 """Compaction where something else happens: trimming of what was read, unloads in its midst."""
 
 import asyncio
-import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from compacting import SOON_MS, compact, logs_of, pairs, read, send
 
-import pybroker.testing
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from pybroker.base.names import TopicName
 from pybroker.broker.compaction import compaction
 from pybroker.client import Client, InitialPosition
 from pybroker.testing import RunningBroker
-
-_numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[RunningBroker]:
-    with pybroker.testing.broker(
-        managed_ledger_max_entries_per_ledger=5,
-        managed_ledger_min_ledger_rollover_time_minutes=0,
-    ) as running:
-        yield running
-
-
-@pytest.fixture
-def client(broker: RunningBroker) -> Iterator[Client]:
-    with Client(broker.service_url, enable_transaction=True) as client:
-        yield client
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"persistent://public/default/compaction-meets-{next(_numbers)}"
 
 
 @pytest.mark.parametrize("which", [0, 3, 7, 16])

@@ -1,0 +1,144 @@
+"""Rolling over: the ledger that is written is closed when it is full or old, and a new one made.
+
+Appends are held while the old ledger drains and the list that names the new one becomes durable. On
+a full disk the log goes on in its full ledger and tries again later; after any other failure the
+list is somebody else's.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from managed_ledger.appender import Appender
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.errors import ManagedLedgerError, StorageFull
+from managed_ledger.ledger_index import LedgerIndex
+from managed_ledger.ledger_metadata import LedgerInfo
+from managed_ledger.list_record import ListRecord
+from managed_ledger.steady_time import SteadyTime
+from managed_ledger.storage.backend import Backend
+
+log = logging.getLogger(__name__)
+ROLLOVER_RETRY_MS: Final = 10_000
+
+
+class Rollover:
+    __slots__ = (
+        "_appender",
+        "_backend",
+        "_closed_at_ms",
+        "_config",
+        "_current_since_ms",
+        "_index",
+        "_name",
+        "_not_before_ms",
+        "_record",
+        "_stopped",
+        "_task",
+        "_time",
+        "on_ended",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        backend: Backend,
+        time: SteadyTime,
+        config: ManagedLedgerConfig,
+        index: LedgerIndex,
+        record: ListRecord,
+        appender: Appender,
+        on_ended: Callable[[ManagedLedgerError | None], None],
+    ) -> None:
+        """`on_ended` hears of each new ledger, and of the error that no later try will mend."""
+        self._name = name
+        self._backend = backend
+        self._time = time
+        self._config = config  # only its limits of time, which stay as they are
+        self._index = index
+        self._record = record
+        self._appender = appender
+        self.on_ended = on_ended
+        self._closed_at_ms: dict[int, int] = {}  # in steady time, of those closed since
+        self._current_since_ms = time.now_ms()
+        self._not_before_ms = self._current_since_ms + config.min_rollover_time_ms
+        self._task: asyncio.Task[ManagedLedgerError | None] | None = None
+        self._stopped = False
+
+    @property
+    def due_ms(self) -> int | None:
+        """When the current ledger will have the maximum age; None: it is empty, and may stay."""
+        if not self._appender.queued_entries:
+            return None
+        return self._current_since_ms + self._config.max_rollover_time_ms
+
+    def when_full(self) -> None:
+        self._start_from(self._not_before_ms)
+
+    def when_old(self) -> None:
+        if (due_ms := self.due_ms) is not None:
+            self._start_from(due_ms)
+
+    async def now(self) -> None:
+        """Nothing if the current ledger is empty. Raises what kept it from rolling over."""
+        if error := await asyncio.shield(self._task or self._start()):
+            raise error
+
+    async def settled(self) -> None:
+        """Returns when none is under way."""
+        while self._task is not None:
+            await asyncio.shield(self._task)
+
+    def stop(self) -> None:
+        """None begins from now on."""
+        self._stopped = True
+
+    def aged(self) -> list[LedgerInfo]:
+        """The ledgers, with the times of their closing as the steady clock tells them."""
+        closed = self._closed_at_ms
+        return [
+            replace(info, closed_at_ms=closed[info.ledger_id]) if info.ledger_id in closed else info
+            for info in self._index.infos()
+        ]
+
+    def _start_from(self, due_ms: int) -> None:
+        if self._task is None and not self._stopped and self._time.now_ms() >= due_ms:
+            self._start()
+
+    def _start(self) -> "asyncio.Task[ManagedLedgerError | None]":
+        self._task = asyncio.get_running_loop().create_task(self._roll())
+        self._appender.hold()
+        return self._task
+
+    async def _roll(self) -> ManagedLedgerError | None:
+        try:
+            await self._appender.drained()
+            if self._index.current_entries:
+                await self._add_ledger()
+                self.on_ended(None)
+            return None
+        except StorageFull as error:
+            log.warning("%s goes on in its full ledger: %s", self._name, error)
+            self._not_before_ms = self._time.now_ms() + ROLLOVER_RETRY_MS
+            return error
+        except ManagedLedgerError as error:
+            self.on_ended(error)
+            return error
+        finally:
+            self._task = None
+            self._appender.release()
+
+    async def _add_ledger(self) -> None:
+        ledger_id = self._backend.new_ledger_id()
+        now_ms = self._time.now_ms()
+        current = self._index.infos()[-1]
+        full = replace(current, closed_at_ms=self._time.written_ms())
+        ledgers = (*self._record.queued.ledgers[:-1], full, LedgerInfo(ledger_id))
+        listed = replace(self._record.queued, ledgers=ledgers)
+        await self._record.write(listed, new_ledger_id=ledger_id)
+        self._index.roll_over(full, ledger_id)
+        self._closed_at_ms[full.ledger_id] = now_ms
+        self._current_since_ms = now_ms
+        self._not_before_ms = now_ms + self._config.min_rollover_time_ms
