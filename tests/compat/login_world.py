@@ -20,14 +20,7 @@ import pybroker.testing
 from pybroker.testing import RunningBroker
 
 PROVIDERS: Final = ("token", "basic", "tls")
-FEATURES: Final = {
-    "token": pytest.mark.feature("login by token"),
-    "basic": pytest.mark.feature("login by password"),
-    "tls": pytest.mark.feature("login by certificate"),
-}
-by_each = pytest.mark.parametrize(
-    "provider", [pytest.param(name, marks=FEATURES[name]) for name in PROVIDERS]
-)
+by_each = pytest.mark.parametrize("provider", PROVIDERS)
 PASSWORD: Final = "open sesame"
 # After that a producer gives up a message that nobody takes: longer than a busy machine stalls.
 SEND_MS: Final = 2000

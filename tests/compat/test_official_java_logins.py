@@ -10,7 +10,6 @@ import pytest
 from credentials import token
 from login_world import (
     PASSWORD,
-    PROVIDERS,
     SEND_MS,
     LoginWorld,
     by_each,
@@ -83,6 +82,7 @@ def door(logins: LoginWorld) -> Iterator[Door]:
         yield Door(gateway, logins)
 
 
+@pytest.mark.feature("login by token", "login by password", "login by certificate")
 @by_each
 def test_right_credentials_let_in(door: Door, world: World, provider: str) -> None:
     with door.client(door.as_role(provider, "alice")) as alice:
@@ -136,7 +136,7 @@ def test_a_token_that_expires_is_renewed_on_the_same_connection(
 
 
 @pytest.mark.feature("permission revoked while connected")
-@pytest.mark.parametrize("provider", PROVIDERS)
+@by_each
 def test_a_revoked_permission_stops_a_producer_and_a_consumer(
     door: Door, logins: LoginWorld, world: World, provider: str
 ) -> None:

@@ -7,7 +7,6 @@ import pulsar
 import pytest
 from login_world import (
     PASSWORD,
-    PROVIDERS,
     SEND_MS,
     LoginWorld,
     by_each,
@@ -51,6 +50,7 @@ def as_role(logins: LoginWorld, provider: str, role: str) -> pulsar.Authenticati
             return pulsar.AuthenticationTLS(*logins.certificate(role))
 
 
+@pytest.mark.feature("login by token", "login by password", "login by certificate")
 @by_each
 def test_right_credentials_let_in(logins: LoginWorld, world: World, provider: str) -> None:
     with client(logins, as_role(logins, provider, "alice")) as alice:
@@ -112,7 +112,7 @@ def test_a_token_that_expires_is_renewed_on_the_same_connection(
 
 
 @pytest.mark.feature("permission revoked while connected")
-@pytest.mark.parametrize("provider", PROVIDERS)
+@by_each
 def test_a_revoked_permission_stops_a_producer_and_a_consumer(
     logins: LoginWorld, world: World, provider: str
 ) -> None:
