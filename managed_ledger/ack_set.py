@@ -68,6 +68,12 @@ class AckSet:
             chunk = self._chunks.get(key, 0) | window(key, first, last)
             self._chunks[key] = FULL if chunk == FULL else chunk
 
+    @property
+    def last(self) -> int:
+        """-1 if there is none."""
+        key = max(self._chunks, default=0)
+        return (key << SHIFT) + self._chunks.get(key, 0).bit_length() - 1
+
     def first_missing(self, entry_id: int) -> int:
         """The first entry from `entry_id` on that is not acknowledged."""
         key, index = entry_id >> SHIFT, entry_id & MASK

@@ -86,6 +86,12 @@ class ManagedCursor:
     def is_deleted(self, position: tuple[int, int]) -> bool:
         return position <= self.mark_delete_position or self._is_acked(position)
 
+    @property
+    def last_acknowledged(self) -> Position:
+        """The last entry that is acknowledged, or was before it went."""
+        behind = (Position(ledger, acks.last) for ledger, acks in self._acked.items() if acks)
+        return max(self.mark_delete_position, max(behind, default=EARLIEST))
+
     def deleted_within(self, ledger_id: int, first: int, last: int) -> list[tuple[int, int]]:
         """Closed ranges of acknowledged entries among `first` to `last`, in order."""
         mark = self.mark_delete_position

@@ -176,6 +176,7 @@ class Consumer:
         "at_end",
         "blocked",
         "bytes_out",
+        "closed_by_client",
         "consumer_id",
         "entries_acknowledged",
         "entries_out",
@@ -206,6 +207,7 @@ class Consumer:
         self.unacked = UnackedEntries()
         self.left_out = LeftOut()
         self.given_earlier = EARLIEST  # on Failover: see GivenSoFar
+        self.closed_by_client = False  # it comes back as another one, if it does
         self.at_end = False  # of its topic, and told so
         self.blocked = False  # too many unacknowledged messages
         self.times = LastTimes()

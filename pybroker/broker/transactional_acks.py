@@ -129,6 +129,9 @@ class TransactionalAcks:
             opened.on_committed = self._committed
             opened.passed_over = self._passed_over
             opened.tell_replayed()
+            if (passed := self._reader.passed_over) is not None:
+                # Who had acknowledged that is not known any more, and may come back.
+                passed.last_acknowledged.suppose(self._cursor.last_acknowledged)
             self.opened = opened
             return opened
         finally:
@@ -171,7 +174,7 @@ class TransactionalAcks:
             return
         passed = reader.passed_over = reader.passed_over or PassedOver()
         after = max(passed.acknowledged_to, cursor.mark_delete_position)
-        covered = passed.covered(position, still_unacked, given)
+        covered = passed.covered_plainly(position, still_unacked, given)
         spared = passed.not_given(after, position, covered)
         if pending is not None:
             for at, held in pending.held_singly(after, position).items():
@@ -204,9 +207,10 @@ class TransactionalAcks:
     def not_given(self, ack: PendingAck, given: GivenSoFar) -> Mapping[Position, Held]:
         """Up to `ack`, what transactions that have aborted kept from the consumer.
 
-        Raises TransactionConflict where that is not clear.
+        Raises TransactionConflict where that is not clear: what were spared would come again, after
+        the effects that it had had; what were covered might have been dropped, unseen.
         """
-        passed, cursor = self._reader.passed_over, self._cursor
+        passed, cursor, pending = self._reader.passed_over, self._cursor, self._pending
         if passed is None:
             return {}
         if passed.is_unclear(ack.position, given):
@@ -215,6 +219,13 @@ class TransactionalAcks:
                 "time: abort, ask for redelivery, and acknowledge what comes then"
             )
         covered = passed.covered(ack.position, ack.still_unacked, given)
+        for at in passed.in_doubt(ack.position, given.name, covered):
+            if not (cursor.is_deleted(at) or (pending is not None and pending.is_pending(*at))):
+                raise TransactionConflict(
+                    f"{at} was delivered when the consumer had acknowledged messages behind it "
+                    "without a transaction, and clients drop that: acknowledge it by itself, or go "
+                    "on with another consumer"
+                )
         restored = passed.not_given(cursor.mark_delete_position, ack.position, covered)
         return {at: held for at, held in restored.items() if not cursor.is_deleted(at)}
 

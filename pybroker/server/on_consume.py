@@ -248,6 +248,7 @@ async def unsubscribe(session: Connection, command: pb.CommandUnsubscribe) -> No
 async def close_consumer(session: Connection, command: pb.CommandCloseConsumer) -> None:
     slot = session.consumers.pop(command.consumer_id, None)
     if slot is not None:
+        slot.consumer.closed_by_client = True
         slot.subscription.remove_consumer(slot.consumer)
     session.write(commands.success(command.request_id))
 

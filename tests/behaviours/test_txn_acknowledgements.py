@@ -433,3 +433,31 @@ def test_subscriptions_whose_names_join_to_the_same_are_not_confused(
         with Client(broker.service_url) as again:
             assert drain(subscribe(again, *pairs[0]), 4) == [b"1", b"2", b"3", b"4"]
             assert_nothing_more(subscribe(again, *pairs[1]))
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_a_message_that_came_late_behind_a_plain_cumulative_acknowledgement_is_not_lost(
+    client: Client, topic: str, name: str
+) -> None:
+    """Its client may have dropped it. Closing the consumer makes room for one that has not."""
+    processor = subscribe(client, topic, consumer_name="processor")
+    _publish(client, topic, 3)
+    txn = client.new_transaction()
+    processor.acknowledge(_receive(processor, 3)[1], txn=txn)
+    processor.close()
+    consumer = subscribe(client, topic, consumer_name="first")
+    _, last = _receive(consumer, 2)
+    consumer.acknowledge_cumulative(last)
+    txn.abort()
+    assert drain(consumer, 1, acknowledge=False) == [b"1"]
+    _publish(client, topic, 1)
+    (last,) = _receive(consumer, 1)
+    consumer.acknowledge_cumulative(last)
+    consumer.close()
+    consumer = subscribe(client, topic, consumer_name=name)
+    _publish(client, topic, 1)
+    late, last = _receive(consumer, 2)
+    assert late.data() == b"1"
+    consumer.acknowledge_cumulative(last)
+    consumer.close()
+    assert_nothing_more(subscribe(client, topic))

@@ -33,6 +33,7 @@ def test_ranges_and_counts_agree_with_a_set(ranges, first, last):
     assert acks.range_count() == len(ranges_of(model))
     assert acks.runs(0, 5000) == ranges_of(model)
     assert acks.runs(first, last) == ranges_of({e for e in model if first <= e <= last})
+    assert acks.last == max(model, default=-1)
     assert acks.count_up_to(last) == sum(entry <= last for entry in model)
 
 

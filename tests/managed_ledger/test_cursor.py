@@ -478,3 +478,17 @@ def test_properties_are_durable_when_they_are_said_to_be(run):
         await replacing
 
     run(scenario())
+
+
+def test_the_last_acknowledged_entry_may_lie_behind_others(start, run):
+    async def scenario():
+        async with start(max_entries_per_ledger=3) as factory:
+            _, cursor, positions = await log_with_cursor(factory, 7)
+            assert cursor.last_acknowledged == cursor.mark_delete_position
+            for last in (1, 5):
+                cursor.delete(*positions[last])
+                assert cursor.last_acknowledged == positions[last]
+            cursor.mark_delete(positions[6])
+            assert cursor.last_acknowledged == positions[6]
+
+    run(scenario())

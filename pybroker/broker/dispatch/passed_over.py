@@ -9,11 +9,19 @@ the entry at `position` after the message, and not before. Where the entry was g
 client may mean either: then a plain acknowledgement does not cover the message, which may come once
 more than necessary and is never lost; one in a transaction is refused, because its effects would
 stay while the message comes again.
+
+Clients drop what comes, unseen, if it stands before their own last plain cumulative acknowledgement
+(Java's for as long as the consumer object lives, also over reconnects). Whether one did cannot be
+told. So what is behind such an acknowledgement is in doubt: a later one that goes further does not
+cover it, one that names the message does, and so does one that goes less far than the last: who
+sends that has forgotten the last, and drops nothing.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 from typing import Final
 
 from sortedcontainers import SortedDict
@@ -22,6 +30,7 @@ from managed_ledger.position import EARLIEST, Position
 from pybroker.transaction.pending_ack_store import Held
 
 _PRUNE_FROM: Final = 1000  # messages
+MOST_CLIENTS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +42,57 @@ class GivenSoFar:
 
     read_to: Position = EARLIEST  # also of a consumer that is not the active one
     earlier: Position = EARLIEST
+    name: str = ""  # the consumer's
 
     def once(self, position: Position) -> bool:
         """It was given the entry, if at all, as the active consumer that it is now."""
         return self.earlier <= position < self.read_to
 
 
+class LastAcknowledged:
+    """How far clients have acknowledged cumulatively without a transaction, by consumer's name: the
+    name outlives a connection, as what the client remembers does.
+    """
+
+    __slots__ = ("_by_name", "_of_others")
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Position] = {}  # the latest to acknowledge last
+        self._of_others = EARLIEST
+
+    def of(self, name: str) -> Position:
+        return self._by_name.get(name, self._of_others)
+
+    def known_of(self, name: str) -> Position:
+        """As `of`, where that is more than a guess."""
+        return self._by_name.get(name, EARLIEST)
+
+    def note(self, name: str, position: Position) -> None:
+        known = self._by_name
+        known.pop(name, None)
+        known[name] = position
+        if len(known) > MOST_CLIENTS:
+            self.suppose(known.pop(next(iter(known))))
+
+    def suppose(self, position: Position) -> None:
+        """Whoever is not known may have gone so far."""
+        self._of_others = max(self._of_others, position)
+
+    def forget(self, name: str) -> None:
+        self._by_name.pop(name, None)
+
+
 class PassedOver:
     """Of one subscription. It grows with what aborted transactions held and nobody acknowledged."""
 
-    __slots__ = ("_given", "_prune_at", "_restored", "acknowledged_to")
+    __slots__ = (
+        "_doubtful",
+        "_given",
+        "_prune_at",
+        "_restored",
+        "acknowledged_to",
+        "last_acknowledged",
+    )
 
     def __init__(self) -> None:
         self._restored: SortedDict[Position, Held] = SortedDict()
@@ -50,6 +100,8 @@ class PassedOver:
         # them, which is how far the log had been read by then.
         # The first ones leave first, which a plain dict makes slow.
         self._given: OrderedDict[Position, Position] = OrderedDict()
+        self._doubtful: dict[Position, Position] = {}  # as `_given`: the client may have dropped it
+        self.last_acknowledged = LastAcknowledged()
         self._prune_at = _PRUNE_FROM
         # Cumulative acknowledgements have settled everything up to here, but for what was passed.
         self.acknowledged_to = EARLIEST
@@ -68,22 +120,50 @@ class PassedOver:
         for position, held in restored.items():
             self._restored[position] = self._restored.get(position, held) | held
             self._given.pop(position, None)
+            self._doubtful.pop(position, None)
 
     def read_anew(self) -> None:
         """From the mark-delete position on: everything comes again, in order."""
         self._given.clear()
+        self._doubtful.clear()
 
-    def given(self, positions: Iterable[tuple[int, int]], read_to: Position) -> None:
-        """The active consumer is given these now, after it was given what is before `read_to`."""
+    def given(self, positions: Iterable[tuple[int, int]], read_to: Position, name: str) -> None:
+        """The active consumer, `name`, is given these now, after what is before `read_to`."""
+        last = self.last_acknowledged.of(name)
         for at in positions:
-            if at in self._restored and at not in self._given:
+            if at in self._restored and at not in self._given and at not in self._doubtful:
                 position = Position(*at)
-                self._given[position] = max(position, read_to)
+                given = self._doubtful if position <= last else self._given
+                given[position] = max(position, read_to)
 
-    def passed(self, before: Position, read_to: Position) -> None:
+    def passed(self, before: Position, read_to: Position, name: str) -> None:
         """As `given`, for everything before `before`: what did not come will not."""
         passed = self._restored.irange(maximum=before, inclusive=(True, False))
-        self.given(list(passed), read_to)
+        self.given(list(passed), read_to, name)
+
+    def covered_plainly(
+        self, position: Position, still_unacked: int | None, given: GivenSoFar
+    ) -> list[Position]:
+        """As `covered`; from now on the client may drop what comes up to there."""
+        last = self.last_acknowledged.of(given.name)
+        self.last_acknowledged.note(given.name, position)
+        if given.read_to == EARLIEST:
+            return []
+        if position < last:  # the client has forgotten that one
+            both = sorted([*self._doubtful.items(), *self._given.items()], key=itemgetter(1))
+            self._given = OrderedDict(both)
+            self._doubtful.clear()
+            last = EARLIEST
+        covered = self.covered(position, still_unacked, given)
+        known = set(covered)
+        for each in self._restored.irange(last, position):
+            if each in self._given and each not in known:
+                self._doubtful[each] = self._given.pop(each)
+        if still_unacked and position in known:  # the client has all that was given of the batch
+            self._doubtful.pop(position, None)
+            self._given[position] = EARLIEST
+            self._given.move_to_end(position, last=False)
+        return covered
 
     def covered(
         self, position: Position, still_unacked: int | None, given: GivenSoFar
@@ -96,7 +176,8 @@ class PassedOver:
         late: list[Position] = []
         if not given.once(position):
             return late
-        if position in self._given and self._is_late(position, still_unacked or 0):
+        named = position in self._restored and self._is_late(position, still_unacked or 0)
+        if named and position in self._given:
             for each in self._given:
                 late.append(each)
                 if each == position:
@@ -106,11 +187,19 @@ class PassedOver:
                 if covered_from > position:
                     break
                 late.append(each)
+            if named and position in self._doubtful:
+                late.append(position)
         return [each for each in late if each <= position]
 
     def is_unclear(self, position: Position, given: GivenSoFar) -> bool:
         """Whether `covered` leaves something out that the client may have meant."""
-        return not given.once(position) and any(each <= position for each in self._given)
+        both = chain(self._given, self._doubtful)
+        return not given.once(position) and any(each <= position for each in both)
+
+    def in_doubt(self, up_to: Position, name: str, covered: Sequence[Position]) -> list[Position]:
+        """What that client may have dropped, by what it has acknowledged since this was kept."""
+        last = min(up_to, self.last_acknowledged.known_of(name))
+        return [each for each in self._doubtful if each <= last and each not in covered]
 
     def _is_late(self, position: Position, still_unacked: int) -> bool:
         """The last message that is acknowledged was given late; or the whole of a batch is."""
@@ -139,6 +228,7 @@ class PassedOver:
 
     def _forget(self, position: Position) -> Held:
         self._given.pop(position, None)
+        self._doubtful.pop(position, None)
         held: Held = self._restored.pop(position)
         return held
 

@@ -53,6 +53,8 @@ class SingleActiveDispatcher:
 
     def remove(self, consumer: Consumer) -> None:
         before = self.active
+        if consumer.closed_by_client and self._plain.passed_over is not None:
+            self._plain.passed_over.last_acknowledged.forget(consumer.name)
         if self._election.remove(consumer):
             self._begin(before)
 
@@ -68,7 +70,7 @@ class SingleActiveDispatcher:
 
     def given(self, consumer: Consumer) -> GivenSoFar:
         read_to = self._plain.position if consumer is self.active else EARLIEST
-        return GivenSoFar(read_to, consumer.given_earlier)
+        return GivenSoFar(read_to, consumer.given_earlier, consumer.name)
 
     # -- delivering
 
@@ -118,9 +120,10 @@ class SingleActiveDispatcher:
     def _note_given(self, passed_over: PassedOver, delivery: Delivery, read_to: Position) -> None:
         """It goes to the active consumer, after what is before `read_to`."""
         ledger_id = delivery.ledger_id
-        passed_over.given(((ledger_id, each) for each in delivery.entry_ids), read_to)
+        name = "" if self.active is None else self.active.name
+        passed_over.given(((ledger_id, each) for each in delivery.entry_ids), read_to, name)
         if self._reader is not self._plain:  # what was not kept of a key's messages never comes
-            passed_over.passed(self._plain.position, read_to)
+            passed_over.passed(self._plain.position, read_to, name)
 
     # -- giving back
 

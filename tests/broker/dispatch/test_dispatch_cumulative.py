@@ -199,6 +199,8 @@ def test_an_acknowledgement_that_was_sent_before_the_message_came_late_does_not_
         assert left(subscription, *positions) == [1, 5]
         await topic.publish(1)
         subscription.acknowledge_cumulative(consumer, positions[5].after)  # which came behind it
+        assert left(subscription, *positions) == [1]  # but the client may have dropped that
+        subscription.acknowledge_cumulative(consumer, positions[1])  # it has not
         assert subscription.backlog == 0
         assert subscription.reader.passed_over is None
 
@@ -258,6 +260,8 @@ def test_an_acknowledgement_from_before_the_consumer_came_back_covers_nothing_th
         await topic.settled()
         assert sink.take() == [5]
         subscription.acknowledge_cumulative(consumer, positions[5])
+        assert left(subscription, *positions) == [1]
+        subscription.acknowledge(consumer, [positions[1]])
         assert subscription.backlog == 0
 
     with_topic(scenario)
@@ -303,6 +307,9 @@ def test_a_consumer_that_was_active_before_may_mean_what_it_was_given_then() -> 
         subscription.redeliver(first, None)
         await topic.settled()
         assert sink.take() == [1, 3]
+        with pytest.raises(TransactionConflict, match="acknowledge it by itself"):
+            await acknowledge(subscription, T2, positions[3], cumulative=True)
+        await acknowledge(subscription, T2, positions[1])
         await acknowledge(subscription, T2, positions[3], cumulative=True)
         await end(subscription, T2, COMMIT)
         assert subscription.backlog == 0

@@ -9,8 +9,9 @@ from managed_ledger.position import EARLIEST, Position
 from pybroker.base.errors import TransactionConflict
 from pybroker.base.names import TxnId
 from pybroker.broker.consumer import Consumer, SubscribeRequest
+from pybroker.broker.dispatch import passed_over
 from pybroker.broker.dispatch.delivery import Delivery
-from pybroker.broker.dispatch.passed_over import GivenSoFar
+from pybroker.broker.dispatch.passed_over import GivenSoFar, LastAcknowledged
 from pybroker.broker.dispatch.single import SingleActiveDispatcher
 from pybroker.broker.subscription import Subscription
 from pybroker.transaction.pending_ack import PendingAck
@@ -71,8 +72,7 @@ def test_of_a_batch_that_came_late_what_is_held_again_is_spared() -> None:
         subscription, consumer, positions = await late_batch(topic, None)
         acks = [PendingAck(positions[1], 0b1110, 4)]
         await subscription.acknowledge_in_transaction(consumer, T2, acks, cumulative=False)
-        (last,) = await topic.publish(1)
-        subscription.acknowledge_cumulative(consumer, last)
+        subscription.acknowledge_cumulative(consumer, positions[1])
         assert subscription.cursor.unacked_indexes(positions[1]) == 0b0001
         await end(subscription, T2, ABORT)
         await topic.settled()
@@ -80,6 +80,137 @@ def test_of_a_batch_that_came_late_what_is_held_again_is_spared() -> None:
         assert subscription.backlog == 0
 
     with_topic(scenario)
+
+
+async def late_behind_an_acknowledgement(
+    topic: FakeTopic,
+) -> tuple[Subscription, Consumer, list[Position]]:
+    """T1 held 1 of three messages; all were acknowledged, then 1 came, then another one."""
+    subscription = await topic.subscribe()
+    await topic.consumer(subscription, EXCLUSIVE, 100, name="of the transaction")
+    positions = await topic.publish(3)
+    await acknowledge(subscription, T1, positions[1])
+    subscription.remove_consumer(subscription.consumers[0])
+    consumer, sink = await topic.consumer(subscription, EXCLUSIVE, 100, name="c")
+    subscription.acknowledge_cumulative(consumer, positions[2])
+    await end(subscription, T1, ABORT)
+    await topic.settled()
+    positions += await topic.publish(2)
+    assert sink.take() == [0, 2, 1, 3, 4]
+    return subscription, consumer, positions
+
+
+def test_what_came_behind_a_clients_own_acknowledgement_is_not_covered_by_its_next_one() -> None:
+    """The Java client, and others, drop what comes so, unseen, for as long as they live."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, consumer, positions = await late_behind_an_acknowledgement(topic)
+        subscription.acknowledge_cumulative(consumer, positions[3])
+        assert left(subscription, *positions) == [1, 4]
+        subscription.redeliver(consumer, None)
+        await topic.settled()
+        subscription.acknowledge_cumulative(consumer, positions[4])
+        assert left(subscription, *positions) == [1]
+        assert subscription.backlog == 1
+        subscription.remove_consumer(consumer)  # its connection broke: the client has not forgotten
+        consumer, sink = await topic.consumer(subscription, EXCLUSIVE, 100, name="c")
+        (last,) = await topic.publish(1)
+        assert sink.take() == [1, 5]
+        subscription.acknowledge_cumulative(consumer, last)
+        assert left(subscription, *positions, last) == [1]
+
+    with_topic(scenario)
+
+
+def test_what_may_have_been_dropped_is_covered_by_a_client_that_was_given_it_first() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, consumer, positions = await late_behind_an_acknowledgement(topic)
+        subscription.remove_consumer(consumer)
+        other, _ = await topic.consumer(subscription, EXCLUSIVE, 100, name="another")
+        subscription.acknowledge_cumulative(other, positions[4])
+        assert subscription.backlog == 0
+        assert subscription.reader.passed_over is None
+
+    with_topic(scenario)
+
+
+def test_a_consumer_that_its_client_closed_comes_back_without_a_memory() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, consumer, positions = await late_behind_an_acknowledgement(topic)
+        consumer.closed_by_client = True
+        subscription.remove_consumer(consumer)
+        consumer, _ = await topic.consumer(subscription, EXCLUSIVE, 100, name="c")
+        subscription.acknowledge_cumulative(consumer, positions[4])
+        assert subscription.backlog == 0
+
+    with_topic(scenario)
+
+
+@pytest.mark.parametrize("singly", [True, False])
+def test_what_may_have_been_dropped_is_covered_by_name(singly: bool) -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, consumer, positions = await late_behind_an_acknowledgement(topic)
+        if singly:
+            subscription.acknowledge(consumer, [positions[1]])
+        else:
+            subscription.acknowledge_cumulative(consumer, positions[1])
+        subscription.acknowledge_cumulative(consumer, positions[4])
+        assert subscription.backlog == 0
+        assert subscription.reader.passed_over is None
+
+    with_topic(scenario)
+
+
+def test_who_acknowledges_less_far_than_before_has_dropped_nothing() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, consumer, positions = await late_behind_an_acknowledgement(topic)
+        subscription.acknowledge_cumulative(consumer, positions[4])
+        assert left(subscription, *positions) == [1]
+        subscription.acknowledge_cumulative(consumer, positions[3])
+        assert subscription.backlog == 0
+
+    with_topic(scenario)
+
+
+def test_a_transaction_is_told_to_name_what_its_client_may_have_dropped() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, _, positions = await late_behind_an_acknowledgement(topic)
+        with pytest.raises(TransactionConflict, match="acknowledge it by itself"):
+            await acknowledge(subscription, T2, positions[4], cumulative=True)
+        await acknowledge(subscription, T2, positions[1])
+        await acknowledge(subscription, T2, positions[4], cumulative=True)
+        await end(subscription, T2, COMMIT)
+        assert subscription.backlog == 0
+
+    with_topic(scenario)
+
+
+def test_after_an_unload_nobody_is_taken_for_a_client_without_a_memory() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, _, positions = await late_behind_an_acknowledgement(topic)
+        await subscription.close()
+        subscription = await topic.subscribe()
+        consumer, sink = await topic.consumer(subscription, EXCLUSIVE, 100, name="c")
+        assert sink.take() == [1, 3, 4]
+        subscription.acknowledge_cumulative(consumer, positions[4])
+        assert left(subscription, *positions) == [1]
+
+    with_topic(scenario)
+
+
+def test_so_many_clients_are_remembered_and_of_the_others_the_furthest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(passed_over, "MOST_CLIENTS", 2)
+    last = LastAcknowledged()
+    first, second, third = (Position(1, each) for each in (5, 3, 4))
+    for name, position in (("a", first), ("b", second), ("a", second), ("c", third)):
+        last.note(name, position)
+    assert [last.of(name) for name in "abc"] == [second, second, third]  # "b" is forgotten
+    assert [last.known_of(name) for name in "abc"] == [second, EARLIEST, third]
+    last.note("d", first)
+    last.forget("d")
+    assert last.of("d") == second
 
 
 async def flipped(topic: FakeTopic) -> tuple[Subscription, Consumer, Consumer, RecordingSink]:
@@ -143,7 +274,7 @@ def test_who_is_not_active_any_more_since_another_one_left_is_known_to_have_been
         subscription.reader.pass_over(Delivery(*positions[-1][:1], [3], [], []))
         dispatcher.remove(a)
         assert dispatcher.active is c
-        assert dispatcher.given(b) == GivenSoFar(EARLIEST, positions[-1].after)
+        assert dispatcher.given(b) == GivenSoFar(EARLIEST, positions[-1].after, "b")
 
     with_topic(scenario)
 
@@ -199,6 +330,9 @@ def test_an_acknowledgement_from_before_an_unload_covers_nothing_that_was_held(
         await topic.settled()
         assert sink.take() == [*late, 5]
         subscription.acknowledge_cumulative(consumer, positions[5])
+        if one_is_acknowledged or not in_a_transaction:  # its client may have dropped what was late
+            assert left(subscription, *positions) == late
+            subscription.acknowledge_cumulative(consumer, positions[late[-1]])
         assert subscription.backlog == 0
         assert subscription.reader.passed_over is None
 
