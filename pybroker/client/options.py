@@ -79,7 +79,7 @@ class ConsumerCryptoFailureAction(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerKeySharedPolicy:
-    """`sticky_ranges` are inclusive pairs within 0..65535."""
+    """`sticky_ranges` are inclusive pairs within 0..65535, for Exclusive consumers, too."""
 
     key_shared_mode: KeySharedMode = KeySharedMode.AutoSplit
     allow_out_of_order_delivery: bool = False

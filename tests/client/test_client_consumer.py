@@ -9,8 +9,10 @@ from pybroker.client import (
     CompressionType,
     ConsumerBatchReceivePolicy,
     ConsumerBusy,
+    ConsumerKeySharedPolicy,
     ConsumerType,
     InvalidConfiguration,
+    KeySharedMode,
     MessageId,
     Timeout,
     encode_batch,
@@ -23,6 +25,15 @@ def permits(broker: ScriptedBroker) -> list[int]:
 
 
 class TestReceiving:
+    def test_an_exclusive_consumer_may_ask_for_some_of_the_keys(
+        self, broker: ScriptedBroker, client: Any
+    ):
+        policy = ConsumerKeySharedPolicy(KeySharedMode.Sticky, sticky_ranges=((0, 9), (20, 29)))
+        broker.run(client.subscribe("t", "s", key_shared_policy=policy))
+        (asked,) = broker.asked_for(pb.CommandSubscribe)
+        ranges = [(each.start, each.end) for each in asked.keySharedMeta.hashRanges]
+        assert ranges == [(0, 9), (20, 29)]
+
     def test_a_message_says_what_the_producer_said(self, broker: ScriptedBroker, client: Any):
         async def work() -> Any:
             consumer = await client.subscribe("t", "s")

@@ -95,6 +95,8 @@ class Simulation:
         except (PulsarException, errors.PulsarError) as error:
             found = [f"REFUSED THE AUDITOR: {error!r}"]
         found += [f"UNHANDLED: {failure}" for failure in self.world.failures]
+        for feature in self.features:
+            feature.end()
         self.world.close()
         return self._report(found)
 

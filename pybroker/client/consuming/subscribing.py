@@ -140,7 +140,7 @@ def subscribe_command(
     )
     if start is not None:
         command.start_message_id.CopyFrom(start.entry())
-    if options.consumer_type is ConsumerType.KeyShared:
+    if options.consumer_type is ConsumerType.KeyShared or options.key_shared_policy is not None:
         command.keySharedMeta.CopyFrom(_key_shared(options.key_shared_policy))
     return command
 

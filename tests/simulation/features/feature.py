@@ -40,6 +40,9 @@ class Feature:
         """All has come to rest: which promises were broken?"""
         return []
 
+    def end(self) -> None:
+        """Called last of all, however the seed ended."""
+
     def some_time(self) -> float:
         """When something shall happen: rather early, while most is going on."""
         return ACTIVE_S * self.rng.random() ** 1.5

@@ -189,11 +189,15 @@ class Node(asyncio.AbstractEventLoop):
         task = SimulatedTask(coro, loop=self, name=name or "task", context=context)
         self._tasks.append(task)
         if len(self._tasks) > self._tasks_to_prune:
-            self._tasks = [task for task in self._tasks if not task.done()]
+            self.forget_what_is_done()
             self._tasks_to_prune = 64 + 2 * len(self._tasks)
         return task
 
     # --- asyncio: threads
+
+    def forget_what_is_done(self) -> None:
+        """A task that has failed refers to all that its frames did."""
+        self._tasks = [task for task in self._tasks if not task.done()]
 
     def run_in_executor(self, executor: Any, func: Callback, *args: Any) -> Awaitable[Any]:
         future = self.create_future()

@@ -1,0 +1,28 @@
+"""What has ended stays in memory."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from pybroker.broker.dispatch.entry_reader import EntryReader
+from pybroker.broker.topic import Topic
+
+
+@contextmanager
+def deleted_topics_stay_in_memory() -> Iterator[None]:
+    """A topic and what belongs to it refer to each other for ever."""
+    with patch.object(Topic, "break_cycles", lambda self: None):
+        yield
+
+
+@contextmanager
+def deleted_subscriptions_stay_in_memory() -> Iterator[None]:
+    """A subscription and what reads for it do."""
+    with patch.object(EntryReader, "break_cycles", lambda self: None):
+        yield
+
+
+BUGS = {
+    "deleted-subscriptions-stay-in-memory": deleted_subscriptions_stay_in_memory,
+    "deleted-topics-stay-in-memory": deleted_topics_stay_in_memory,
+}
