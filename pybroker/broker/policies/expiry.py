@@ -33,7 +33,7 @@ def nobody_takes_it_back() -> bool:
 class MessageExpiry:
     def __init__(self, housekeeper: Housekeeper, clock: Clock, interval_s: float) -> None:
         self._clock = clock
-        self._rounds = Rounds(housekeeper, interval_s, _wanted, self._expire)
+        self._rounds = Rounds(housekeeper, interval_s, _wanted, self._expire, Topic)
 
     def follow(self, topic: ServedTopic) -> None:
         self._rounds.follow(topic)

@@ -135,7 +135,7 @@ def leaving(ledger: ManagedLedger, most_bytes: int) -> Position:
 class BacklogQuotas:
     def __init__(self, housekeeper: Housekeeper, clock: Clock, interval_s: float) -> None:
         self._clock = clock
-        self._rounds = Rounds(housekeeper, interval_s, _wanted, self._keep)
+        self._rounds = Rounds(housekeeper, interval_s, _wanted, self._keep, Topic)
 
     def follow(self, topic: ServedTopic) -> None:
         if isinstance(topic, Topic):

@@ -5,7 +5,7 @@ over the interval, and costs nothing where nothing is wanted.
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from crc32c import crc32c
 
@@ -13,41 +13,45 @@ from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.housekeeper import Housekeeper
 from pybroker.base.errors import PulsarError
 from pybroker.broker.served import ServedTopic
-from pybroker.broker.topic import Topic
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T", bound=ServedTopic)
 
-class Rounds:
+
+class Rounds(Generic[T]):
     def __init__(
         self,
         housekeeper: Housekeeper,
         interval_s: float,
-        wanted: Callable[[Topic], bool],
-        work: Callable[[Topic], Coroutine[Any, Any, None]],
+        wanted: Callable[[T], bool],
+        work: Callable[[T], Coroutine[Any, Any, None]],
+        *kinds: type[T],
     ) -> None:
+        """Of topics of these `kinds`."""
+        self._kinds = kinds
         self._housekeeper = housekeeper
         self._interval_s = interval_s
         self._wanted = wanted
         self._work = work
-        self._going: set[Topic] = set()  # those that have a visit to come, or are being visited
+        self._going: set[T] = set()  # those that have a visit to come, or are being visited
 
     def follow(self, topic: ServedTopic) -> None:
-        if isinstance(topic, Topic) and topic not in self._going and self._wanted(topic):
+        if isinstance(topic, self._kinds) and topic not in self._going and self._wanted(topic):
             self._going.add(topic)
             share = crc32c(str(topic.name).encode()) / 2**32
             self._visit_in(topic, share * self._interval_s)
 
-    def _visit_in(self, topic: Topic, delay_s: float) -> None:
+    def _visit_in(self, topic: T, delay_s: float) -> None:
         self._housekeeper.visit_in(delay_s, partial(self._visit, topic))
 
-    def _visit(self, topic: Topic) -> None:
+    def _visit(self, topic: T) -> None:
         if topic.closed or not self._wanted(topic):
             self._going.discard(topic)
         else:
             topic.tasks.start(self._round(topic), "what its policies ask for by time")
 
-    async def _round(self, topic: Topic) -> None:
+    async def _round(self, topic: T) -> None:
         try:
             if self._wanted(topic):  # still
                 await self._work(topic)

@@ -1,4 +1,4 @@
-"""Subscriptions that nobody has used for so many minutes are deleted.
+"""Subscriptions that nobody has used for so many minutes are deleted, of whatever topic.
 
 Somebody uses one who is connected, or asked for messages or acknowledged some since the last look.
 Time counts from the first look at which nobody did, so one that was just loaded has all of it left.
@@ -7,6 +7,7 @@ Time counts from the first look at which nobody did, so one that was just loaded
 import asyncio
 
 from managed_ledger.housekeeper import Housekeeper
+from pybroker.broker.nonpersistent.topic import NonPersistentTopic
 from pybroker.broker.policies.rounds import Rounds
 from pybroker.broker.policies.table import SUBSCRIPTION_EXPIRY
 from pybroker.broker.served import ServedTopic
@@ -16,17 +17,19 @@ from pybroker.logs import audit
 
 class SubscriptionExpiry:
     def __init__(self, housekeeper: Housekeeper, interval_s: float) -> None:
-        self._rounds = Rounds(housekeeper, interval_s, _wanted, _expire)
+        self._rounds = Rounds[ServedTopic](
+            housekeeper, interval_s, _wanted, _expire, Topic, NonPersistentTopic
+        )
 
     def follow(self, topic: ServedTopic) -> None:
         self._rounds.follow(topic)
 
 
-def _wanted(topic: Topic) -> bool:
+def _wanted(topic: ServedTopic) -> bool:
     return topic.policies[SUBSCRIPTION_EXPIRY] > 0
 
 
-async def _expire(topic: Topic) -> None:
+async def _expire(topic: ServedTopic) -> None:
     now_s = asyncio.get_running_loop().time()
     for subscription in topic.each_subscription():
         if not _wanted(topic):

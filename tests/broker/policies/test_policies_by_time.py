@@ -34,6 +34,7 @@ from pybroker.wire.frames import SendRun
 from pybroker.wire.message_metadata import build_entry
 
 DEFAULT = "public/default"
+KEPT_NOTHING = TopicName.parse("non-persistent://public/default/t")
 TXN = TxnId(0, 1)
 
 
@@ -290,6 +291,20 @@ def test_a_subscription_that_nobody_uses_is_deleted() -> None:
         assert list(topic.subscriptions) == ["used"]
         assert unused.name not in topic.ledger.cursors
         assert topic.name == ORDERS
+
+    run(scenario)
+
+
+def test_a_subscription_of_a_topic_that_keeps_nothing_is_deleted_and_the_topic_goes() -> None:
+    async def scenario(world: World) -> None:
+        topic = await world.topics.served(KEPT_NOTHING, create=True)
+        assert topic is not None
+        await topic.subscription("unused", None, {}, create=True)
+        await set_for_all(world, SUBSCRIPTION_EXPIRY, 20)
+        await asyncio.sleep(19 * 60)
+        assert topic.subscriptions and not topic.closed
+        await asyncio.sleep(12 * 60)
+        assert not topic.subscriptions and topic.closed
 
     run(scenario)
 
