@@ -172,10 +172,14 @@ class Broker:
         await self.server.stop_listening()
         await self._running.aclose()
 
-    def reload_certificates(self) -> None:
-        """New ones serve whoever connects from now on; such as cannot be used are logged."""
+    def reload_credentials(self) -> None:
+        """New certificates, passwords and keys of tokens serve whoever connects from now on, or
+        logs in; such as cannot be used are logged.
+        """
         for contexts in self._tls:
             contexts.reload()
+        if self.authentication is not None:
+            self.authentication.reload()
 
     async def abandon(self) -> None:
         """Let go of sockets and storage without writing out what only memory knows: what a killed

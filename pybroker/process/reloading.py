@@ -1,8 +1,8 @@
 """SIGHUP: what may change while the broker runs is read again. It never ends the broker.
 
-That is the certificates, and of the configuration file the log levels and the keys that are dynamic
-(`broker/dynamic_configuration.py`). What else has changed in the file is named, for it needs a
-restart; and a file that cannot be used changes nothing.
+That is the certificates, the passwords, the keys of tokens, and of the configuration file the log
+levels and the keys that are dynamic (`broker/dynamic_configuration.py`). What else has changed in
+the file is named, for it needs a restart; and a file that cannot be used changes nothing.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ def reload_on_hangup(
     """
 
     def received() -> None:
-        broker.reload_certificates()
+        broker.reload_credentials()
         try:
             new = read()
         except ValueError as error:
@@ -43,8 +43,8 @@ def reload_on_hangup(
         if changed := _changed(configured, new, {_LOG_LEVEL, *broker.dynamic.fields}):
             log.warning("SIGHUP: these keys take effect at the next start: %s", changed)
         log.info(
-            "SIGHUP: certificates, log levels and dynamic configuration were read again; keys of "
-            "tokens and passwords are read at the next start"
+            "SIGHUP: certificates, passwords, keys of tokens, log levels and dynamic configuration "
+            "were read again"
         )
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, received)

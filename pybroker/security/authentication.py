@@ -4,6 +4,7 @@ A method that nobody provides is the anonymous role's, if there is one; a method
 and fails is nobody's. Behind a proxy the original principal comes along, and only from a proxy.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -15,6 +16,8 @@ from pybroker.security.certificates import TlsProvider
 from pybroker.security.identity import Credentials, Identity, Login, Provider
 from pybroker.security.keys import KeyFailure
 from pybroker.security.token import TokenProvider
+
+log = logging.getLogger(__name__)
 
 _APACHE: Final = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
 _PROVIDERS: Final[Mapping[str, Callable[[BrokerConfig, Clock], Provider]]] = {
@@ -64,6 +67,16 @@ class Authentication:
     @property
     def methods(self) -> tuple[str, ...]:
         return tuple(self._providers)
+
+    def reload(self) -> None:
+        """Passwords and keys of tokens, for who logs in from now on; such as cannot be used are
+        logged, and change nothing.
+        """
+        for provider in self._providers.values():
+            try:
+                provider.reload()
+            except KeyFailure as error:
+                log.error("who may log in stays as it was: %s", error)
 
     async def login(self, credentials: Credentials, address: str) -> Login:
         """Raises AuthenticationError, TooManyRequests."""

@@ -7,6 +7,7 @@ whose password is known to be right is ever refused because of others who guess.
 
 import hashlib
 import hmac
+import logging
 import secrets
 from collections import OrderedDict
 from functools import partial
@@ -21,6 +22,8 @@ from pybroker.security.keys import KeyFailure, read_source
 from pybroker.security.password_queue import PasswordQueue
 from pybroker.security.refused_logins import RefusedLogins, machine_of
 
+log = logging.getLogger(__name__)
+
 MAX_PASSWORD_BYTES: Final = 1024
 _REMEMBERED: Final = 1000
 _REMEMBERED_S: Final = 600.0  # since it was last shown
@@ -33,7 +36,8 @@ class BasicProvider:
         """Raises KeyFailure."""
         if not config.basic_auth_conf:
             raise KeyFailure("authentication by password needs basicAuthConf: an .htpasswd file")
-        self._users = parse_htpasswd(read_source(config.basic_auth_conf, "basicAuthConf"))
+        self._source = config.basic_auth_conf
+        self._users = self._read()
         self._dearest = dearest(self._users.values())
         self._clock = clock
         self._queue = PasswordQueue(clock)
@@ -41,12 +45,24 @@ class BasicProvider:
         self._right: OrderedDict[bytes, float] = OrderedDict()  # until when, in monotonic seconds
         self.refused = RefusedLogins(clock)
 
+    def _read(self) -> dict[str, str]:
+        return parse_htpasswd(read_source(self._source, "basicAuthConf"))
+
+    def reload(self) -> None:
+        """What was right with the file before has to be right with this one."""
+        users = self._read()
+        if users != self._users:
+            self._users, self._dearest = users, dearest(users.values())
+            self._right = OrderedDict()
+            log.warning("the passwords of basicAuthConf were read again: users %d", len(users))
+
     async def authenticate(self, credentials: Credentials, address: str) -> Login:
         user, password = _split(credentials.data)
         proof = hmac.digest(self._key, credentials.data, hashlib.sha256)
-        if self._right.get(proof, 0.0) <= self._clock.monotonic_s():
+        right = self._right  # while a password is compared the file may be read again
+        if right.get(proof, 0.0) <= self._clock.monotonic_s():
             await self._check(user, password, address)
-        self._remember(proof)
+        self._remember(right, proof)
         return Login(user)
 
     async def _check(self, user: str, password: bytes, address: str) -> None:
@@ -58,11 +74,11 @@ class BasicProvider:
             self._queue.failed(machine)
             raise AuthenticationError("Unknown user or wrong password")
 
-    def _remember(self, proof: bytes) -> None:
-        self._right[proof] = self._clock.monotonic_s() + _REMEMBERED_S
-        self._right.move_to_end(proof)
-        if len(self._right) > _REMEMBERED:
-            self._right.popitem(last=False)
+    def _remember(self, right: OrderedDict[bytes, float], proof: bytes) -> None:
+        right[proof] = self._clock.monotonic_s() + _REMEMBERED_S
+        right.move_to_end(proof)
+        if len(right) > _REMEMBERED:
+            right.popitem(last=False)
 
 
 def _is_right(password: bytes, digest: str | None, most: str) -> bool:

@@ -29,6 +29,9 @@ class TlsProvider:
             )
         return login
 
+    def reload(self) -> None:
+        """The certificates of authorities are those of the TLS ports."""
+
 
 def not_after_ms(certificate: Certificate) -> int:
     """Until when it holds, as wall time."""

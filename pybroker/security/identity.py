@@ -56,3 +56,9 @@ class Provider(Protocol):
         Raises AuthenticationError, with a sentence that gives nothing away; TooManyRequests.
         """
         ...
+
+    def reload(self) -> None:
+        """Look at its files now: what they say holds for who logs in from now on. Raises
+        KeyFailure, and goes on as before.
+        """
+        ...

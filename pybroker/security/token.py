@@ -5,6 +5,7 @@ of `tokenPublicAlg`, or HMAC for a secret key. Claims are judged by the broker's
 """
 
 import json
+import logging
 from typing import Any, Final
 
 from pybroker.base.config import BrokerConfig
@@ -18,6 +19,8 @@ from pybroker.security.keys import (
     public_key,
     read_source,
 )
+
+log = logging.getLogger(__name__)
 
 MAX_TOKEN_BYTES: Final = 16 * 1024
 MAX_ROLE: Final = 1024
@@ -44,7 +47,8 @@ class TokenProvider:
         """Raises KeyFailure."""
         self._jws = jws()
         self._clock = clock
-        self._key, family = _verifying_key(config)
+        self._config = config
+        self._key_bytes, self._key, family = _verifying_key(config)
         self._algorithms = [family + size for size in _SIZES]
         self._role_claim = config.token_auth_claim or "sub"
         self._audience_claim = config.token_audience_claim
@@ -52,6 +56,12 @@ class TokenProvider:
         if self._audience_claim and not self._audience:
             raise KeyFailure("tokenAudienceClaim is set: say whom with tokenAudience")
         self._skew_ms = config.token_allowed_clock_skew_seconds * 1000
+
+    def reload(self) -> None:
+        found, key, _ = _verifying_key(self._config)
+        if found != self._key_bytes:
+            self._key_bytes, self._key = found, key
+            log.warning("the key of tokens was read again: what the one before signed is refused")
 
     async def authenticate(self, credentials: Credentials, address: str) -> Login:
         return self.login(credentials.data)
@@ -124,14 +134,15 @@ def _milliseconds(claims: dict[str, Any], name: str) -> int | None:
         raise AuthenticationError(f"The token's {name} is no time") from None
 
 
-def _verifying_key(config: BrokerConfig) -> tuple[Any, str]:
-    """The key and the family of algorithms that goes with it."""
+def _verifying_key(config: BrokerConfig) -> tuple[bytes, Any, str]:
+    """The key as it was read, as it verifies, and the family of algorithms that goes with it."""
     if config.token_secret_key and config.token_public_key:
         raise KeyFailure(
             "set tokenSecretKey or tokenPublicKey, not both: one of them would be void"
         )
     if config.token_secret_key:
-        return secret_key(read_source(config.token_secret_key, "tokenSecretKey")), _SECRET_FAMILY
+        found = read_source(config.token_secret_key, "tokenSecretKey")
+        return found, secret_key(found), _SECRET_FAMILY
     if not config.token_public_key:
         raise KeyFailure(
             "authentication by token needs tokenSecretKey or tokenPublicKey; make one with: "
@@ -140,9 +151,10 @@ def _verifying_key(config: BrokerConfig) -> tuple[Any, str]:
     family = algorithm_family(config.token_public_alg)
     if family == _SECRET_FAMILY:
         raise KeyFailure(f"tokenPublicAlg={config.token_public_alg} goes with a tokenSecretKey")
-    key = public_key(read_source(config.token_public_key, "tokenPublicKey"), "tokenPublicKey")
+    found = read_source(config.token_public_key, "tokenPublicKey")
+    key = public_key(found, "tokenPublicKey")
     check_key_family(key, family, "tokenPublicKey")
-    return key, family
+    return found, key, family
 
 
 def secret_key(data: bytes) -> bytes:

@@ -2,17 +2,19 @@
 
 import base64
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from credentials import TOKEN_SETTINGS, bearer, token
+from credentials import SECRET, TOKEN_SETTINGS, bearer, token
 from raw_client import RawClient, Refused
 
 import pybroker.testing
 from pybroker.client import AuthenticationBasic, AuthenticationToken, Client
 from pybroker.process.app import Broker
 from pybroker.security import refused_logins
+from pybroker.security.htpasswd import apr1
 from pybroker.server import on_connect
 from pybroker.server.on_connect import REFRESH
 from pybroker.testing import RunningBroker
@@ -361,3 +363,68 @@ def test_guesses_do_not_shut_out_who_was_right(
     raw(broker, "anna:myPassword", "basic").close()
     assert "Too many" in [refusal(broker, "anna:x", "basic")[1] for _ in range(105)][-1]
     raw(broker, "anna:myPassword", "basic").close()
+
+
+# -- files that are read again
+
+
+def apache_md5(user: str, password: str) -> str:
+    return f"{user}:{apr1(password.encode(), 'r31.....')}\n"
+
+
+def reload(broker: RunningBroker) -> None:
+    async def work(running: Broker) -> None:
+        running.reload_credentials()
+
+    broker.call(work)
+
+
+def clusters(broker: RunningBroker, **auth: Any) -> int:
+    return httpx.get(f"{broker.admin_url}/admin/v2/clusters", **auth).status_code
+
+
+def test_a_changed_password_holds_for_who_logs_in_from_then_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Over HTTP at once; a connection that is logged in goes on."""
+    file = tmp_path / "users"
+    file.write_text(apache_md5("anna", "before") + apache_md5("berta", "hers"))
+    settings = SETTINGS | {"basic_auth_conf": str(file)}
+    with pybroker.testing.broker(http=True, **settings) as broker:
+        before, after = ("anna", "before"), ("anna", "after")
+        assert [clusters(broker, auth=auth) for auth in (before, after)] == [200, 401]
+        with raw(broker, "anna:before", "basic") as connected:
+            file.write_text(apache_md5("anna", "after"))
+            assert clusters(broker, auth=before) == 200, "nobody has asked for a reload"
+            reload(broker)
+            assert [clusters(broker, auth=auth) for auth in (before, after)] == [401, 200]
+            assert clusters(broker, auth=("berta", "hers")) == 401
+            assert refusal(broker, "anna:before", "basic")[0] == REFUSED
+            assert "were read again: users 1" in caplog.text
+            file.write_text("anna:plain")
+            reload(broker)
+            assert "who may log in stays as it was: basicAuthConf, line 1" in caplog.text
+            assert clusters(broker, auth=after) == 200
+            connected.create_producer(TOPIC)
+
+
+def test_a_changed_key_of_tokens_holds_for_who_logs_in_from_then_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(SECRET)
+    settings = SETTINGS | {"token_secret_key": file.as_uri()}
+    with pybroker.testing.broker(http=True, **settings) as broker:
+        shown, other = bearer("anna"), bearer("anna", key=b"another" * 10)
+        assert [clusters(broker, headers=each) for each in (shown, other)] == [200, 401]
+        with raw(broker, token("anna")) as connected:
+            file.write_bytes(b"another" * 10)
+            reload(broker)
+            assert "the key of tokens was read again" in caplog.text
+            assert [clusters(broker, headers=each) for each in (shown, other)] == [401, 200]
+            assert refusal(broker, token("anna"))[0] == REFUSED
+            file.write_bytes(b"short")
+            reload(broker)
+            assert "who may log in stays as it was: tokenSecretKey has 5 bytes" in caplog.text
+            assert clusters(broker, headers=other) == 200
+            connected.create_producer(TOPIC)

@@ -280,7 +280,7 @@ def test_a_hangup_loads_a_changed_certificate_at_once(tmp_path: Path) -> None:
     with pybroker.testing.broker(**settings(authority, **more)) as running:
 
         async def reload(broker: Broker) -> None:
-            broker.reload_certificates()
+            broker.reload_credentials()
 
         port = address(running.service_url_tls)
         before = ssl.get_server_certificate(port)
