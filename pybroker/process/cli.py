@@ -193,7 +193,10 @@ async def _serve(config: BrokerConfig, options: argparse.Namespace, logs: LogCon
 
     configured = config
     limit = raise_limit()
-    allowed = connections(config.broker_max_connections or limit, limit)
+    tls_ports = (config.broker_service_port_tls, config.web_service_port_tls)
+    allowed = connections(
+        config.broker_max_connections or limit, limit, sum(port is not None for port in tls_ports)
+    )
     if config.broker_max_connections == 0:
         config = replace(config, broker_max_connections=allowed)
     elif allowed < config.broker_max_connections:

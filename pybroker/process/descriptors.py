@@ -6,6 +6,8 @@ What they may not have is for the storage, the HTTP port, the sockets that liste
 import resource
 from typing import Final
 
+from pybroker.security.tls_connection import most_handshakes
+
 _RESERVED: Final = 96  # the storage's spare ones, its files and threads, whatever Python opens
 _HTTP: Final = 200  # connections of the HTTP port
 _ENOUGH: Final = 1_048_576  # where there is no limit
@@ -24,7 +26,7 @@ def raise_limit() -> int:
     return wanted
 
 
-def connections(max_connections: int, limit: int) -> int:
+def connections(max_connections: int, limit: int, tls_ports: int = 0) -> int:
     """How many of the binary protocol may be open; at least one."""
-    available = limit - _RESERVED
+    available = limit - _RESERVED - tls_ports * sum(most_handshakes(limit))
     return max(1, min(max_connections, available - min(_HTTP, available // 4)))

@@ -2,16 +2,18 @@
 of the socket's transport and the transport of the inner protocol.
 
 asyncio's own counts a connection only once its handshake is over; here those that have not got so
-far are few (`TlsDoor`), and each has a limit of time. Plaintext is never buffered: what is written
-is encrypted and handed on at once, in one piece; what is read goes into the inner protocol's own
-buffer, record after record. Flow control is the socket's.
+far are bounded (`TlsDoor`), and each has a limit of time. Plaintext is never buffered: what is
+written is encrypted and handed on at once, in one piece; what is read goes into the inner
+protocol's own buffer, record after record. Flow control is the socket's.
 """
 
 import asyncio
 import contextlib
 import logging
+import resource
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,8 +22,11 @@ from pybroker.base.runtime import break_cycles_of
 from pybroker.security.newcomers import Newcomers
 from pybroker.security.tls_contexts import TlsContexts
 
-MAX_HANDSHAKES: Final = 200
-MAX_HANDSHAKES_OF_ADDRESS: Final = 50
+# Whose ClientHello is not complete. A client sends it at once, so a moment is enough.
+MAX_SILENT: Final = 200
+# Whose ClientHello was answered: its next step comes a round trip later. Answering costs the broker
+# 0.2 to 1 ms of CPU, so a flood of hellos takes a quarter of a second or more to come round.
+MAX_ANSWERED: Final = 500
 # What OpenSSL was given once it keeps room for, as long as the connection lives.
 _RECEIVE_BYTES: Final = 128 * 1024
 _ENCRYPT_BYTES: Final = 64 * 1024
@@ -38,8 +43,19 @@ class TlsListener:
     contexts: TlsContexts
 
 
+def most_handshakes(descriptors: int) -> tuple[int, int]:
+    """Silent and answered ones of one port, where a process may have so many open files."""
+    share = max(1, descriptors // 16)
+    return min(MAX_SILENT, share), min(MAX_ANSWERED, share)
+
+
 class TlsDoor:
-    """Makes the connections of a listening socket; knows those that are not in yet."""
+    """Makes the connections of a listening socket; knows those that are not in yet.
+
+    They are of two kinds, each with room of its own: peers that have said nothing yet never take
+    the place of one whose ClientHello was answered. Where there is no room, the oldest of the
+    machine that has most of that kind goes.
+    """
 
     def __init__(
         self,
@@ -52,34 +68,46 @@ class TlsDoor:
         # One buffer for all: it is filled and emptied within one callback.
         self.buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._new_protocol = new_protocol
-        self._handshaking = Newcomers[TlsConnection]()
+        self._silent, self._answered = Newcomers[TlsConnection](), Newcomers[TlsConnection]()
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most_silent, self._most_answered = most_handshakes(
+            descriptors if descriptors != resource.RLIM_INFINITY else sys.maxsize
+        )
 
     def __call__(self) -> "TlsConnection":
         return TlsConnection(self, self._new_protocol())
 
     @property
     def handshakes(self) -> int:
-        return len(self._handshaking)
+        return len(self._silent) + len(self._answered)
 
     def began(self, connection: "TlsConnection", address: str) -> None:
-        """Where too many are at it, the oldest of the machine that has most of them makes room."""
-        oldest = None
-        if self._handshaking.of_machine(address) >= MAX_HANDSHAKES_OF_ADDRESS:
-            oldest = self._handshaking.oldest_of(address)
-        elif len(self._handshaking) >= MAX_HANDSHAKES:
-            oldest = self._handshaking.oldest_where_most_are()
+        self._make_room(self._silent, self._most_silent)
+        self._silent.came(connection, address)
+
+    def answered(self, connection: "TlsConnection", address: str) -> None:
+        """Its ClientHello, for the first time."""
+        self._silent.went(connection)
+        self._make_room(self._answered, self._most_answered)
+        self._answered.came(connection, address)
+
+    def _make_room(self, newcomers: "Newcomers[TlsConnection]", most: int) -> None:
+        if len(newcomers) < most:
+            return
+        oldest = newcomers.oldest_where_most_are()
         if oldest is not None:
             oldest.abort()
-            self.ended(oldest)
-        self._handshaking.came(connection, address)
+            newcomers.went(oldest)
 
     def ended(self, connection: "TlsConnection") -> None:
-        self._handshaking.went(connection)
+        self._silent.went(connection)
+        self._answered.went(connection)
 
     def close(self) -> None:
-        while (connection := self._handshaking.oldest_where_most_are()) is not None:
-            connection.abort()
-            self.ended(connection)
+        for newcomers in (self._silent, self._answered):
+            while (connection := newcomers.oldest_where_most_are()) is not None:
+                connection.abort()
+                newcomers.went(connection)
 
 
 class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
@@ -95,6 +123,8 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._socket: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._handshaking = True
+        self._answered = False  # the ClientHello
+        self._address = "unknown"
         self._paused = False
         self._closing = False
 
@@ -104,7 +134,8 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         assert isinstance(transport, asyncio.Transport)
         self._socket = transport
         peer = transport.get_extra_info("peername")
-        self._door.began(self, peer[0] if peer else "unknown")
+        self._address = peer[0] if peer else "unknown"
+        self._door.began(self, self._address)
         self._timer = self._loop.call_later(self._door.handshake_timeout_s, self._too_slow)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -146,7 +177,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
-            self._flush()
+            self._answer()
             return
         except ssl.SSLError as error:
             self._flush()  # the alert
@@ -160,6 +191,13 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._flush()
         self._protocol.connection_made(self)
         self._read()
+
+    def _answer(self) -> None:
+        """There is something to answer as soon as the whole ClientHello is there."""
+        if self._outgoing.pending and not self._answered:
+            self._answered = True
+            self._door.answered(self, self._address)
+        self._flush()
 
     def _resumes_with_what_expired(self) -> bool:
         """TLS 1.2 knows sessions by ids, too, which no option turns off."""

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
+from pybroker.base.accepting import listen
 from pybroker.base.errors import NotAllowed
 from pybroker.base.runtime import Seldom
 from pybroker.security.newcomers import Newcomers
@@ -29,7 +30,6 @@ from pybroker.server.session import Session
 log = logging.getLogger("pybroker.server")
 
 _DRAIN_TIMEOUT_S: Final = 5.0
-_BACKLOG: Final = 1024
 
 # Where to listen: host and port, or a socket that is bound already.
 Endpoint = tuple[str, int] | socket.socket
@@ -62,13 +62,12 @@ class BrokerServer:
     def sessions(self) -> list[Session]:
         return list(self._sessions)
 
-    async def start(self, listen: Endpoint) -> tuple[str, int]:
+    async def start(self, where: Endpoint) -> tuple[str, int]:
         """Listen; returns the address bound. Raises OSError when the port is taken."""
-        loop = asyncio.get_running_loop()
-        if isinstance(listen, socket.socket):
-            server = await loop.create_server(self.accept, sock=listen, backlog=_BACKLOG)
+        if isinstance(where, socket.socket):
+            server = await listen(self.accept, where)
         else:
-            server = await loop.create_server(self.accept, *listen, backlog=_BACKLOG)
+            server = await asyncio.get_running_loop().create_server(self.accept, *where)
         self._servers.append(server)
         bound = server.sockets[0].getsockname()
         self._services.port = bound[1]
@@ -79,9 +78,7 @@ class BrokerServer:
         """Listen with TLS, too, or only so."""
         handshake_s = self._services.config.handshake_timeout_ms / 1000
         self._door = TlsDoor(listener.contexts, self.accept, handshake_s)
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(self._door, sock=listener.socket, backlog=_BACKLOG)
-        self._servers.append(server)
+        self._servers.append(await listen(self._door, listener.socket))
         self._services.port_tls = listener.socket.getsockname()[1]
         self._watch()
 

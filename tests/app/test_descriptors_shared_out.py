@@ -3,6 +3,7 @@
 import resource
 
 from pybroker.process.descriptors import connections, raise_limit
+from pybroker.security.tls_connection import most_handshakes
 
 
 def test_few_descriptors_mean_few_connections() -> None:
@@ -11,6 +12,12 @@ def test_few_descriptors_mean_few_connections() -> None:
 
 def test_with_enough_descriptors_the_configuration_holds() -> None:
     assert connections(1000, limit=100_000) == 1000
+
+
+def test_tls_handshakes_leave_descriptors_to_connections() -> None:
+    plain, with_tls = (connections(1000, 1024, tls_ports=ports) for ports in (0, 2))
+    assert 300 < with_tls < plain
+    assert with_tls + 2 * sum(most_handshakes(1024)) < 1024
 
 
 def test_there_is_always_room_for_one_connection() -> None:

@@ -15,7 +15,13 @@ import pybroker.testing
 from pybroker.admin.http import server as http_server
 from pybroker.base.runtime import SystemClock
 from pybroker.security import tls_connection
-from pybroker.security.tls_connection import TlsDoor
+from pybroker.security.tls_connection import (
+    MAX_ANSWERED,
+    MAX_SILENT,
+    TlsConnection,
+    TlsDoor,
+    most_handshakes,
+)
 from pybroker.security.tls_contexts import TlsContexts, TlsSettings
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -74,43 +80,116 @@ def test_slow_handshakes_end(authority: Authority, monkeypatch: pytest.MonkeyPat
 
 
 def test_handshakes_of_one_address_make_room_for_each_other(
-    broker: RunningBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_connection, "MAX_HANDSHAKES_OF_ADDRESS", 3)
-    opened = [socket.create_connection(address(broker.service_url_tls), 30) for _ in range(10)]
-    for oldest in opened[:7]:
-        drain(oldest)
+    monkeypatch.setattr(tls_connection, "MAX_SILENT", 3)
+    with pybroker.testing.broker(**settings(authority)) as running:
+        opened = [socket.create_connection(address(running.service_url_tls), 30) for _ in range(10)]
+        for oldest in opened[:7]:
+            drain(oldest)
 
-    async def count(running: Any) -> int:
-        return running.server._door.handshakes
+        async def count(broker: Any) -> int:
+            return broker.server._door.handshakes
 
-    assert broker.call(count) == 3
-    for peer in opened:
-        peer.close()
-    with client(broker, authority) as tls:
-        tls.create_producer(TOPIC).send(b"x")
-    broker.wait_until(lambda: broker.call(count) == 0)
+        assert running.call(count) == 3
+        for peer in opened:
+            peer.close()
+        with client(running, authority) as tls:
+            tls.create_producer(TOPIC).send(b"x")
+        running.wait_until(lambda: running.call(count) == 0)
 
 
 class Peer(asyncio.Transport):
+    """What comes of the server: counted."""
+
+    def __init__(self, host: str = "10.0.0.1") -> None:
+        super().__init__({"peername": (host, 1)})
+        self.received, self.aborted = b"", False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.received += data
+
     def abort(self) -> None:
-        pass
+        self.aborted = True
+
+
+class Doorstep:
+    """A door without sockets."""
+
+    def __init__(self, authority: Authority) -> None:
+        certificate, key = (str(authority.directory / f"broker.{end}") for end in ("crt", "key"))
+        contexts = TlsContexts(TlsSettings(certificate, key), 300.0, SystemClock())
+        self.door = TlsDoor(contexts, asyncio.Protocol, 10.0)
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context(authority).wrap_bio(incoming, outgoing, server_hostname="localhost")
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        self.hello = outgoing.read()
+
+    def comes(self, said: bytes, host: str = "10.0.0.1") -> tuple[Peer, TlsConnection]:
+        peer, connection = Peer(host), self.door()
+        connection.connection_made(peer)
+        self.says(connection, said)
+        return peer, connection
+
+    def says(self, connection: TlsConnection, said: bytes) -> None:
+        connection.get_buffer(-1)[: len(said)] = said
+        connection.buffer_updated(len(said))
 
 
 def test_a_machine_has_no_more_handshakes_for_its_many_ipv6_addresses(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_connection, "MAX_HANDSHAKES_OF_ADDRESS", 3)
-    certificate, key = (str(authority.directory / f"broker.{end}") for end in ("crt", "key"))
+    monkeypatch.setattr(tls_connection, "MAX_SILENT", 4)
 
-    async def handshakes() -> int:
-        contexts = TlsContexts(TlsSettings(certificate, key), 300.0, SystemClock())
-        door = TlsDoor(contexts, asyncio.Protocol, 10.0)
-        for number in range(10):
-            door().connection_made(Peer({"peername": (f"2001:db8::{number}", 1, 0, 0)}))
-        return door.handshakes
+    async def who_stayed() -> tuple[bool, list[bool]]:
+        doorstep = Doorstep(authority)
+        other, _ = doorstep.comes(b"", "2001:db9::1")
+        peers = [doorstep.comes(b"", f"2001:db8::{number}")[0] for number in range(10)]
+        assert doorstep.door.handshakes == 4
+        return not other.aborted, [not peer.aborted for peer in peers]
 
-    assert asyncio.run(handshakes()) == 3
+    assert asyncio.run(who_stayed()) == (True, [False] * 7 + [True] * 3)
+
+
+@pytest.mark.parametrize("silent", [b"", b"\x16\x03\x01", b"half a hello"])
+def test_silent_peers_do_not_take_the_place_of_one_that_was_answered(
+    authority: Authority, silent: bytes
+) -> None:
+    """Behind the same address; nor do some that send the beginning of a ClientHello."""
+
+    async def stayed() -> bool:
+        doorstep = Doorstep(authority)
+        good, connection = doorstep.comes(doorstep.hello[:100])
+        doorstep.says(connection, doorstep.hello[100:])
+        assert good.received
+        said = doorstep.hello[:-1] if silent == b"half a hello" else silent
+        for _ in range(2 * tls_connection.MAX_SILENT):
+            doorstep.comes(said)
+        assert doorstep.door.handshakes == 1 + tls_connection.MAX_SILENT
+        return not good.aborted
+
+    assert asyncio.run(stayed())
+
+
+def test_peers_that_were_answered_make_room_for_each_other_and_not_for_silent_ones(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_connection, "MAX_ANSWERED", 3)
+
+    async def who_stayed() -> tuple[bool, list[bool]]:
+        doorstep = Doorstep(authority)
+        silent, _ = doorstep.comes(b"")
+        answered = [doorstep.comes(doorstep.hello)[0] for _ in range(5)]
+        return not silent.aborted, [not peer.aborted for peer in answered]
+
+    assert asyncio.run(who_stayed()) == (True, [False, False, True, True, True])
+
+
+def test_handshakes_leave_descriptors_to_others() -> None:
+    assert most_handshakes(1_000_000) == (MAX_SILENT, MAX_ANSWERED)
+    assert most_handshakes(1024) == (64, 64)
+    assert most_handshakes(8) == (1, 1)
 
 
 def test_bytes_after_the_handshake_that_are_no_tls_end_the_connection(

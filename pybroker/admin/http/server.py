@@ -10,6 +10,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from pybroker.admin.http.patience import HEAD_S, MAX_CONNECTIONS, ImpatientProtocol
+from pybroker.base.accepting import ACCEPTED_A_TURN, let_many_wait, listen
 from pybroker.security.tls_connection import TlsDoor, TlsListener
 
 _DRAIN_TIMEOUT_S: Final = 5
@@ -26,6 +27,7 @@ class HttpServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            backlog=ACCEPTED_A_TURN,
             # Those that make room for others may not have gone yet.
             limit_concurrency=2 * MAX_CONNECTIONS,
             timeout_graceful_shutdown=_DRAIN_TIMEOUT_S,
@@ -56,6 +58,8 @@ class _EmbeddedServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listener in sockets or []:
+            let_many_wait(listener)
         if self.tls is not None:
             await self._listen_with_tls(self.tls)
         self.ready.set()
@@ -63,9 +67,7 @@ class _EmbeddedServer(uvicorn.Server):
     async def _listen_with_tls(self, tls: TlsListener) -> None:
         """uvicorn's own would not let certificates change, nor bound the handshakes."""
         self._door = TlsDoor(tls.contexts, self._new_protocol, HEAD_S)
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(self._door, sock=tls.socket, backlog=self.config.backlog)
-        self.servers.append(server)
+        self.servers.append(await listen(self._door, tls.socket))
 
     def _new_protocol(self) -> asyncio.Protocol:
         return ImpatientProtocol(
