@@ -8,7 +8,7 @@ would: a subscription whose reader only asks is not expired.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Final, NamedTuple
 
@@ -21,6 +21,7 @@ from pybroker.broker.consumer import SubscriptionType
 from pybroker.broker.joining import check_joinable
 from pybroker.broker.policies.limits import check_type
 from pybroker.broker.policies.table import AUTO_SUBSCRIPTION_CREATION
+from pybroker.broker.short_spans import Allowance, HandedOver, hand_over
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.broker.topics import Topics
@@ -43,6 +44,8 @@ class Asked:
     creates: bool = False
     sample_messages: int = 0
     schema_only: bool = False
+    # Of what is handed over.
+    allowance: Allowance = field(default_factory=Allowance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class Question:
     first_from: Position | None = None
     acknowledge: Position | None = None
     published: Position | None = None
+    read_to: Position | None = None
 
 
 class Sample(NamedTuple):
@@ -70,6 +74,7 @@ class Answer:
     backlog: int = 0
     schema_digest: bytes = b""
     published_ms: int | None = None
+    handed_over: HandedOver | None = None
 
 
 async def answer(topics: Topics, asked: Asked, question: Question) -> Answer:
@@ -79,6 +84,10 @@ async def answer(topics: Topics, asked: Asked, question: Question) -> Answer:
     topic = topics.serving(question.topic) or await topics.get(question.topic)
     if topic is None:
         raise TopicNotFound(f"{question.topic} does not exist")
+    if question.read_to is not None:
+        after = EARLIEST if question.after is None else question.after
+        handed_over = await hand_over(topic, after, question.read_to, asked.allowance)
+        return Answer(topic.buffer.last_visible_position(), handed_over=handed_over)
     subscription = await _subscription(topic, asked)
     if subscription is not None:
         subscription.times.in_use()

@@ -250,16 +250,18 @@ class Client:
         initial_position: InitialPosition | None = None,
         sample_messages: int = 0,
         schema_only: bool = False,
+        read_bytes: int = 0,
     ) -> list[TopicState]:
         """Where many topics end, what lies behind a place, where a subscription stands; without a
         consumer on any of them. An answer to each question, in their order.
 
         A subscription that is missing is created at `initial_position`, if that is given; topics
-        are not created. `schema_only`: nothing but the digests of schemas. Differs: see
+        are not created. `schema_only`: nothing but the digests of schemas. `read_bytes`: so much is
+        handed over at most for each 500 questions, of those with `read_to`. Differs: see
         pybroker.client.topic_questions. Raises NotAllowed if the broker cannot be asked so.
         """
         asking = topic_questions.Asking(
-            subscription, initial_position, sample_messages, schema_only
+            subscription, initial_position, sample_messages, schema_only, read_bytes
         )
         return await topic_questions.ask(self._cluster, questions, asking)
 

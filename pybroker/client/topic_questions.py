@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from pybroker.base.errors import NotAllowed, PulsarError
 from pybroker.client.connection.cluster import Cluster
+from pybroker.client.consuming.entry_reader import StoredEntry
 from pybroker.client.errors import from_wire
 from pybroker.client.options import InitialPosition
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -36,6 +37,8 @@ class TopicQuestion(NamedTuple):
     acknowledge: Place | None = None
     # Looks when the message at this entry was published.
     published: Place | None = None
+    # Hands over what stands behind `after` up to the message there, where that is little.
+    read_to: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,10 @@ class TopicState:
     schema_digest: bytes = b""
     # In ms; None if there is no message that can be delivered.
     published_ms: int | None = None
+    # Whether `entries` are all up to `read_to`. False: read them by a reader; None: ask again,
+    # unless no topic of the request was answered, as brokers do that hand nothing over.
+    is_read: bool | None = None
+    entries: Sequence[StoredEntry] = ()
     # Why the topic could not be asked; then nothing else counts.
     error: PulsarError | None = None
 
@@ -68,6 +75,8 @@ class Asking:
     sample_messages: int = 0
     # Nothing but the schemas' digests; the topics need not be there.
     schema_only: bool = False
+    # Of all topics of a request together, what is handed over.
+    read_bytes: int = 0
 
 
 async def can_ask(cluster: Cluster) -> bool:
@@ -114,7 +123,9 @@ async def _ask(
 
 def _request(questions: Sequence[TopicQuestion], asking: Asking) -> pb.CommandAskTopics:
     request = pb.CommandAskTopics(
-        sample_messages=asking.sample_messages, schema_only=asking.schema_only
+        sample_messages=asking.sample_messages,
+        schema_only=asking.schema_only,
+        read_bytes=asking.read_bytes,
     )
     if asking.subscription is not None:
         request.subscription = asking.subscription
@@ -130,6 +141,8 @@ def _request(questions: Sequence[TopicQuestion], asking: Asking) -> pb.CommandAs
             _set(asked.acknowledge, question.acknowledge)
         if question.published is not None:
             _set(asked.published, question.published)
+        if question.read_to is not None:
+            _set(asked.read_to, question.read_to)
     return request
 
 
@@ -154,6 +167,8 @@ def _state(topic: str, answer: pb.TopicAnswer) -> TopicState:
         answer.backlog,
         answer.schema_digest,
         answer.published_ms if answer.HasField("published_ms") else None,
+        answer.is_read if answer.HasField("is_read") else None,
+        [StoredEntry(each.ledgerId, each.entryId, each.data) for each in answer.entry],
     )
 
 

@@ -32,4 +32,4 @@ class Handler:
     begun: Callable[[Connection, Any], Awaitable[Any]] | None = None
     answer: Callable[[Connection, Any, Any], None] = _no_answer
     answer_error: Callable[[Connection, Any, PulsarError], None] = _answer_error
-    ordered_by: Callable[[Any], tuple[str, int]] | None = None
+    ordered_by: Callable[[Any], tuple[str, int] | None] | None = None

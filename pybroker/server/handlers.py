@@ -38,6 +38,11 @@ def _of_watcher(body: Any) -> tuple[str, int]:
     return "watcher", body.watcher_id
 
 
+def _of_readings(body: Any) -> tuple[str, int] | None:
+    """What is handed over is made when what was handed over before has gone out."""
+    return ("reading", 0) if body.read_bytes else None
+
+
 HANDLERS: Final[dict[int, Handler]] = {
     _T.CONNECT: Handler("connect", immediate=on_connect.connect, answer_error=_close_on_error),
     _T.PING: Handler("ping", immediate=on_connect.ping),
@@ -63,7 +68,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     _T.WATCH_TOPIC_LIST_CLOSE: Handler(
         "watchTopicListClose", deferred=on_topic_list.close_watch, ordered_by=_of_watcher
     ),
-    _T.ASK_TOPICS: Handler("askTopics", deferred=on_ask_topics.ask_topics),
+    _T.ASK_TOPICS: Handler("askTopics", deferred=on_ask_topics.ask_topics, ordered_by=_of_readings),
     _T.GET_SCHEMA: Handler(
         "getSchema",
         deferred=on_metadata.get_schema,

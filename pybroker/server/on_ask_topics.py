@@ -10,6 +10,7 @@ from managed_ledger.position import EARLIEST, Position
 from pybroker.base.errors import NamingError
 from pybroker.base.names import TopicName, check_client
 from pybroker.base.runtime import Pace
+from pybroker.broker.short_spans import Allowance
 from pybroker.broker.topic_questions import Answer, Asked, Question, answer
 from pybroker.logs import audit
 from pybroker.server.connection import Connection
@@ -29,12 +30,14 @@ async def ask_topics(session: Connection, command: pb.CommandAskTopics) -> None:
     A command has at most `wire.commands.MAX_PARTS` questions, as every command has of its parts.
     """
     asked = _asked(command)
+    if command.read_bytes:
+        await session.until_writable()
     answers: list[pb.TopicAnswer] = []
     pace = Pace(_ANSWERS_A_TURN)
     with audit.in_one_line(audit.CREATE_SUBSCRIPTION):
         for at in range(0, len(command.question), _AT_ONCE):
             some = command.question[at : at + _AT_ONCE]
-            if asked.creates:
+            if asked.creates and not command.read_bytes:
                 answers += await asyncio.gather(*(_answer(session, asked, each) for each in some))
             else:
                 for each in some:
@@ -55,7 +58,11 @@ async def ask_topics(session: Connection, command: pb.CommandAskTopics) -> None:
 def _asked(command: pb.CommandAskTopics) -> Asked:
     """Raises NamingError."""
     if not command.HasField("subscription"):
-        return Asked(sample_messages=command.sample_messages, schema_only=command.schema_only)
+        return Asked(
+            sample_messages=command.sample_messages,
+            schema_only=command.schema_only,
+            allowance=Allowance(command.read_bytes),
+        )
     if not command.subscription.strip():
         raise NamingError("A subscription needs a name; the one given is empty")
     check_client("Subscription", command.subscription, {})
@@ -66,6 +73,7 @@ def _asked(command: pb.CommandAskTopics) -> Asked:
         command.HasField("initial_position"),
         command.sample_messages,
         command.schema_only,
+        Allowance(command.read_bytes),
     )
 
 
@@ -90,6 +98,7 @@ def _question(question: pb.TopicQuestion) -> Question:
         place("first_from", question.first_from),
         place("acknowledge", question.acknowledge),
         place("published", question.published),
+        place("read_to", question.read_to),
     )
 
 
@@ -107,6 +116,10 @@ def _on_the_wire(found: Answer) -> pb.TopicAnswer:
         answer.first.ledgerId, answer.first.entryId = found.first
     if found.published_ms is not None:
         answer.published_ms = found.published_ms
+    if found.handed_over is not None and found.handed_over.is_whole is not None:
+        answer.is_read = found.handed_over.is_whole
+        for (ledger_id, entry_id), data in found.handed_over.entries:
+            answer.entry.add(ledgerId=ledger_id, entryId=entry_id, data=data)
     if found.cursor is not None:
         _set(answer.cursor, found.cursor)
         answer.backlog = found.backlog

@@ -85,6 +85,7 @@ class Session(asyncio.BufferedProtocol):
         )
         self._outbox = Outbox(services.outboxes)
         self._waking = Waking(lambda: self.writable)
+        self._resumed: asyncio.Future[None] | None = None  # where somebody waits for it
         self._last_of: dict[tuple[str, int], asyncio.Task[Any]] = {}
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -134,6 +135,7 @@ class Session(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.writable = True
+        self._end_waiting()
         self._outbox.drained()
         self._inbox.resume(Pause.OUTBOX)
         self._waking.wake(slot.subscription for slot in self.consumers.values())
@@ -141,6 +143,7 @@ class Session(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.state = ConnectionState.CLOSED
         self.writable = False
+        self._end_waiting()
         self._cancel_timer()
         self._inbox.close()
         self._outbox.close()
@@ -214,6 +217,17 @@ class Session(asyncio.BufferedProtocol):
 
     def send_command(self, command: pb.BaseCommand) -> None:
         self.write(encode_frame(command))
+
+    async def until_writable(self) -> None:
+        while not self.writable and not self.closed:
+            if self._resumed is None:
+                self._resumed = self._loop.create_future()
+            await asyncio.shield(self._resumed)
+
+    def _end_waiting(self) -> None:
+        if self._resumed is not None:
+            self._resumed.set_result(None)
+            self._resumed = None
 
     # -- brakes
 

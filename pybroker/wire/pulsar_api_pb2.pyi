@@ -1529,37 +1529,51 @@ class CommandError(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class TopicQuestion(_message.Message):
-    __slots__ = ("topic", "after", "first_from", "acknowledge", "published")
+    __slots__ = ("topic", "after", "first_from", "acknowledge", "published", "read_to")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     FIRST_FROM_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    READ_TO_FIELD_NUMBER: _ClassVar[int]
     topic: str
     after: MessageIdData
     first_from: MessageIdData
     acknowledge: MessageIdData
     published: MessageIdData
-    def __init__(self, topic: _Optional[str] = ..., after: _Optional[_Union[MessageIdData, _Mapping]] = ..., first_from: _Optional[_Union[MessageIdData, _Mapping]] = ..., acknowledge: _Optional[_Union[MessageIdData, _Mapping]] = ..., published: _Optional[_Union[MessageIdData, _Mapping]] = ...) -> None: ...
+    read_to: MessageIdData
+    def __init__(self, topic: _Optional[str] = ..., after: _Optional[_Union[MessageIdData, _Mapping]] = ..., first_from: _Optional[_Union[MessageIdData, _Mapping]] = ..., acknowledge: _Optional[_Union[MessageIdData, _Mapping]] = ..., published: _Optional[_Union[MessageIdData, _Mapping]] = ..., read_to: _Optional[_Union[MessageIdData, _Mapping]] = ...) -> None: ...
 
 class CommandAskTopics(_message.Message):
-    __slots__ = ("request_id", "question", "subscription", "initial_position", "sample_messages", "schema_only")
+    __slots__ = ("request_id", "question", "subscription", "initial_position", "sample_messages", "schema_only", "read_bytes")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     INITIAL_POSITION_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_ONLY_FIELD_NUMBER: _ClassVar[int]
+    READ_BYTES_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     question: _containers.RepeatedCompositeFieldContainer[TopicQuestion]
     subscription: str
     initial_position: CommandSubscribe.InitialPosition
     sample_messages: int
     schema_only: bool
-    def __init__(self, request_id: _Optional[int] = ..., question: _Optional[_Iterable[_Union[TopicQuestion, _Mapping]]] = ..., subscription: _Optional[str] = ..., initial_position: _Optional[_Union[CommandSubscribe.InitialPosition, str]] = ..., sample_messages: _Optional[int] = ..., schema_only: bool = ...) -> None: ...
+    read_bytes: int
+    def __init__(self, request_id: _Optional[int] = ..., question: _Optional[_Iterable[_Union[TopicQuestion, _Mapping]]] = ..., subscription: _Optional[str] = ..., initial_position: _Optional[_Union[CommandSubscribe.InitialPosition, str]] = ..., sample_messages: _Optional[int] = ..., schema_only: bool = ..., read_bytes: _Optional[int] = ...) -> None: ...
+
+class StoredEntry(_message.Message):
+    __slots__ = ("ledgerId", "entryId", "data")
+    LEDGERID_FIELD_NUMBER: _ClassVar[int]
+    ENTRYID_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    ledgerId: int
+    entryId: int
+    data: bytes
+    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class TopicAnswer(_message.Message):
-    __slots__ = ("last", "entries_behind", "sample_entries", "sample_messages", "sample_bytes", "first", "cursor", "backlog", "error", "message", "schema_digest", "published_ms")
+    __slots__ = ("last", "entries_behind", "sample_entries", "sample_messages", "sample_bytes", "first", "cursor", "backlog", "error", "message", "schema_digest", "published_ms", "is_read", "entry")
     LAST_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_BEHIND_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_ENTRIES_FIELD_NUMBER: _ClassVar[int]
@@ -1572,6 +1586,8 @@ class TopicAnswer(_message.Message):
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_DIGEST_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_MS_FIELD_NUMBER: _ClassVar[int]
+    IS_READ_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
     last: MessageIdData
     entries_behind: int
     sample_entries: int
@@ -1584,7 +1600,9 @@ class TopicAnswer(_message.Message):
     message: str
     schema_digest: bytes
     published_ms: int
-    def __init__(self, last: _Optional[_Union[MessageIdData, _Mapping]] = ..., entries_behind: _Optional[int] = ..., sample_entries: _Optional[int] = ..., sample_messages: _Optional[int] = ..., sample_bytes: _Optional[int] = ..., first: _Optional[_Union[MessageIdData, _Mapping]] = ..., cursor: _Optional[_Union[MessageIdData, _Mapping]] = ..., backlog: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., schema_digest: _Optional[bytes] = ..., published_ms: _Optional[int] = ...) -> None: ...
+    is_read: bool
+    entry: _containers.RepeatedCompositeFieldContainer[StoredEntry]
+    def __init__(self, last: _Optional[_Union[MessageIdData, _Mapping]] = ..., entries_behind: _Optional[int] = ..., sample_entries: _Optional[int] = ..., sample_messages: _Optional[int] = ..., sample_bytes: _Optional[int] = ..., first: _Optional[_Union[MessageIdData, _Mapping]] = ..., cursor: _Optional[_Union[MessageIdData, _Mapping]] = ..., backlog: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., schema_digest: _Optional[bytes] = ..., published_ms: _Optional[int] = ..., is_read: bool = ..., entry: _Optional[_Iterable[_Union[StoredEntry, _Mapping]]] = ...) -> None: ...
 
 class CommandAskTopicsResponse(_message.Message):
     __slots__ = ("request_id", "answer")

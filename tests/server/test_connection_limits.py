@@ -137,6 +137,36 @@ def test_a_consumer_that_never_reads_does_not_fill_the_memory(topic: str) -> Non
         lazy.messages(24)
 
 
+def test_who_asks_for_much_and_never_reads_does_not_fill_the_memory(topic: str) -> None:
+    """What is handed over is made when what was handed over before has gone out."""
+    with (
+        pybroker.testing.broker() as broker,
+        RawClient(broker.service_url) as publisher,
+        RawClient(broker.service_url) as lazy,
+    ):
+        publisher.create_producer(topic)
+        place = publisher.publish(bytes(10_000), 0).message_id
+        asked = pb.CommandAskTopics(read_bytes=MIB)
+        for _ in range(100):
+            asked.question.add(topic=topic, read_to=place)
+        for number in range(64):
+            asked.request_id = 1000 + number
+            lazy.send(_T.ASK_TOPICS, "askTopics", asked)
+
+        async def buffered(running: Any) -> int:
+            for _ in range(1000):
+                await asyncio.sleep(0)
+            sessions = running.server.sessions
+            return max(s._transport.get_write_buffer_size() for s in sessions)
+
+        for number in range(64):
+            if number % 8 == 0:
+                assert broker.call(buffered) <= 2 * MIB
+            answer = lazy.receive(_T.ASK_TOPICS_RESPONSE)
+            assert answer.request_id == 1000 + number
+            assert [len(each.entry) for each in answer.answer] == [1] * 100
+
+
 def held_by_decoders(broker: Any) -> list[int]:
     async def look(running: Any) -> list[int]:
         return [session._inbox._decoder.held_bytes for session in running.server.sessions]

@@ -12,7 +12,8 @@ from pybroker.demo.topics import create_partitioned
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import EARLIEST, Span
-from pybroker.spark.reading.spans import Reading, Work, read_span
+from pybroker.spark.reading.spans import Reading, read_span
+from pybroker.spark.reading.work import Work
 from pybroker.spark.session import Session
 from pybroker.spark.writing import byte_columns
 from pybroker.spark.writing.entries import EntryEncoder

@@ -11,7 +11,8 @@ from pybroker.spark.offsets import Position, Span
 from pybroker.spark.reading import chunked, spans
 from pybroker.spark.reading.chunked import Chunks
 from pybroker.spark.reading.entries import Entries
-from pybroker.spark.reading.spans import Reading, Work, read_span
+from pybroker.spark.reading.spans import Reading, read_span
+from pybroker.spark.reading.work import Work
 from pybroker.spark.session import position_of
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry

@@ -16,7 +16,7 @@ from pybroker.client.consuming.entry_reader import StoredEntry
 from pybroker.spark.columns import batches
 from pybroker.spark.columns.arrays import message_ids, times
 from pybroker.spark.columns.fields import NotParsed, read_fields, varints
-from pybroker.spark.columns.shape import Shape, default_schema
+from pybroker.spark.columns.shape import Origin, Shape, default_schema
 from pybroker.spark.columns.slab import DamagedEntry, read_heads, slab_of
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry
@@ -62,9 +62,13 @@ def stored(entries):
     return [StoredEntry(7, 300 + number, data) for number, data in enumerate(entries)]
 
 
+def one_batch(shape, slab):
+    return shape.batch(slab, Origin.one(TOPIC, slab))
+
+
 def rows_of(entries):
     heads = read_heads(stored(entries))
-    batch = SHAPE.batch(slab_of(heads, [None] * len(entries)), TOPIC)
+    batch = one_batch(SHAPE, slab_of(heads, [None] * len(entries)))
     batch.validate(full=True)
     return batch.to_pylist()
 
@@ -171,7 +175,7 @@ def test_an_entry_without_a_checksum_is_read():
 def test_a_query_gets_the_columns_that_it_asks_for():
     shape = Shape(("key", "message_id", "value"))
     entry = batch_entry([Outgoing(b"v", partition_key="k")])
-    batch = shape.batch(slab_of(read_heads(stored([entry])), [None]), TOPIC)
+    batch = one_batch(shape, slab_of(read_heads(stored([entry])), [None]))
     assert batch.to_pylist() == [{"key": "k", "message_id": "7:300:0", "value": b"v"}]
 
 
@@ -250,7 +254,8 @@ def test_message_ids_are_javas(numbers, partition):
     ledger = np.array(numbers)
     entry, index = ledger[::-1].copy(), ledger % 1000 - 1
     size = np.where(index >= 0, 1000, 0)
-    ids = message_ids(ledger, entry, partition, index, size).to_pylist()
+    partitions = np.full(count, partition)
+    ids = message_ids(ledger, entry, partitions, index, size).to_pylist()
     for number in range(count):
         wanted = pb.MessageIdData(ledgerId=int(ledger[number]), entryId=int(entry[number]))
         if partition >= 0:

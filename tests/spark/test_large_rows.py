@@ -9,7 +9,8 @@ from pybroker.client import Client, CompressionType, MessageId, MessageTooBig
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Position, Span
-from pybroker.spark.reading.spans import Reading, Work, read_spans
+from pybroker.spark.reading.spans import Reading, read_spans
+from pybroker.spark.reading.work import Work
 from pybroker.spark.session import Session
 from pybroker.spark.writing.entries import EntryEncoder
 from pybroker.spark.writing.sending import Sending

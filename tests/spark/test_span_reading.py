@@ -18,7 +18,8 @@ from pybroker.client.consuming.entry_reader import StoredEntry
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Position, Span
-from pybroker.spark.reading.spans import Reading, Work, read_span
+from pybroker.spark.reading.spans import Reading, read_span
+from pybroker.spark.reading.work import Work
 from pybroker.spark.replay import InputLost
 from pybroker.spark.session import position_of
 

@@ -13,8 +13,8 @@ from pybroker.spark.chain import Chain, Link
 from pybroker.spark.decision import TABLE, Cursors, Decision, Evidence
 from pybroker.spark.marker import Marker
 from pybroker.spark.offsets import Position, SourceOffset, Span
-from pybroker.spark.reading.spans import Work
 from pybroker.spark.reading.stream import PulsarStreamReader, SpanPartition
+from pybroker.spark.reading.work import Work
 from pybroker.spark.transactional import ExactlyOnce
 
 SINK = sys.modules[ExactlyOnce.__module__]

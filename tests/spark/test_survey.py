@@ -9,9 +9,10 @@ from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Position, Span
 from pybroker.spark.options import Mode, chosen
 from pybroker.spark.reading.sharing import shared_out
-from pybroker.spark.reading.spans import Reading, Work, read_spans
+from pybroker.spark.reading.spans import Reading, read_spans
 from pybroker.spark.reading.stream import PulsarStreamReader
 from pybroker.spark.reading.survey import AllAtOnce, OneByOne
+from pybroker.spark.reading.work import Work
 from pybroker.spark.session import Session
 from pybroker.testing import broker
 

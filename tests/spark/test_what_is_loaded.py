@@ -11,7 +11,8 @@ from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.loaded import keep_what_is_loaded
 from pybroker.spark.offsets import Position, Span
-from pybroker.spark.reading.spans import Reading, Work, read_span
+from pybroker.spark.reading.spans import Reading, read_span
+from pybroker.spark.reading.work import Work
 from pybroker.spark.writing.attempt import Job, write
 
 

@@ -146,13 +146,14 @@ class Writer:
         return pa.Array.from_buffers(pa.binary(), self._count, buffers)
 
 
-def message_ids(ledger: Ints, entry: Ints, partition: int, index: Ints, size: Ints) -> pa.Array:
-    """As Java's MessageId.toByteArray() writes them."""
+def message_ids(ledger: Ints, entry: Ints, partition: Ints, index: Ints, size: Ints) -> pa.Array:
+    """As Java's MessageId.toByteArray() writes them; `partition` -1 for a topic without."""
     writer = Writer(len(ledger))
     writer.varint(0x08, ledger)
     writer.varint(0x10, entry)
-    if partition >= 0:
-        writer.varint(0x18, np.full(len(ledger), partition, np.int64))
+    in_partition = partition >= 0
+    if in_partition.any():
+        writer.varint(0x18, np.maximum(partition, 0), in_partition)
     in_batch = index >= 0
     if in_batch.any():
         writer.varint(0x20, np.maximum(index, 0), in_batch)

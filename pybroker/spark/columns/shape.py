@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
@@ -23,54 +24,70 @@ from pyspark.sql.types import (
 from pybroker.base.errors import NotAllowed
 from pybroker.base.names import TopicName
 from pybroker.spark.columns.arrays import binaries, maps, message_ids, repeated_text, texts, times
+from pybroker.spark.columns.fields import Ints
 from pybroker.spark.columns.keys import keys
 from pybroker.spark.columns.slab import Slab
 from pybroker.spark.schemas.values import TopicSchema, Versions, values
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Which topic, of `topics`, each row of a slab is of."""
+
+    topics: Sequence[TopicName]
+    of_row: Ints
+
+    @classmethod
+    def one(cls, topic: TopicName, slab: Slab) -> "Origin":
+        return cls((topic,), np.zeros(slab.rows, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
     type: DataType
     arrow: pa.DataType
-    make: Callable[[Slab, TopicName], pa.Array]
+    make: Callable[[Slab, Origin], pa.Array]
 
 
-def _value(slab: Slab, topic: TopicName) -> pa.Array:
+def _value(slab: Slab, origin: Origin) -> pa.Array:
     return binaries(slab.data, slab.value)
 
 
-def _key(slab: Slab, topic: TopicName) -> pa.Array:
+def _key(slab: Slab, origin: Origin) -> pa.Array:
     return keys(slab.data, slab.key, slab.key_is_base64)
 
 
-def _key_text(slab: Slab, topic: TopicName) -> pa.Array:
+def _key_text(slab: Slab, origin: Origin) -> pa.Array:
     return texts(slab.data, slab.key)
 
 
-def _topic(slab: Slab, topic: TopicName) -> pa.Array:
-    return repeated_text(str(topic), slab.rows)
+def _topic(slab: Slab, origin: Origin) -> pa.Array:
+    if len(origin.topics) == 1:
+        return repeated_text(str(origin.topics[0]), slab.rows)
+    return pa.array(list(map(str, origin.topics)), pa.string()).take(pa.array(origin.of_row))
 
 
-def _message_id(slab: Slab, topic: TopicName) -> pa.Array:
-    return message_ids(slab.ledger, slab.entry, topic.partition, slab.batch_index, slab.batch_size)
+def _message_id(slab: Slab, origin: Origin) -> pa.Array:
+    partition = np.array([each.partition for each in origin.topics], np.int64)[origin.of_row]
+    return message_ids(slab.ledger, slab.entry, partition, slab.batch_index, slab.batch_size)
 
 
-def _message_id_text(slab: Slab, topic: TopicName) -> pa.Array:
+def _message_id_text(slab: Slab, origin: Origin) -> pa.Array:
     import pyarrow.compute as pc
 
     parts = (pa.array(each).cast(pa.string()) for each in (slab.ledger, slab.entry))
     return pc.binary_join_element_wise(*parts, pa.array(slab.batch_index).cast(pa.string()), ":")
 
 
-def _publish_time(slab: Slab, topic: TopicName) -> pa.Array:
+def _publish_time(slab: Slab, origin: Origin) -> pa.Array:
     return times(slab.publish_time_ms)
 
 
-def _event_time(slab: Slab, topic: TopicName) -> pa.Array:
+def _event_time(slab: Slab, origin: Origin) -> pa.Array:
     return times(slab.event_time_ms, slab.event_time_ms > 0)
 
 
-def _properties(slab: Slab, topic: TopicName) -> pa.Array:
+def _properties(slab: Slab, origin: Origin) -> pa.Array:
     return maps(slab.data, slab.properties, slab.rows)
 
 
@@ -139,11 +156,11 @@ class Shape:
         return frozenset(each.name for each in schema.fields()) if schema else frozenset()
 
     def batch(
-        self, slab: Slab, topic: TopicName, versions: Versions = lambda version: None
+        self, slab: Slab, origin: Origin, versions: Versions = lambda version: None
     ) -> pa.RecordBatch:
         made = values(slab, self.topic_schema, versions) if self.topic_schema else {}
         arrays = [
-            made[name] if name in made else _KNOWN[name].make(slab, topic) for name in self.names
+            made[name] if name in made else _KNOWN[name].make(slab, origin) for name in self.names
         ]
         fields: Any = [
             (name, made[name].type if name in made else _KNOWN[name].arrow) for name in self.names

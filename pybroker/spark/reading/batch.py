@@ -20,10 +20,11 @@ from pybroker.spark.offsets import Position, Span
 from pybroker.spark.options import Chosen
 from pybroker.spark.reading.filters import NARROWING, Narrowing
 from pybroker.spark.reading.places import Place, Start, of_topic
-from pybroker.spark.reading.spans import Reading, Work, read_spans
+from pybroker.spark.reading.spans import Reading, read_spans
 from pybroker.spark.reading.splitting import split
 from pybroker.spark.reading.stream import SpanPartition
 from pybroker.spark.reading.topics import Topics
+from pybroker.spark.reading.work import Work
 from pybroker.spark.session import Session, position_of
 
 # What one task reads, as far as a sample tells; Spark's file sources have the same.

@@ -7,15 +7,18 @@ readers of the next ones are opened while it waits for the entries of one.
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+import uuid
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Self, TypeVar
 
 from pybroker.base.errors import PulsarError
 from pybroker.client.consuming.entry_reader import EntryReader, StoredEntry
+from pybroker.client.topic_questions import TopicQuestion, TopicState
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Position
 from pybroker.spark.schemas.values import TopicSchema
 from pybroker.spark.session import message_id_at, position_of
+from pybroker.wire import pulsar_api_pb2 as pb
 
 # Entries are taken together up to so many bytes, as they are stored.
 TAKEN_BYTES: Final = 2 * 1024 * 1024
@@ -77,6 +80,20 @@ class TaskClient:
         self._closing.discard(closing)
         if not closing.cancelled():
             closing.exception()  # The connection may have been lost, and the reader with it.
+
+    def ask(self, questions: Sequence[TopicQuestion], read_bytes: int) -> list[TopicState]:
+        """As a reader would be: its permissions are asked for. Raises what the client raises."""
+        name = f"reader-{uuid.uuid4().hex[:10]}"
+        return self.run(self.client.ask_topics(questions, name, read_bytes=read_bytes))
+
+    def schemas(self, versions: Sequence[tuple[str, bytes]]) -> list[TopicSchema | None]:
+        """Those that topics had in versions."""
+
+        async def all_of_them() -> list[pb.Schema | None]:
+            return await asyncio.gather(*(self.client.get_schema(*each) for each in versions))
+
+        found = self.run(all_of_them())
+        return [None if each is None else TopicSchema.of(each) for each in found]
 
     async def _open(self, topic: str, after: Position) -> EntryReader:
         start = message_id_at(topic, after)

@@ -8,7 +8,7 @@ several partitions.
 from collections.abc import Sequence
 from typing import Final
 
-from pybroker.spark.reading.spans import Work
+from pybroker.spark.reading.work import Work
 
 MOST_TASKS: Final = 64
 

@@ -19,13 +19,15 @@ from pybroker.base.errors import TopicNotFound
 from pybroker.base.names import TopicName
 from pybroker.client import CryptoError, Timeout
 from pybroker.client.consuming.entry_reader import StoredEntry
-from pybroker.spark.columns.shape import Shape
+from pybroker.spark.columns.shape import Origin, Shape
 from pybroker.spark.columns.slab import DamagedEntry, Heads, Slab, only, read_heads, slab_of
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.loaded import keep_what_is_loaded
 from pybroker.spark.offsets import Position, Span, Stretch
 from pybroker.spark.reading.chunked import Chunks
 from pybroker.spark.reading.entries import QUIET_S, Entries, TaskClient
+from pybroker.spark.reading.short_spans import read_short
+from pybroker.spark.reading.work import Work
 from pybroker.spark.replay import InputLost
 from pybroker.spark.schemas.values import TopicSchema, Versions
 from pybroker.spark.session import BROKER_AWAY, PATIENCE_S, PAUSE_S
@@ -38,21 +40,6 @@ _SLAB_BYTES: Final = 32 * 1024 * 1024
 # together.
 _AHEAD: Final = 16
 _ROWS_TOGETHER: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A task's part of one partition."""
-
-    topic: str
-    span: Span
-    # Not to be read, be it within the span or behind it.
-    acknowledged: Sequence[Stretch] = ()
-    # Of the span's first entry, the first message; and of its last entry, the last.
-    first_index: int = 0
-    last_index: int | None = None
-    # Whether the span's end was a message when it was chosen.
-    is_exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +58,25 @@ def read_spans(reading: Reading, works: Sequence[Work]) -> Iterator[pa.RecordBat
         return
     gathered: list[pa.RecordBatch] = []
     rows = 0
-    with TaskClient(reading.endpoint) as client:
-        for at, work in enumerate(works):
-            ahead = works[: _AHEAD + 1] if at == 0 else works[at + _AHEAD : at + _AHEAD + 1]
-            for each in ahead:
-                client.open_ahead(each.topic, each.span.after)
-            for batch in read_span(reading, work, client):
-                gathered.append(batch)
-                rows += batch.num_rows
-                if rows >= _ROWS_TOGETHER:
-                    yield from _joined(gathered)
-                    gathered, rows = [], 0
+    keep_what_is_loaded()
+    for batch in _read_many(reading, works):
+        gathered.append(batch)
+        rows += batch.num_rows
+        if rows >= _ROWS_TOGETHER:
+            yield from _joined(gathered)
+            gathered, rows = [], 0
     yield from _joined(gathered)
+
+
+def _read_many(reading: Reading, works: Sequence[Work]) -> Iterator[pa.RecordBatch]:
+    with TaskClient(reading.endpoint) as client:
+        for part in read_short(client, reading.shape, works):
+            yield from part.batches
+            for at, work in enumerate(part.left):
+                ahead = part.left[at + _AHEAD : at + _AHEAD + 1] if at else part.left[: _AHEAD + 1]
+                for each in ahead:
+                    client.open_ahead(each.topic, each.span.after)
+                yield from read_span(reading, work, client)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
@@ -108,7 +102,8 @@ def read_span(
                     for slab, last in _slabs(taken, chunks, entries, reading):
                         cut = _cut(work, slab)
                         if cut.rows:
-                            yield reading.shape.batch(cut, topic, versions.of(entries))
+                            origin = Origin.one(topic, cut)
+                            yield reading.shape.batch(cut, origin, versions.of(entries))
                         after = Position(*last[:2])
                     give_up_at = time.monotonic() + PATIENCE_S
                 return None

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from pybroker.spark.offsets import Position, Span
-from pybroker.spark.reading.spans import Work
+from pybroker.spark.reading.work import Work
 from pybroker.spark.session import Session
 
 # A range has no fewer entries: a task costs a connection.

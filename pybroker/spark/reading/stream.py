@@ -44,10 +44,11 @@ from pybroker.spark.reading.finished import Finished
 from pybroker.spark.reading.limits import Limits, Sample
 from pybroker.spark.reading.places import FROM_EARLIEST, Start
 from pybroker.spark.reading.sharing import MOST_TASKS, shared_out
-from pybroker.spark.reading.spans import Reading, Work, read_spans
+from pybroker.spark.reading.spans import Reading, read_spans
 from pybroker.spark.reading.splitting import split
 from pybroker.spark.reading.survey import survey_of
 from pybroker.spark.reading.topics import Topics
+from pybroker.spark.reading.work import Work
 from pybroker.spark.replay import InputLost
 from pybroker.spark.session import BROKER_AWAY, PATIENCE_S, PAUSE_S, Session, each_of
 

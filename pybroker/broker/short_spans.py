@@ -1,0 +1,112 @@
+"""What ASK_TOPICS hands over: all between two places of a topic, where that is little.
+
+Differs: official clients need a consumer for this. Who reads a little of each of thousands of
+topics spends most of its time on letting consumers in and out. What is handed over is exactly what
+a reader would be sent: decided messages, without markers, aborted ones and broker entry metadata.
+Where anything is unusual (an entry does not read back, the end is no message any more, dispatch has
+a rate, there is much), nothing is handed over, and a reader finds out.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from managed_ledger.errors import DamagedEntries
+from managed_ledger.position import Position
+from managed_ledger.storage.backend import EntryRun
+from pybroker.broker.consumer import SubscriptionType
+from pybroker.broker.entry_metadata import plain
+from pybroker.broker.policies.limits import check_type
+from pybroker.broker.policies.table import SUBSCRIPTION_DISPATCH_RATE
+from pybroker.broker.served import may_be_stamped
+from pybroker.broker.topic import Topic
+
+MOST_ENTRIES: Final = 256  # of one topic, hidden ones included
+MOST_BYTES: Final = 1024 * 1024  # of one command
+
+
+@dataclass(slots=True)
+class HandedOver:
+    """`is_whole`: None: it did not fit into what the topics before had left."""
+
+    is_whole: bool | None
+    entries: list[tuple[Position, bytes]] = field(default_factory=list)
+
+
+class Allowance:
+    """The bytes that one command may hand over."""
+
+    def __init__(self, size_bytes: int = 0) -> None:
+        self.left = min(size_bytes, MOST_BYTES)
+        self._is_untouched = True
+
+    def take(self, size_bytes: int) -> None:
+        self.left -= size_bytes
+        self._is_untouched = False
+
+    def too_little(self) -> HandedOver:
+        """For the next topic. If some came before it, it may come first the next time: so none of
+        those behind it comes before it."""
+        if self._is_untouched:
+            return HandedOver(False)
+        self.left = 0
+        return HandedOver(None)
+
+
+async def hand_over(
+    topic: Topic, after: Position, to: Position, allowance: Allowance
+) -> HandedOver:
+    """What a reader that begins behind `after` is sent up to the message at `to`.
+
+    Raises NotAllowed where nobody may read the topic by a reader.
+    """
+    check_type(topic, SubscriptionType.EXCLUSIVE)
+    if allowance.left <= 0:
+        return HandedOver(None)
+    ledger = topic.ledger
+    if (
+        _has_a_rate(topic)
+        or to > topic.buffer.last_visible_position()
+        or ledger.count_between(after, to) > MOST_ENTRIES
+    ):
+        return HandedOver(False)
+    entries: list[tuple[Position, bytes]] = []
+    size_bytes, reached = 0, after
+    while reached < to:
+        try:
+            run = await _next_run(topic, reached.after, to, allowance.left - size_bytes)
+        except DamagedEntries:
+            return HandedOver(False)  # its reader is told, with the place
+        if run is None:
+            return HandedOver(False)
+        reached = Position(run.ledger_id, run.first_entry_id + len(run.entries) - 1)
+        size_bytes += sum(map(len, run.entries))
+        if size_bytes > allowance.left:
+            return allowance.too_little()
+        entries += _visible(topic, run)
+    if not entries or entries[-1][0] != to:
+        return HandedOver(False)
+    allowance.take(size_bytes)
+    return HandedOver(True, entries)
+
+
+async def _next_run(
+    topic: Topic, first: Position, to: Position, size_bytes: int
+) -> EntryRun | None:
+    run = topic.ledger.read_cached(first, to, MOST_ENTRIES, size_bytes)
+    return run or await topic.ledger.read(first, to, MOST_ENTRIES, size_bytes)
+
+
+def _visible(topic: Topic, run: EntryRun) -> list[tuple[Position, bytes]]:
+    ledger_id, first, hidden = run.ledger_id, run.first_entry_id, topic.hidden
+    entries = plain(run.entries) if may_be_stamped(topic) else run.entries
+    found = [(Position(ledger_id, first + at), entry) for at, entry in enumerate(entries)]
+    return [each for each in found if not hidden.contains(each[0])] if hidden else found
+
+
+def _has_a_rate(topic: Topic) -> bool:
+    if topic.dispatch_throttle is not None:
+        return True
+    rate = topic.policies[SUBSCRIPTION_DISPATCH_RATE]
+    return any(
+        rate[name] > 0 for name in ("dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte")
+    )
