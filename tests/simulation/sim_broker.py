@@ -37,12 +37,15 @@ class BrokerProcess:
         self.broker: Broker | None = None
         self.serving = False
         self.new_backend: Callable[..., EmbeddedBackend] = EmbeddedBackend
+        self.before_start: list[Callable[[], None]] = []  # called while it is down
         self.on_serving: list[Callable[[], None]] = []  # called at each start
         self._faults_end = False
         self.disk_had_faults = False
         self._sync_fault: Fault | None = None
 
     def start(self) -> None:
+        for prepare in self.before_start:
+            prepare()
         self.incarnation += 1
         self.node = self.world.node(f"broker.{self.incarnation}")
         self.node.start(self._unless_disk_fails(self._run()), f"broker.{self.incarnation}")

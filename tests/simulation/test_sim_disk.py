@@ -148,3 +148,15 @@ def test_acknowledging_after_the_sync_loses_nothing():
 
 def test_acknowledging_before_the_sync_is_caught_within_few_seeds():
     assert any(records_lost(seed, acknowledges_early=True) for seed in range(20))
+
+
+def test_a_copy_that_is_put_back_is_all_there_is_and_durable():
+    for disk in disks(20):
+        synced_file(disk, b"old")
+        copy = disk.copy()
+        mount = disk.mount()
+        mount.open("f/a").pwritev([b"new"], 0)
+        mount.create("f/b")
+        disk.put_back(copy)
+        assert read_after_power_cut(disk) == b"old"
+        assert list(disk.names) == ["f/a"]

@@ -6,6 +6,7 @@ import random
 from typing import Final
 
 from features import (
+    backups,
     committing,
     compacting,
     copying,
@@ -31,6 +32,7 @@ from features.feature import Feature
 ALL: Final[dict[str, type[Feature]]] = {
     feature.name: feature
     for module in (
+        backups,
         committing,
         compacting,
         copying,
@@ -57,4 +59,6 @@ ALL: Final[dict[str, type[Feature]]] = {
 
 def draw(rng: random.Random) -> tuple[str, ...]:
     count = min(len(ALL), rng.choice((0, 1, 1, 2, 2, 3, 4, 5)))
-    return tuple(sorted(rng.sample(list(ALL), count)))
+    drawn = sorted(rng.sample(list(ALL), count))
+    alone = [name for name in drawn if not ALL[name].meets_others]
+    return tuple(alone[:1] or drawn)

@@ -14,6 +14,7 @@ class Feature:
     """Made once the scenario is prepared; everything it draws comes from a stream of its own."""
 
     name: ClassVar[str]
+    meets_others: ClassVar[bool] = True  # else it is drawn alone
 
     @classmethod
     def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:

@@ -185,6 +185,19 @@ class SimulatedDisk:
         for inode in {id(inode): inode for inode in names.values()}.values():
             inode.lose_power(self.rng)
 
+    def copy(self) -> dict[str, bytes]:
+        """All files, while nobody writes."""
+        return {name: bytes(inode.content) for name, inode in self.names.items()}
+
+    def put_back(self, copy: dict[str, bytes]) -> None:
+        """Nothing else is there then, and all of it is durable."""
+        self.unmount()
+        self.names = {name: self.new_inode() for name in copy}
+        for name, inode in self.names.items():
+            inode.write(0, copy[name])
+            inode.unsynced.clear()
+        self._durable_names, self._unsynced_names = dict(self.names), []
+
     def before_operation(self, operation: str, name: str, seconds: float) -> None:
         """Count it, take its time, and crash if this is the one."""
         self.operations += 1
