@@ -35,6 +35,7 @@ from pybroker.spark.writing.byte_columns import Part
 
 _NULL: Final = b"null"
 _ESCAPED: Final = r'["\\\x00-\x1f]'
+_NOT_FINITE: Final = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 
 
 def encode(batch: pa.RecordBatch, schema: StructType, columns: Sequence[str]) -> pa.Array:
@@ -105,11 +106,14 @@ def _plain(array: pa.Array) -> Part:
 
 
 def _number(array: pa.Array) -> Part:
-    if pc.all(pc.is_finite(array), min_count=0).as_py():  # of those that are not null
-        return _plain(array)
-    names = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
-    texts = array.cast(pa.string()).to_pylist()
-    return byte_columns.of(pa.array([names.get(each, each) for each in texts], pa.string()))
+    texts = array.cast(pa.string())
+    if not pc.all(pc.is_finite(array), min_count=0).as_py():  # of those that are not null
+        for text, named in _NOT_FINITE.items():
+            texts = pc.if_else(pc.equal(texts, text), named, texts)
+    negative = pc.equal(texts, "-0")  # which parsers take for the integer 0
+    if pc.any(negative).as_py():
+        texts = pc.if_else(negative, "-0.0", texts)
+    return byte_columns.of(texts)
 
 
 def _text(array: pa.Array) -> Part:
