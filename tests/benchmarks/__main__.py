@@ -21,6 +21,7 @@ import many_policies
 import official
 import scaling
 import spark_reading
+import spark_topics
 import spark_writing
 import startup
 import throughput
@@ -60,6 +61,7 @@ ROWS: Mapping[str, Row] = {
     "scaling": scaling.scaling,
     "tls": tls.tls,
     "spark-read": spark_reading.reading,
+    "spark-topics": spark_topics.many_topics,
     "spark-write": spark_writing.writing,
 }
 CALIBRATION_SYNCS = 50

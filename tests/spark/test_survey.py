@@ -2,16 +2,19 @@
 
 import pytest
 
-from pybroker.client import Client, InitialPosition
+from pybroker.client import Client, InitialPosition, TopicNotFound
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.compat import ReadAllAvailable
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.offsets import Position, Span
 from pybroker.spark.options import Mode, chosen
+from pybroker.spark.reading import batch
+from pybroker.spark.reading.batch import PulsarBatchReader
 from pybroker.spark.reading.sharing import shared_out
 from pybroker.spark.reading.spans import Reading, read_spans
 from pybroker.spark.reading.stream import PulsarStreamReader
 from pybroker.spark.reading.survey import AllAtOnce, OneByOne
+from pybroker.spark.reading.topics import Topics
 from pybroker.spark.reading.work import Work
 from pybroker.spark.session import Session
 from pybroker.testing import broker
@@ -203,3 +206,46 @@ def test_works_are_shared_out_whole_and_evenly(count, most):
     ]
     assert len(shares) == min(count, most)
     assert all(count // most <= len(share) <= count // most + 1 for share in shares)
+
+
+# --- spark.read -----------------------------------------------------------------------------------
+
+
+def frame_tasks(running, **options):
+    given = {"service.url": running.service_url, "topicsPattern": PATTERN} | options
+    given = {name: value for name, value in given.items() if value is not None}
+    reader = PulsarBatchReader(chosen(given, Mode.READ), Shape.of(default_schema()))
+    return [task.works for task in reader.partitions()]
+
+
+def test_a_frame_over_a_pattern_is_planned_without_a_request_for_one_topic(running, monkeypatch):
+    def alone(*_, **__):
+        raise AssertionError("a request for one topic")
+
+    for name in ("create_reader", "subscribe", "get_topic_partitions", "get_schema"):
+        monkeypatch.setattr(Client, name, alone)
+    monkeypatch.setattr(batch, "MOST_TASKS", 4)
+    tasks = frame_tasks(running)
+    assert [len(works) for works in tasks] == [5, 5, 5, 4]
+    assert {work.topic for works in tasks for work in works} == set(TOPICS[1:])
+    assert all(work.is_plain for works in tasks for work in works)
+
+
+def test_a_frame_is_planned_the_same_at_a_broker_that_cannot_be_asked(running, monkeypatch):
+    planned = frame_tasks(running)
+    monkeypatch.setattr(Session, "asks_about_many", False)
+    assert sorted(map(str, frame_tasks(running))) == sorted(map(str, planned))
+
+
+def test_tasks_of_a_frame_hold_no_more_than_one_is_to_read(running, monkeypatch):
+    monkeypatch.setattr(batch, "MOST_TASKS", 1)
+    assert len(frame_tasks(running)) == 1
+    monkeypatch.setattr(batch, "TASK_BYTES", 20)
+    assert 5 < len(frame_tasks(running)) <= len(TOPICS)
+
+
+def test_a_topic_that_is_named_and_gone_when_a_frame_is_planned_is_missed(running, monkeypatch):
+    gone = "persistent://public/default/gone-since"
+    monkeypatch.setattr(Topics, "partitions", lambda *_: [gone])
+    with pytest.raises(TopicNotFound, match="gone-since does not exist"):
+        frame_tasks(running, topics=gone, topicsPattern=None)

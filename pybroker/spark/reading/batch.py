@@ -1,10 +1,11 @@
 """`spark.read.format("pulsar")`: what topics hold now, or a part of it, as a DataFrame.
 
 Where it begins and ends is fixed when the query is planned. A partition with much in it is read by
-several tasks, each a range of entries; `minPartitions` asks for more of them. Filters on metadata
-narrow what is read.
+several tasks, each a range of entries; `minPartitions` asks for more of them. Of thousands with
+little in each, a task reads many. Filters on metadata narrow what is read.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -20,12 +21,14 @@ from pybroker.spark.offsets import Position, Span
 from pybroker.spark.options import Chosen
 from pybroker.spark.reading.filters import NARROWING, Narrowing
 from pybroker.spark.reading.places import Place, Start, of_topic
+from pybroker.spark.reading.sharing import MOST_TASKS, shared_out
 from pybroker.spark.reading.spans import Reading, read_spans
 from pybroker.spark.reading.splitting import split
 from pybroker.spark.reading.stream import SpanPartition
+from pybroker.spark.reading.survey import Survey, survey_of
 from pybroker.spark.reading.topics import Topics
 from pybroker.spark.reading.work import Work
-from pybroker.spark.session import Session, position_of
+from pybroker.spark.session import Session, each_of, position_of
 
 # What one task reads, as far as a sample tells; Spark's file sources have the same.
 TASK_BYTES: Final = 128 * 1024 * 1024
@@ -60,25 +63,36 @@ class PulsarBatchReader(DataSourceReader):
         try:
             there = self._topics.existing_partitions(session)
             topics = [topic for topic in there if self._narrowing.wants(topic)]
-            works = [self._work(session, topic) for topic in topics]
-            parts = max(1, -(-self._min_partitions // max(1, len(topics))))
-            return [
-                SpanPartition(part)
-                for work in works
-                if work is not None
-                for part in split(session, work, parts, TASK_BYTES)
-            ] or [_nothing()]
+            ends = survey_of(session).ends(topics)
+            self._topics.require_all([topic for topic in topics if topic not in ends])
+            held = [topic for topic in topics if topic in ends and ends[topic].entry_id >= 0]
+            found = each_of(held, lambda topic: self._work(session, topic, ends[topic]))
+            works = [work for work in found if work is not None]
+            return self._tasks(session, works, len(topics)) or [_nothing()]
         finally:
             session.close()
+
+    def _tasks(
+        self, session: Session, works: Sequence[Work], topics: int
+    ) -> Sequence[InputPartition]:
+        """Much is divided, and what little each of many partitions has is read by one task."""
+        parts = max(1, -(-self._min_partitions // max(1, topics)))
+        sizes = _sizes(survey_of(session), works)
+        divided: list[Work] = []
+        for work in works:
+            if parts > 1 or sizes[work.topic] > TASK_BYTES:
+                divided += split(session, work, parts, TASK_BYTES)
+            else:
+                divided.append(work)
+        full = math.ceil(sum(sizes.values()) / TASK_BYTES)
+        most = max(MOST_TASKS, self._min_partitions, full)
+        return [SpanPartition(*some) for some in shared_out(divided, most)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SpanPartition)
         return read_spans(self._reading, partition.works)
 
-    def _work(self, session: Session, topic: str) -> Work | None:
-        last = session.last_position(topic)
-        if last.entry_id < 0:
-            return None
+    def _work(self, session: Session, topic: str, last: Position) -> Work | None:
         after, first_index = self._start.place(session, topic)
         to, last_index = self._end.place(session, topic) or (last, -1)
         if (wanted := self._narrowing.span(session, topic, self._disorder_ms)) is not None:
@@ -131,6 +145,18 @@ class _End:
             return None
         place = Place.of(given, "endingOffsets")
         return None if place.position == position_of(MessageId.latest) else place
+
+
+def _sizes(survey: Survey, works: Sequence[Work]) -> dict[str, float]:
+    """Estimated bytes from where each begins to the end of its topic."""
+    starts = {work.topic: work.span.after for work in works}
+    behind, samples = survey.behind(starts), survey.samples(starts)
+    return {
+        topic: behind[topic].entries * samples[topic].size_bytes
+        if topic in behind and topic in samples
+        else 0.0
+        for topic in starts
+    }
 
 
 def _nothing() -> SpanPartition:

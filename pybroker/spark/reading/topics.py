@@ -76,15 +76,18 @@ class Topics:
         """The same; no topic is made. Raises TopicNotFound where one is named that is not there,
         unless that is an empty one."""
         found = self.partitions(session, self.names)
-        missing = [name for name in self.names if not _is_among(name, found)]
-        if missing and not self.wait:
+        self.require_all([name for name in self.names if not _is_among(name, found)])
+        return found
+
+    def require_all(self, missing: Sequence[str]) -> None:
+        """Raises TopicNotFound where what was named is `missing`, unless that is an empty one."""
+        if missing and self.pattern is None and not self.wait:
             raise TopicNotFound(
                 f"{', '.join(missing)} does not exist: its name is another one, or it was deleted, "
                 "as brokers do with topics that nobody has used for a minute. Subscribe to a topic "
                 "before it is written to, or set brokerDeleteInactiveTopicsEnabled=false. With "
                 "waitingForNonExistedTopic=true it is an empty one"
             )
-        return found
 
     def bases(self, session: Session) -> Sequence[str]:
         """The topics, whether they have partitions or not."""
