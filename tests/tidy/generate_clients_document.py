@@ -159,7 +159,8 @@ def document() -> str:
         "# Official clients, feature by feature",
         "",
         "A ✓ is a test of `make test`, in [tests/compat](../tests/compat): the official client",
-        "as it is, against this broker. A – is what that client has not, or is not shown here.",
+        "as it is, against this broker. A – means that the client does not have it, or that no",
+        "test shows it.",
         "`make clients` writes this page from what the tests say of themselves.",
         "",
     ]
