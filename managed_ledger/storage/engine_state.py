@@ -1,8 +1,7 @@
 """What the embedded engine has in memory, all of it durable: ledgers with their tails, and keys."""
 
 from managed_ledger.storage.backend import LedgerSummary, Span
-from managed_ledger.storage.entry_columns import EntryColumns
-from managed_ledger.storage.ledger_files import (
+from managed_ledger.storage.embedded.ledger_files import (
     NO_BLOCKS,
     NOTHING_FLUSHED,
     BlockIndex,
@@ -10,6 +9,8 @@ from managed_ledger.storage.ledger_files import (
     FlushJob,
     FlushResult,
 )
+from managed_ledger.storage.embedded.snapshot import Snapshot
+from managed_ledger.storage.entry_columns import EntryColumns
 from managed_ledger.storage.metadata_table import MetadataTable
 from managed_ledger.storage.operations import (
     Append,
@@ -18,7 +19,6 @@ from managed_ledger.storage.operations import (
     Put,
     Remove,
 )
-from managed_ledger.storage.snapshot import Snapshot
 
 MAX_ENTRIES_PER_FLUSH = 65_536
 

@@ -21,7 +21,7 @@ from pybroker.logs.control import LogControl
 from pybroker.security.authentication import Authentication
 from pybroker.security.authorization import Authorizer
 from pybroker.security.identity import Identity
-from pybroker.transaction.coordinators import Coordinators
+from pybroker.transaction.coordinator.coordinators import Coordinators
 
 # Publishes as any connection's producers do; each batch has its outcomes when it returns.
 Publish = Callable[

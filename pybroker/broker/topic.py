@@ -43,9 +43,9 @@ from pybroker.broker.publishing import LAST_WRITES_S, OnTheWay, Published, Publi
 from pybroker.broker.subscribing import Subscribing
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic_services import TopicServices
-from pybroker.transaction.aborted_txns import HiddenEntries
-from pybroker.transaction.transaction_buffer import TransactionBuffer
-from pybroker.transaction.transactional_entries import with_sent
+from pybroker.transaction.buffer.aborted_txns import HiddenEntries
+from pybroker.transaction.buffer.transaction_buffer import TransactionBuffer
+from pybroker.transaction.buffer.transactional_entries import with_sent
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire.message_metadata import last_batch_index
 

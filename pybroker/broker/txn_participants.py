@@ -11,7 +11,7 @@ from typing import Protocol
 from pybroker.base.errors import InvalidTopicName, NotAllowed
 from pybroker.base.names import TopicName, TxnId, check_subscription_name
 from pybroker.broker.topic import Topic
-from pybroker.transaction.participants import CannotParticipate
+from pybroker.transaction.coordinator.participants import CannotParticipate
 from pybroker.transaction.txn_status import TxnAction
 
 End = Callable[[Topic], Awaitable[None] | None]

@@ -49,7 +49,7 @@ from pybroker.server.outbox import Outboxes
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.services import Services
 from pybroker.server.transport import BrokerServer, Endpoint
-from pybroker.transaction.coordinators import Coordinators
+from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.transaction.pending_ack_migration import migrate_pending_ack_logs
 
 if TYPE_CHECKING:
@@ -361,8 +361,8 @@ def embedded_backend(
     """`on_disk_failure` is called when a write could not be made durable, and must not return to
     business: what the disk holds is unknown.
     """
-    from managed_ledger.storage.journal import EmbeddedBackend
-    from managed_ledger.storage.os_disk import OsDisk
+    from managed_ledger.storage.embedded.journal import EmbeddedBackend
+    from managed_ledger.storage.embedded.os_disk import OsDisk
 
     return EmbeddedBackend(
         OsDisk(data_dir),

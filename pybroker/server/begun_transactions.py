@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 
 from pybroker.base.names import TxnId
-from pybroker.transaction.coordinators import Coordinators
+from pybroker.transaction.coordinator.coordinators import Coordinators
 
 _LOOK_AGAIN_S: Final = 1.0
 

@@ -13,9 +13,9 @@ from pybroker.broker.txn_participants import (
 )
 from pybroker.server.connection import Connection
 from pybroker.server.transaction_share import begin_within_share
-from pybroker.transaction.coordinator import TransactionCoordinator
-from pybroker.transaction.coordinators import Coordinators
-from pybroker.transaction.participants import CannotParticipate
+from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
+from pybroker.transaction.coordinator.coordinators import Coordinators
+from pybroker.transaction.coordinator.participants import CannotParticipate
 from pybroker.transaction.txn_status import TxnAction, require_decided
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb

@@ -16,7 +16,7 @@ from pybroker.server.frame_budget import FrameBudget
 from pybroker.server.held_runs import HeldRoom
 from pybroker.server.outbox import Outboxes
 from pybroker.server.publish_budget import PublishBudget
-from pybroker.transaction.coordinators import Coordinators
+from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.wire import commands
 
 _RECEIVE_BYTES: Final = 256 * 1024

@@ -11,7 +11,7 @@ from typing import Final
 from pybroker.base.errors import TooManyRequests
 from pybroker.base.names import TxnId
 from pybroker.server.connection import Connection
-from pybroker.transaction.coordinator import TransactionCoordinator
+from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 
 _FULL_WAIT_S: Final = 0.1  # before a refusal, so that nobody asks again at once
 

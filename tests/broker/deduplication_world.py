@@ -13,7 +13,7 @@ from managed_ledger.position import EARLIEST, LATEST
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.base.names import TxnId
 from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, Piece, Taken
-from pybroker.transaction.transactional_entries import marker, tag_of, with_sent
+from pybroker.transaction.buffer.transactional_entries import marker, tag_of, with_sent
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry, parse_metadata

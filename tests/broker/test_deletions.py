@@ -21,7 +21,7 @@ from faulty_disk import FaultyDisk
 from managed_ledger.errors import ManagedLedgerError, StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, LATEST, Position
-from managed_ledger.storage.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import ServiceNotReady, TopicNotFound
 from pybroker.base.names import TopicName, pending_ack_log
@@ -30,7 +30,7 @@ from pybroker.broker.policies.table import DEDUPLICATION
 from pybroker.broker.schemas.registry import StoredSchema
 from pybroker.broker.tenants import Conflict, Tenants
 from pybroker.broker.topics import Topics
-from pybroker.transaction.buffer_snapshot import BufferSnapshots, encode_buffer_head
+from pybroker.transaction.buffer.buffer_snapshot import BufferSnapshots, encode_buffer_head
 
 ORDERS = TopicName.parse("orders")
 OTHER = TopicName.parse("other")

@@ -28,7 +28,7 @@ def enabled(logger: str) -> str:
 
 def test_an_area_has_its_own_level_and_the_others_the_general_one() -> None:
     Levels.parse("warning, Storage=debug").apply()
-    assert enabled("managed_ledger.storage.journal") == "debug"
+    assert enabled("managed_ledger.storage.embedded.journal") == "debug"
     assert enabled("pybroker.broker.topics") == enabled("pybroker") == "warning"
 
 

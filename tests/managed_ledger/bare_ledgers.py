@@ -6,8 +6,8 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.backend import Backend
-from managed_ledger.storage.disk import Disk
-from managed_ledger.storage.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.disk import Disk
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
 
 
 async def opened(disk: Disk, clock: Any, **options: Any) -> EmbeddedBackend:

@@ -11,9 +11,9 @@ import pytest
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import Backend
-from managed_ledger.storage.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.os_disk import OsDisk
 from managed_ledger.storage.memory import MemoryBackend
-from managed_ledger.storage.os_disk import OsDisk
 
 
 @dataclass

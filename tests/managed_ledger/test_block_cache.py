@@ -6,14 +6,14 @@ from bare_ledgers import make_ledger
 from faulty_disk import FaultyDisk
 from virtual_loop import run_virtually
 
-from managed_ledger.storage.block_cache import (
+from managed_ledger.storage.embedded.block_cache import (
     ENTRY_OVERHEAD_BYTES,
     IDLE_S,
     BlockCache,
     cost_of,
 )
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
 from managed_ledger.storage.entry_columns import EntryColumns
-from managed_ledger.storage.journal import EmbeddedBackend
 
 
 def block(*sizes: int) -> EntryColumns:

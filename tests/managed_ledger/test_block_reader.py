@@ -13,9 +13,9 @@ from managed_ledger.errors import (
     NoDescriptors,
     StorageFailed,
 )
-from managed_ledger.storage.block_reader import READ_AHEAD_BYTES, BlockReader
+from managed_ledger.storage.embedded.block_reader import READ_AHEAD_BYTES, BlockReader
+from managed_ledger.storage.embedded.ledger_files import BLOCK_BYTES, HEADER_BYTES, write_all
 from managed_ledger.storage.engine_state import LedgerState
-from managed_ledger.storage.ledger_files import BLOCK_BYTES, HEADER_BYTES, write_all
 
 NAME = "ledgers/4"
 LARGE = BLOCK_BYTES  # an entry of that size has a block of its own

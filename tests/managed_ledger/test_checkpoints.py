@@ -16,9 +16,9 @@ from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, LATEST, Position
-from managed_ledger.storage import checkpoints
-from managed_ledger.storage.journal import EmbeddedBackend
-from managed_ledger.storage.ledger_files import write_all
+from managed_ledger.storage.embedded import checkpoints
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.ledger_files import write_all
 
 CONFIG = ManagedLedgerConfig(max_entries_per_ledger=7, min_rollover_time_ms=0)
 
@@ -212,7 +212,7 @@ def test_what_a_crashed_process_left_unsynced_is_synced_before_it_is_served(run,
 
 
 def test_relaxed_durability_syncs_no_commit(run, clock, monkeypatch):
-    monkeypatch.setattr("managed_ledger.storage.journal.RELAXED_SYNC_S", 3600)
+    monkeypatch.setattr("managed_ledger.storage.embedded.journal.RELAXED_SYNC_S", 3600)
 
     async def scenario():
         disk = FaultyDisk()
@@ -226,7 +226,7 @@ def test_relaxed_durability_syncs_no_commit(run, clock, monkeypatch):
 
 
 def test_relaxed_durability_syncs_by_a_timer(run, clock, monkeypatch):
-    monkeypatch.setattr("managed_ledger.storage.journal.RELAXED_SYNC_S", 0.001)
+    monkeypatch.setattr("managed_ledger.storage.embedded.journal.RELAXED_SYNC_S", 0.001)
 
     async def scenario():
         disk = FaultyDisk()
@@ -252,7 +252,7 @@ def test_with_relaxed_durability_a_snapshot_is_not_ahead_of_what_a_power_cut_lea
     """It lacks a ledger whose entries are in the journal, and so would be the deletion that lies
     behind them, had it not been synced.
     """
-    monkeypatch.setattr("managed_ledger.storage.journal.RELAXED_SYNC_S", 3600)
+    monkeypatch.setattr("managed_ledger.storage.embedded.journal.RELAXED_SYNC_S", 3600)
 
     async def scenario():
         disk, loop = FaultyDisk(), asyncio.get_running_loop()
@@ -294,7 +294,7 @@ def test_with_relaxed_durability_a_snapshot_is_not_ahead_of_what_a_power_cut_lea
 def test_with_relaxed_durability_no_file_goes_before_its_deletion_is_on_the_platter(
     run, clock, monkeypatch
 ):
-    monkeypatch.setattr("managed_ledger.storage.journal.RELAXED_SYNC_S", 3600)
+    monkeypatch.setattr("managed_ledger.storage.embedded.journal.RELAXED_SYNC_S", 3600)
 
     async def scenario():
         disk, loop = FaultyDisk(), asyncio.get_running_loop()

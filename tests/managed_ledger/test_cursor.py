@@ -304,7 +304,7 @@ async def on_a_disk_that_fills_up(clock):
 
     from faulty_disk import FaultyDisk, failing
 
-    from managed_ledger.storage.journal import EmbeddedBackend
+    from managed_ledger.storage.embedded.journal import EmbeddedBackend
 
     disk = FaultyDisk()
     backend = EmbeddedBackend(disk, clock)

@@ -11,8 +11,8 @@ from bare_ledgers import make_ledger
 from faulty_disk import FaultyDisk, failing
 
 from managed_ledger.errors import NoDescriptors
-from managed_ledger.storage.journal import EmbeddedBackend
-from managed_ledger.storage.spare_descriptors import SpareDescriptors
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.spare_descriptors import SpareDescriptors
 
 
 async def append(backend: EmbeddedBackend, ledger: int, number: int) -> Exception | None:
@@ -116,8 +116,8 @@ def test_spare_descriptors_are_given_up_one_by_one_and_taken_back():
 
 STORE_WITHOUT_DESCRIPTORS = """
 import asyncio, os, resource, sys
-from managed_ledger.storage.journal import EmbeddedBackend
-from managed_ledger.storage.os_disk import OsDisk
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.os_disk import OsDisk
 
 class Clock:
     now_ms = monotonic_s = lambda self: 0

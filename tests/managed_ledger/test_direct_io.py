@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from managed_ledger.storage import direct_io, os_disk
-from managed_ledger.storage.direct_io import (
+from managed_ledger.storage.embedded import direct_io, os_disk
+from managed_ledger.storage.embedded.direct_io import (
     BLOCK_BYTES,
     BUFFER_BYTES,
     BUFFERS_KEPT,
@@ -20,14 +20,14 @@ from managed_ledger.storage.direct_io import (
     read_direct,
     take_front,
 )
-from managed_ledger.storage.ledger_files import (
+from managed_ledger.storage.embedded.ledger_files import (
     FlushedPart,
     FlushJob,
     read_blocks,
     sync_all,
     write_all,
 )
-from managed_ledger.storage.os_disk import (
+from managed_ledger.storage.embedded.os_disk import (
     LARGE_READ_BYTES,
     LARGEST_DIRECT_READ_BYTES,
     OsDisk,

@@ -14,7 +14,7 @@ from faulty_disk import FaultyDisk, failing
 from virtual_loop import LoopClock, run_virtually
 
 from managed_ledger.errors import CorruptStorage, LedgerClosed, StorageFailed, StorageFull
-from managed_ledger.storage.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
 
 JOURNAL = "journal/0000000001"
 

@@ -11,8 +11,8 @@ from virtual_loop import LoopClock, run_virtually
 
 from managed_ledger.errors import StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
 from managed_ledger.storage.fullness import OVER_AFTER_S, TRY_AGAIN_S, Fullness
-from managed_ledger.storage.journal import EmbeddedBackend
 
 MB = 1024 * 1024
 NAME = "managed_ledger.storage.fullness"

@@ -3,8 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from managed_ledger.storage.entry_columns import EntryColumns
-from managed_ledger.storage.journal_format import (
+from managed_ledger.storage.embedded.journal_format import (
     LARGE_BYTES,
     SECTOR,
     EntriesRecord,
@@ -13,6 +12,7 @@ from managed_ledger.storage.journal_format import (
     encode_frame,
     zero_sectors,
 )
+from managed_ledger.storage.entry_columns import EntryColumns
 from managed_ledger.storage.operations import Append, append_operation
 
 PIECES = st.lists(

@@ -11,10 +11,10 @@ from bare_ledgers import make_ledger
 from faulty_disk import FaultyDisk
 
 from managed_ledger.errors import CorruptStorage
-from managed_ledger.storage.journal import EmbeddedBackend
-from managed_ledger.storage.journal_format import HEADER_BYTES, SECTOR, encode_frame
-from managed_ledger.storage.journal_recovery import Recovery
-from managed_ledger.storage.journal_scan import JournalScan
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.journal_format import HEADER_BYTES, SECTOR, encode_frame
+from managed_ledger.storage.embedded.journal_recovery import Recovery
+from managed_ledger.storage.embedded.journal_scan import JournalScan
 
 JOURNAL = "journal/0000000001"
 GROUPS = [[b"first"], [b"", b"second" * 60], [bytes(1500)], [b"\0" * 700 + b"x"], [b"last"]]

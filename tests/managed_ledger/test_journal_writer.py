@@ -8,12 +8,16 @@ from faulty_disk import FaultyDisk, failing
 
 from managed_ledger.errors import NoDescriptors, StorageFailed, StorageFull
 from managed_ledger.storage.backend import Versioned
+from managed_ledger.storage.embedded.journal_format import decode_header
+from managed_ledger.storage.embedded.journal_scan import JournalScan
+from managed_ledger.storage.embedded.journal_writer import (
+    JournalWriter,
+    create_journal,
+    generations,
+)
+from managed_ledger.storage.embedded.room import RESERVE, SPARE_BYTES, Room
 from managed_ledger.storage.group_commit import Group
-from managed_ledger.storage.journal_format import decode_header
-from managed_ledger.storage.journal_scan import JournalScan
-from managed_ledger.storage.journal_writer import JournalWriter, create_journal, generations
 from managed_ledger.storage.operations import Operation, Put, Remove, Sync
-from managed_ledger.storage.room import RESERVE, SPARE_BYTES, Room
 
 FIRST, SECOND = "journal/0000000001", "journal/0000000002"
 NOBODY: Any = None  # waits

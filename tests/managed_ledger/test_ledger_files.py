@@ -8,9 +8,9 @@ from crc32c import crc32c
 from faulty_disk import FaultyDisk, failing
 
 from managed_ledger.errors import CorruptStorage
-from managed_ledger.storage import ledger_files
-from managed_ledger.storage.journal_format import LARGE_BYTES
-from managed_ledger.storage.ledger_files import (
+from managed_ledger.storage.embedded import ledger_files
+from managed_ledger.storage.embedded.journal_format import LARGE_BYTES
+from managed_ledger.storage.embedded.ledger_files import (
     BLOCK_BYTES,
     CRC,
     HEADER_BYTES,

@@ -15,9 +15,9 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.rollover import ROLLOVER_RETRY_MS
 from managed_ledger.storage.backend import EntryRun
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.ledger_files import BLOCK_BYTES
 from managed_ledger.storage.group_commit import Group
-from managed_ledger.storage.journal import EmbeddedBackend
-from managed_ledger.storage.ledger_files import BLOCK_BYTES
 from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.trim import Retention
 

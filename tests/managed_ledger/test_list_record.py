@@ -14,9 +14,9 @@ from managed_ledger.ledger_metadata import LedgerInfo, LedgerList, ledgers_key
 from managed_ledger.list_record import ListRecord
 from managed_ledger.position import EARLIEST, LATEST
 from managed_ledger.storage.backend import Versioned
-from managed_ledger.storage.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.room import NEXT_TO_NOTHING_BYTES
 from managed_ledger.storage.memory import MemoryBackend
-from managed_ledger.storage.room import NEXT_TO_NOTHING_BYTES
 
 FULL = failing(errno.ENOSPC, ("write", "journal/"))
 PLENTY = 1_000_000_000

@@ -14,9 +14,9 @@ from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.backend import Backend, EntryRun
-from managed_ledger.storage.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.os_disk import OsDisk
 from managed_ledger.storage.memory import MemoryBackend
-from managed_ledger.storage.os_disk import OsDisk
 
 BATCH = 4
 ALL_INDEXES = (1 << BATCH) - 1

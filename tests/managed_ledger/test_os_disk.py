@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from managed_ledger.errors import DirectoryInUse
-from managed_ledger.storage import os_disk
-from managed_ledger.storage.journal import EmbeddedBackend
-from managed_ledger.storage.os_disk import MAX_PARTS, OsDisk, drop_front
+from managed_ledger.storage.embedded import os_disk
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.os_disk import MAX_PARTS, OsDisk, drop_front
 
 
 def descriptors() -> int:

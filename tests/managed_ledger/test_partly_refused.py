@@ -14,7 +14,7 @@ from faulty_disk import FaultyDisk
 
 from managed_ledger.errors import StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.storage.room import NEXT_TO_NOTHING_BYTES
+from managed_ledger.storage.embedded.room import NEXT_TO_NOTHING_BYTES
 
 PLENTY = 1_000_000_000
 

@@ -7,12 +7,13 @@ import pytest
 from faulty_disk import FaultyDisk, failing
 
 from managed_ledger.errors import CorruptStorage, NewerFormat
-from managed_ledger.storage import snapshot
 from managed_ledger.storage.backend import Versioned
+from managed_ledger.storage.embedded import snapshot
+from managed_ledger.storage.embedded.journal_format import encode_body, encode_frame
+from managed_ledger.storage.embedded.journal_recovery import Recovery
+from managed_ledger.storage.embedded.ledger_files import BLOCK_BYTES, FlushedPart, write_all
+from managed_ledger.storage.embedded.snapshot import Snapshot
 from managed_ledger.storage.engine_state import LedgerState
-from managed_ledger.storage.journal_format import encode_body, encode_frame
-from managed_ledger.storage.journal_recovery import Recovery
-from managed_ledger.storage.ledger_files import BLOCK_BYTES, FlushedPart, write_all
 from managed_ledger.storage.operations import (
     DeleteLedger,
     Operation,
@@ -20,7 +21,6 @@ from managed_ledger.storage.operations import (
     Remove,
     append_operation,
 )
-from managed_ledger.storage.snapshot import Snapshot
 
 NOBODY = None  # waits
 

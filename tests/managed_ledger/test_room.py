@@ -14,7 +14,7 @@ from virtual_loop import LoopClock, run_virtually
 from managed_ledger.errors import StorageFailed, StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST
-from managed_ledger.storage.room import RESERVE, RESERVE_BYTES, SPARE_BYTES
+from managed_ledger.storage.embedded.room import RESERVE, RESERVE_BYTES, SPARE_BYTES
 
 MB = 1024 * 1024
 PLENTY = 1000 * MB

@@ -20,8 +20,8 @@ from managed_ledger.errors import (
 )
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST
-from managed_ledger.storage.journal import EmbeddedBackend
-from managed_ledger.storage.os_disk import OsDisk
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.os_disk import OsDisk
 
 
 def test_a_full_disk_fails_appends_and_lets_later_ones_succeed(run, clock):
@@ -368,7 +368,7 @@ def test_a_flipped_bit_in_the_snapshot_refuses_the_start(run, clock):
 LOCK = """
 import sys
 from managed_ledger.errors import DirectoryInUse
-from managed_ledger.storage.os_disk import OsDisk
+from managed_ledger.storage.embedded.os_disk import OsDisk
 try:
     OsDisk(sys.argv[1]).lock()
 except DirectoryInUse as error:

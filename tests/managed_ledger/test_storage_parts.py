@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from managed_ledger.errors import CorruptStorage, NewerFormat
-from managed_ledger.storage import journal_format, room, snapshot
 from managed_ledger.storage.backend import LedgerSummary, Versioned
-from managed_ledger.storage.engine_state import EngineState, LedgerState
-from managed_ledger.storage.journal_format import (
+from managed_ledger.storage.embedded import journal_format, room, snapshot
+from managed_ledger.storage.embedded.journal_format import (
     HEADER_BYTES,
     LARGE_BYTES,
     CreateLedgerRecord,
@@ -27,7 +26,10 @@ from managed_ledger.storage.journal_format import (
     encode_body,
     encode_frame,
 )
-from managed_ledger.storage.ledger_files import FlushedPart, write_all
+from managed_ledger.storage.embedded.ledger_files import FlushedPart, write_all
+from managed_ledger.storage.embedded.room import RESERVE, RESERVE_BYTES, SPARE_BYTES, Room
+from managed_ledger.storage.embedded.snapshot import Snapshot
+from managed_ledger.storage.engine_state import EngineState, LedgerState
 from managed_ledger.storage.metadata_table import MetadataTable
 from managed_ledger.storage.operations import (
     Append,
@@ -38,8 +40,6 @@ from managed_ledger.storage.operations import (
     Sync,
     append_operation,
 )
-from managed_ledger.storage.room import RESERVE, RESERVE_BYTES, SPARE_BYTES, Room
-from managed_ledger.storage.snapshot import Snapshot
 
 NOBODY: Any = None  # waits
 

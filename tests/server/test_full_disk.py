@@ -9,7 +9,7 @@ import pytest
 
 import pybroker.testing
 from managed_ledger.storage import fullness
-from managed_ledger.storage.os_disk import OsDisk
+from managed_ledger.storage.embedded.os_disk import OsDisk
 from pybroker.client import Client, Result
 from pybroker.client.errors import ProducerBlockedQuotaExceededException
 from pybroker.testing import RunningBroker

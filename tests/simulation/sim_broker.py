@@ -13,13 +13,13 @@ from world.node import Node
 
 from managed_ledger.errors import ManagedLedgerError, StorageFailed, StorageFull
 from managed_ledger.position import EARLIEST, Position
-from managed_ledger.storage.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TopicName, TxnId
 from pybroker.broker.tenants import Conflict
 from pybroker.broker.topics import Topics
 from pybroker.process.app import Broker
-from pybroker.transaction.transaction_log import log_name
+from pybroker.transaction.coordinator.transaction_log import log_name
 from pybroker.wire.message_metadata import parse_metadata
 
 

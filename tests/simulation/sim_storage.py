@@ -16,7 +16,7 @@ from world.node import Node
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import EARLIEST, Position
-from managed_ledger.storage.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
 
 LIVES = 4
 CURSOR = "cursor"

@@ -11,7 +11,7 @@ from managed_ledger.errors import ManagedLedgerError, StorageFailed
 from managed_ledger.position import Position
 from pybroker.base.errors import InvalidTxnStatus, TransactionNotFound
 from pybroker.base.names import TxnId
-from pybroker.transaction import buffer_snapshot, transaction_buffer
+from pybroker.transaction.buffer import buffer_snapshot, transaction_buffer
 
 
 @in_world

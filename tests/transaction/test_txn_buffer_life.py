@@ -25,9 +25,9 @@ from managed_ledger.errors import ManagedLedgerError, StorageFull
 from managed_ledger.position import Position
 from pybroker.base.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
-from pybroker.transaction import transaction_buffer
-from pybroker.transaction.transaction_buffer import TransactionBuffer
-from pybroker.transaction.transactional_entries import SINCE
+from pybroker.transaction.buffer import transaction_buffer
+from pybroker.transaction.buffer.transaction_buffer import TransactionBuffer
+from pybroker.transaction.buffer.transactional_entries import SINCE
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
 

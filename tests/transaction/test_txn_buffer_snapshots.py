@@ -21,9 +21,9 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.operations import Remove
 from pybroker.base.names import TopicName
-from pybroker.transaction import transaction_buffer
-from pybroker.transaction.buffer_snapshot import ledgers_with_snapshots, snapshot_keys
-from pybroker.transaction.transaction_buffer import TransactionBuffer
+from pybroker.transaction.buffer import transaction_buffer
+from pybroker.transaction.buffer.buffer_snapshot import ledgers_with_snapshots, snapshot_keys
+from pybroker.transaction.buffer.transaction_buffer import TransactionBuffer
 
 
 def snapshot_position(buffer: TransactionBuffer) -> Position:

@@ -26,7 +26,7 @@ from pybroker.base.names import TxnId
 from pybroker.server.begun_transactions import BegunTransactions
 from pybroker.server.connection import Connection
 from pybroker.server.transaction_share import begin_within_share
-from pybroker.transaction.coordinator import TransactionCoordinator
+from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.txn_status import TxnStatus
 
 

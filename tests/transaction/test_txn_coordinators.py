@@ -21,7 +21,7 @@ from managed_ledger.errors import StorageFull
 from managed_ledger.storage.operations import Append
 from pybroker.base.errors import AuthorizationError, TransactionCoordinatorNotFound
 from pybroker.server.transaction_owner import check_owner
-from pybroker.transaction.coordinator import TransactionCoordinator
+from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.txn_status import TxnStatus
 
 

@@ -12,7 +12,8 @@ from pybroker.base.errors import (
     TransactionNotFound,
 )
 from pybroker.base.names import TxnId
-from pybroker.transaction import metadata_store, snapshot_log
+from pybroker.transaction import snapshot_log
+from pybroker.transaction.coordinator.coordinator import metadata_store
 from pybroker.transaction.txn_status import TxnStatus
 
 TOGETHER = 120

@@ -8,8 +8,9 @@ from txn_world import COMMIT, COPIES, ORDERS, World, in_world
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.position import Position
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
-from pybroker.transaction import pending_ack_store, transaction_log
-from pybroker.transaction.metadata_store import (
+from pybroker.transaction import pending_ack_store
+from pybroker.transaction.coordinator.coordinator import transaction_log
+from pybroker.transaction.coordinator.metadata_store import (
     AddPartitions,
     AddSubscriptions,
     ChangeStatus,
@@ -17,7 +18,7 @@ from pybroker.transaction.metadata_store import (
     NewTransaction,
     Record,
 )
-from pybroker.transaction.outcome_window import OutcomeMark
+from pybroker.transaction.coordinator.outcome_window import OutcomeMark
 from pybroker.transaction.pending_ack import PendingAck
 from pybroker.transaction.pending_ack_store import (
     HELD_WHOLE,

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from pybroker.transaction.outcome_window import CHUNK_IDS, OutcomeMark, OutcomeWindow
-from pybroker.transaction.timeout_tracker import TimeoutTracker
+from pybroker.transaction.coordinator.outcome_window import CHUNK_IDS, OutcomeMark, OutcomeWindow
+from pybroker.transaction.coordinator.timeout_tracker import TimeoutTracker
 from pybroker.transaction.txn_status import TxnStatus
 
 HOUR_MS = 3_600_000

@@ -9,8 +9,8 @@ from virtual_loop import run_virtually
 
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Tasks
-from pybroker.transaction.metadata_store import TransactionMetadata
-from pybroker.transaction.participants import CannotParticipate, ParticipantEnds
+from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.participants import CannotParticipate, ParticipantEnds
 from pybroker.transaction.txn_status import TxnAction
 
 ID = TxnId(0, 1)

@@ -14,7 +14,7 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.storage.backend import EntryRun
 from pybroker.base.names import TxnId
-from pybroker.transaction.transactional_entries import (
+from pybroker.transaction.buffer.transactional_entries import (
     UntaggedSpan,
     marker,
     parse_tag,

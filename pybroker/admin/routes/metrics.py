@@ -28,7 +28,7 @@ from pybroker.base.runtime import Pace
 from pybroker.base.version import version
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
-from pybroker.transaction.coordinator import TransactionCoordinator
+from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 
 _WANTED: Final = Wanted(hashes=False)
 _BROKER_SUMS: Final[Mapping[str, Callable[[Stats], float]]] = {

@@ -27,11 +27,11 @@ from pybroker.base.runtime import Pace
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
 from pybroker.security.authorization import Need
-from pybroker.transaction.coordinator import TransactionCoordinator
-from pybroker.transaction.metadata_store import TransactionMetadata
-from pybroker.transaction.participants import Retry
+from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
+from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.participants import Retry
+from pybroker.transaction.coordinator.transaction_log import log_name
 from pybroker.transaction.pending_ack import PendingAckStats
-from pybroker.transaction.transaction_log import log_name
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
 _BASE: Final = "/admin/v3/transactions"

@@ -44,7 +44,7 @@ from pybroker.broker.deduplication.snapshot import (
     encode_producer,
     snapshot_keys,
 )
-from pybroker.transaction.transactional_entries import UntaggedSpan, told_entries
+from pybroker.transaction.buffer.transactional_entries import UntaggedSpan, told_entries
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 

@@ -11,7 +11,7 @@ from pybroker.base.names import PENDING_ACK_LOGS, TopicName
 from pybroker.broker import belongings, transactional_acks, txn_participants
 from pybroker.server import on_transaction
 from pybroker.transaction import pending_ack_store
-from pybroker.transaction.transactional_entries import UntaggedSpan
+from pybroker.transaction.buffer.transactional_entries import UntaggedSpan
 
 
 async def nothing(*_: Any) -> None:

@@ -10,11 +10,11 @@ from unittest.mock import patch
 from managed_ledger.appender import Appender
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.steady_time import SteadyTime
-from managed_ledger.storage import disk_errors, journal
-from managed_ledger.storage.block_reader import BlockReader
-from managed_ledger.storage.checkpoints import Checkpoints
-from managed_ledger.storage.journal import EmbeddedBackend
-from managed_ledger.storage.room import RESERVE, RESERVE_FOLDER, Room
+from managed_ledger.storage.embedded import disk_errors, journal
+from managed_ledger.storage.embedded.block_reader import BlockReader
+from managed_ledger.storage.embedded.checkpoints import Checkpoints
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.room import RESERVE, RESERVE_FOLDER, Room
 from pybroker.broker.deletions import Deletions
 from pybroker.broker.topics import Topics
 

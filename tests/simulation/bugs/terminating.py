@@ -8,7 +8,7 @@ from unittest.mock import patch
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from pybroker.broker.topic import _TERMINATED
-from pybroker.transaction.transaction_buffer import TransactionBuffer
+from pybroker.transaction.buffer.transaction_buffer import TransactionBuffer
 
 
 @contextmanager

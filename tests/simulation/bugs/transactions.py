@@ -6,16 +6,16 @@ from typing import Any
 from unittest.mock import patch
 
 from managed_ledger.position import Position
-from managed_ledger.storage.journal_writer import JournalWriter
+from managed_ledger.storage.embedded.journal_writer import JournalWriter
 from pybroker.base.errors import InvalidTxnStatus
 from pybroker.base.names import TopicName
 from pybroker.broker.txn_participants import LocalParticipants
-from pybroker.transaction.metadata_store import TransactionMetadataStore
-from pybroker.transaction.open_transactions import OpenTransactions
-from pybroker.transaction.outcome_window import OutcomeWindow
+from pybroker.transaction.buffer.open_transactions import OpenTransactions
+from pybroker.transaction.buffer.transaction_buffer import TransactionBuffer
+from pybroker.transaction.coordinator.metadata_store import TransactionMetadataStore
+from pybroker.transaction.coordinator.outcome_window import OutcomeWindow
 from pybroker.transaction.pending_ack import PendingAcks
 from pybroker.transaction.pending_ack_store import AckRecord
-from pybroker.transaction.transaction_buffer import TransactionBuffer
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from typing import Final
 from sim_broker import BrokerProcess
 
 from managed_ledger.ledger_metadata import LEDGERS_PREFIX, LedgerList
-from managed_ledger.storage.ledger_files import FOLDER, ledger_file_name
+from managed_ledger.storage.embedded.ledger_files import FOLDER, ledger_file_name
 from managed_ledger.trim import consumed
 
 UNTIL_UNLINKED_S: Final = 5.0

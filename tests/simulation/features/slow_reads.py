@@ -19,7 +19,7 @@ from sim_scenario import Scenario
 from features.feature import Feature
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.storage.backend import Appended, EntryRun, LedgerSummary
-from managed_ledger.storage.journal import EmbeddedBackend
+from managed_ledger.storage.embedded.journal import EmbeddedBackend
 
 if TYPE_CHECKING:
     from sim_seed import Simulation

@@ -12,7 +12,7 @@ from clients.streaming import StreamConsumer, StreamProducer
 from sim_scenario import Scenario
 
 from features.feature import Feature, half_way
-from managed_ledger.storage.room import RESERVE, RESERVE_BYTES
+from managed_ledger.storage.embedded.room import RESERVE, RESERVE_BYTES
 from pybroker.base.errors import TopicNotFound
 from pybroker.base.names import TopicName
 

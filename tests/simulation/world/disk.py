@@ -8,7 +8,7 @@ renaming and unlinking happened or did not. A mere kill of the process keeps all
 cache survives), which does not make it durable: a later power cut may still take it.
 
 `SimulatedDisk` is the platter; `mount()` gives a process its handle on it, which implements
-`managed_ledger.storage.disk.Disk` and dies with the process.
+`managed_ledger.storage.embedded.disk.Disk` and dies with the process.
 """
 
 import errno
@@ -250,7 +250,7 @@ class SimulatedDisk:
 
 
 class Mount:
-    """The disk as one process sees it; implements `managed_ledger.storage.disk.Disk`."""
+    """The disk as one process sees it; implements `managed_ledger.storage.embedded.disk.Disk`."""
 
     def __init__(self, platter: SimulatedDisk) -> None:
         self._platter = platter
@@ -318,7 +318,7 @@ class Mount:
 
 
 class File:
-    """An open file; implements `managed_ledger.storage.disk.DiskFile`."""
+    """An open file; implements `managed_ledger.storage.embedded.disk.DiskFile`."""
 
     def __init__(self, mount: Mount, name: str, inode: Inode) -> None:
         self._mount = mount

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from managed_ledger.errors import CorruptStorage
-from managed_ledger.storage.journal_format import (
+from managed_ledger.storage.embedded.journal_format import (
     END,
     HEADER_BYTES,
     MAGIC,

@@ -26,18 +26,18 @@ from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock, Pace, Tasks
-from pybroker.transaction.endings import Endings, fail
-from pybroker.transaction.metadata_store import (
+from pybroker.transaction.coordinator.endings import Endings, fail
+from pybroker.transaction.coordinator.metadata_store import (
     ChangeStatus,
     CoordinatorLimits,
     Record,
     TransactionMetadata,
     TransactionMetadataStore,
 )
-from pybroker.transaction.participants import ParticipantEnds, Participants, Retry
+from pybroker.transaction.coordinator.participants import ParticipantEnds, Participants, Retry
+from pybroker.transaction.coordinator.timeout_tracker import TimeoutTracker
+from pybroker.transaction.coordinator.transaction_log import TransactionLog
 from pybroker.transaction.snapshot_log import Done
-from pybroker.transaction.timeout_tracker import TimeoutTracker
-from pybroker.transaction.transaction_log import TransactionLog
 from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnAction, TxnStatus
 
 _DRIVEN_A_TURN: Final = 50  # of those that commit together

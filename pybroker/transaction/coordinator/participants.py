@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol
 
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Tasks
-from pybroker.transaction.metadata_store import TransactionMetadata
+from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
 from pybroker.transaction.txn_status import TxnAction
 
 _AT_ONCE: Final = 200  # of one transaction; telling so many takes a few milliseconds

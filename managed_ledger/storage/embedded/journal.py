@@ -18,17 +18,17 @@ from typing import Final, Literal, TypeVar
 from managed_ledger.config import Clock
 from managed_ledger.errors import LedgerClosed, ManagedLedgerError, StorageFull
 from managed_ledger.storage.backend import EntryRun
-from managed_ledger.storage.block_reader import BlockReader
-from managed_ledger.storage.checkpoints import Checkpoints
-from managed_ledger.storage.disk import Disk
-from managed_ledger.storage.disk_errors import translated
+from managed_ledger.storage.embedded.block_reader import BlockReader
+from managed_ledger.storage.embedded.checkpoints import Checkpoints
+from managed_ledger.storage.embedded.disk import Disk
+from managed_ledger.storage.embedded.disk_errors import translated
+from managed_ledger.storage.embedded.journal_recovery import Recovery
+from managed_ledger.storage.embedded.journal_writer import JournalWriter
+from managed_ledger.storage.embedded.room import EARLY_JOURNAL_BYTES, Room
 from managed_ledger.storage.group_commit import Group, no_room
-from managed_ledger.storage.journal_recovery import Recovery
-from managed_ledger.storage.journal_writer import JournalWriter
 from managed_ledger.storage.one_thread import OneThread
 from managed_ledger.storage.operations import Operation, Sync
 from managed_ledger.storage.queueing_backend import QueueingBackend
-from managed_ledger.storage.room import EARLY_JOURNAL_BYTES, Room
 
 log = logging.getLogger(__name__)
 Durability = Literal["fsync", "relaxed"]

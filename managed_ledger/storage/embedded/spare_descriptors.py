@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from managed_ledger.storage.disk_errors import is_out_of_descriptors
+from managed_ledger.storage.embedded.disk_errors import is_out_of_descriptors
 
 COUNT: Final = 16  # more than there are threads that open files
 T = TypeVar("T")

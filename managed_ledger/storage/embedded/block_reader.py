@@ -8,17 +8,17 @@ from typing import Final, TypeVar
 
 from managed_ledger.errors import CorruptStorage, DamagedEntries, LedgerNotFound
 from managed_ledger.storage.backend import EntryRun
-from managed_ledger.storage.block_cache import BlockCache
-from managed_ledger.storage.disk import Disk
-from managed_ledger.storage.disk_errors import unreadable
-from managed_ledger.storage.engine_state import LedgerState
-from managed_ledger.storage.ledger_files import (
+from managed_ledger.storage.embedded.block_cache import BlockCache
+from managed_ledger.storage.embedded.disk import Disk
+from managed_ledger.storage.embedded.disk_errors import unreadable
+from managed_ledger.storage.embedded.ledger_files import (
     BLOCK_BYTES,
     BlockIndex,
     ledger_file_name,
     load_index,
     read_blocks,
 )
+from managed_ledger.storage.engine_state import LedgerState
 
 READ_AHEAD_BYTES: Final = 8 * BLOCK_BYTES
 T = TypeVar("T")

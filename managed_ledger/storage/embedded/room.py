@@ -8,7 +8,7 @@ held in reserve is given up for the records that make room.
 
 from typing import Final
 
-from managed_ledger.storage.disk import Disk
+from managed_ledger.storage.embedded.disk import Disk
 from managed_ledger.storage.operations import (
     Append,
     DeleteLedger,

@@ -17,7 +17,7 @@ from typing import Final
 
 from pybroker.base.errors import InvalidTxnStatus, NotAllowed, TooManyRequests, TransactionNotFound
 from pybroker.base.names import TxnId
-from pybroker.transaction.outcome_window import OutcomeMark, OutcomeWindow
+from pybroker.transaction.coordinator.outcome_window import OutcomeMark, OutcomeWindow
 from pybroker.transaction.txn_status import (
     ACTION_OF_STATUS,
     ENDED_STATUS,

@@ -17,9 +17,9 @@ from typing import Final
 from crc32c import crc32c
 
 from managed_ledger.errors import CorruptStorage
-from managed_ledger.storage.disk import Disk, DiskFile, numbered_files
+from managed_ledger.storage.embedded.disk import Disk, DiskFile, numbered_files
+from managed_ledger.storage.embedded.journal_format import LARGE_BYTES, checksum, split, u32_column
 from managed_ledger.storage.entry_columns import EntryColumns
-from managed_ledger.storage.journal_format import LARGE_BYTES, checksum, split, u32_column
 from managed_ledger.storage.tag_runs import NO_TAGS, TagRuns
 
 FOLDER: Final = "ledgers"

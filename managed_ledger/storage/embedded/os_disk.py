@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from managed_ledger.errors import DirectoryInUse
-from managed_ledger.storage.direct_io import DirectWriter, read_direct
-from managed_ledger.storage.spare_descriptors import SpareDescriptors
+from managed_ledger.storage.embedded.direct_io import DirectWriter, read_direct
+from managed_ledger.storage.embedded.spare_descriptors import SpareDescriptors
 
 MAX_PARTS: Final = 1024  # of one pwritev
 LOCK_FILE: Final = "lock"

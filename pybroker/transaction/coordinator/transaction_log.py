@@ -13,7 +13,7 @@ from managed_ledger.codec import Reader, Writer
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.names import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX
-from pybroker.transaction.metadata_store import (
+from pybroker.transaction.coordinator.metadata_store import (
     AddPartitions,
     AddSubscriptions,
     ChangeStatus,
@@ -22,7 +22,7 @@ from pybroker.transaction.metadata_store import (
     Record,
     TransactionMetadataStore,
 )
-from pybroker.transaction.outcome_window import OutcomeMark
+from pybroker.transaction.coordinator.outcome_window import OutcomeMark
 from pybroker.transaction.snapshot_log import Done, SnapshotLog
 from pybroker.transaction.txn_status import TxnStatus
 

@@ -19,9 +19,9 @@ from crc32c import crc32c
 
 from managed_ledger.errors import CorruptStorage, NewerFormat
 from managed_ledger.storage.backend import Versioned
-from managed_ledger.storage.disk import Disk
-from managed_ledger.storage.journal_format import split, u32_column
-from managed_ledger.storage.ledger_files import FlushedPart
+from managed_ledger.storage.embedded.disk import Disk
+from managed_ledger.storage.embedded.journal_format import split, u32_column
+from managed_ledger.storage.embedded.ledger_files import FlushedPart
 
 FOLDER: Final = "metadata"
 NAME: Final = "metadata/snapshot"

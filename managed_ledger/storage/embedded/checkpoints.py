@@ -17,19 +17,19 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from managed_ledger.errors import ManagedLedgerError, StorageFull
-from managed_ledger.storage import ledger_files, snapshot
-from managed_ledger.storage.disk import Disk
-from managed_ledger.storage.disk_errors import is_full, translated
-from managed_ledger.storage.engine_state import EngineState, LedgerState
-from managed_ledger.storage.journal_writer import JournalWriter, journal_name
-from managed_ledger.storage.ledger_files import (
+from managed_ledger.storage.embedded import ledger_files, snapshot
+from managed_ledger.storage.embedded.disk import Disk
+from managed_ledger.storage.embedded.disk_errors import is_full, translated
+from managed_ledger.storage.embedded.journal_writer import JournalWriter, journal_name
+from managed_ledger.storage.embedded.ledger_files import (
     FlushJob,
     FlushResult,
     ledger_file_name,
     sync_all,
     write_all,
 )
-from managed_ledger.storage.room import RESERVE_BYTES
+from managed_ledger.storage.embedded.room import RESERVE_BYTES
+from managed_ledger.storage.engine_state import EngineState, LedgerState
 
 log = logging.getLogger(__name__)
 FLUSH_BYTES: Final = 4 * 1024 * 1024  # at a time, to leave the disk to the journal in between

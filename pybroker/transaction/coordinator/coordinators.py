@@ -15,10 +15,13 @@ from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import InvalidTopicName
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Clock, Tasks
-from pybroker.transaction.coordinator import TransactionCoordinator, coordinator_not_ready
-from pybroker.transaction.metadata_store import CoordinatorLimits, TransactionMetadata
-from pybroker.transaction.participants import Participants
-from pybroker.transaction.transaction_log import TransactionLog, log_name
+from pybroker.transaction.coordinator.coordinator import (
+    TransactionCoordinator,
+    coordinator_not_ready,
+)
+from pybroker.transaction.coordinator.metadata_store import CoordinatorLimits, TransactionMetadata
+from pybroker.transaction.coordinator.participants import Participants
+from pybroker.transaction.coordinator.transaction_log import TransactionLog, log_name
 from pybroker.transaction.txn_status import TxnStatus
 
 _REOPEN_PAUSE_S: Final = 1.0

@@ -9,11 +9,10 @@ nothing refers to are removed.
 import logging
 
 from managed_ledger.errors import CorruptStorage
-from managed_ledger.storage import ledger_files, snapshot
 from managed_ledger.storage.backend import Versioned
-from managed_ledger.storage.disk import Disk, DiskFile
-from managed_ledger.storage.engine_state import LedgerState
-from managed_ledger.storage.journal_format import (
+from managed_ledger.storage.embedded import ledger_files, snapshot
+from managed_ledger.storage.embedded.disk import Disk, DiskFile
+from managed_ledger.storage.embedded.journal_format import (
     CreateLedgerRecord,
     DeleteLedgerRecord,
     EntriesRecord,
@@ -22,15 +21,16 @@ from managed_ledger.storage.journal_format import (
     RemoveRecord,
     decode_body,
 )
-from managed_ledger.storage.journal_scan import JournalScan, Torn
-from managed_ledger.storage.journal_writer import (
+from managed_ledger.storage.embedded.journal_scan import JournalScan, Torn
+from managed_ledger.storage.embedded.journal_writer import (
     FOLDER,
     JournalWriter,
     create_journal,
     generations,
     journal_name,
 )
-from managed_ledger.storage.snapshot import Snapshot
+from managed_ledger.storage.embedded.snapshot import Snapshot
+from managed_ledger.storage.engine_state import LedgerState
 
 log = logging.getLogger(__name__)
 

@@ -31,12 +31,16 @@ from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import InvalidTxnStatus, PulsarError, TransactionCoordinatorNotFound
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Clock, Pace, Tasks
-from pybroker.transaction.aborted_txns import HiddenEntries
-from pybroker.transaction.buffer_snapshot import BufferHead, BufferSnapshots, encode_buffer_head
-from pybroker.transaction.buffer_times import BufferTimes
-from pybroker.transaction.ledger_mark import LedgerMark
-from pybroker.transaction.open_transactions import OpenTransaction, OpenTransactions
-from pybroker.transaction.transactional_entries import (
+from pybroker.transaction.buffer.aborted_txns import HiddenEntries
+from pybroker.transaction.buffer.buffer_snapshot import (
+    BufferHead,
+    BufferSnapshots,
+    encode_buffer_head,
+)
+from pybroker.transaction.buffer.buffer_times import BufferTimes
+from pybroker.transaction.buffer.ledger_mark import LedgerMark
+from pybroker.transaction.buffer.open_transactions import OpenTransaction, OpenTransactions
+from pybroker.transaction.buffer.transactional_entries import (
     SINCE,
     TAGGED_SINCE,
     TransactionalEntries,

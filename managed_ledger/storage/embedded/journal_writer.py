@@ -6,11 +6,11 @@ One commit runs at a time, so nothing here is ever used by two threads at once.
 from typing import Final
 
 from managed_ledger.errors import StorageFull
-from managed_ledger.storage.disk import Disk, DiskFile, numbered_files
-from managed_ledger.storage.disk_errors import failed, is_full, translated
+from managed_ledger.storage.embedded.disk import Disk, DiskFile, numbered_files
+from managed_ledger.storage.embedded.disk_errors import failed, is_full, translated
+from managed_ledger.storage.embedded.journal_format import encode_body, encode_frame
+from managed_ledger.storage.embedded.room import Room, makes_room
 from managed_ledger.storage.group_commit import Group
-from managed_ledger.storage.journal_format import encode_body, encode_frame
-from managed_ledger.storage.room import Room, makes_room
 
 FOLDER: Final = "journal"
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
-from pybroker.transaction.transactional_entries import SINCE, TAGGED_SINCE, position_text
+from pybroker.transaction.buffer.transactional_entries import SINCE, TAGGED_SINCE, position_text
 
 
 class LedgerMark:
