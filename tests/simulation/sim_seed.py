@@ -28,7 +28,7 @@ from world.loop import OutOfSteps, World
 from pybroker.base import errors
 from pybroker.client import aio
 from pybroker.client.errors import PulsarException, Timeout, TransactionOutcomeUnknown
-from pybroker.transaction.coordinator.coordinator import outcome_window
+from pybroker.transaction.coordinator import outcome_window
 
 OUTCOMES_PER_CHUNK = 4  # so that a few transactions are enough to see outcomes expire
 WATCH_S = 0.05

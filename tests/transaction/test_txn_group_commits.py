@@ -13,7 +13,7 @@ from pybroker.base.errors import (
 )
 from pybroker.base.names import TxnId
 from pybroker.transaction import snapshot_log
-from pybroker.transaction.coordinator.coordinator import metadata_store
+from pybroker.transaction.coordinator import metadata_store
 from pybroker.transaction.txn_status import TxnStatus
 
 TOGETHER = 120

@@ -9,7 +9,7 @@ from managed_ledger.errors import CorruptStorage
 from managed_ledger.position import Position
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction import pending_ack_store
-from pybroker.transaction.coordinator.coordinator import transaction_log
+from pybroker.transaction.coordinator import transaction_log
 from pybroker.transaction.coordinator.metadata_store import (
     AddPartitions,
     AddSubscriptions,
