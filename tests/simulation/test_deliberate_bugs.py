@@ -74,6 +74,7 @@ CASES = {
     "ranges-end-early": Case("STUCK", 0, ("key ranges",)),
     "ranges-ignored": Case("WRONG KEYS", 0, ("key ranges",)),
     "receipt-before-the-fsync": Case("LOSS", 13),
+    "resent-never-answered": Case("STUCK", 0, ("returning producers",)),
     "reserve-for-records-only": Case("NOT HEALED", 6, FULL_DISK),
     "reserve-kept-at-a-start": Case("NOT HEALED", 18, FULL_DISK),
     "reserve-not-regained": Case("NO RESERVE", 25, FULL_DISK),

@@ -6,13 +6,15 @@ What one consumer was not to get stays for those that come after it, whatever tr
 gave back meanwhile.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any, Final
 
 from checks.history import Read, Txn
 from checks.promises import Logs
 from clients.plain import Process, read_of, receive_one
 from clients.transacting import FAILURES, Transacting
+from sim_scenario import Scenario
 
 from features.feature import Feature
 from pybroker.base.names import TopicName
@@ -176,6 +178,10 @@ class TurnTaker(Transacting):
 
 class KeyRanges(Feature):
     name = "key ranges"
+
+    @classmethod
+    def prepare(cls, scenario: Scenario, rng: Random) -> Scenario:
+        return replace(scenario, guards=(*scenario.guards, (TOPIC, "guard")))
 
     def begin(self) -> None:
         common = self.world, self.history
