@@ -51,8 +51,10 @@ class AuthorizationError(PulsarError):
         return self.sentence
 
 
-class TopicOperationRefused(AuthorizationError):
-    """By the admin API, with the status that Apache Pulsar has for these."""
+class Unauthorized(AuthorizationError):
+    """By the admin API, with the status that Apache Pulsar has for an operation on a topic, and
+    for what is a superuser's. Of namespaces and policies it says 403.
+    """
 
     http_status = 401
 

@@ -100,7 +100,7 @@ def test_a_refused_token_is_told(world: World, said: Said) -> None:
 def test_a_forbidden_route_is_told_with_the_role(world: World, said: Said) -> None:
     world.ask("GET", "tenants", by="app")
     line = said.next("refused GET", "/admin/v2/tenants")
-    assert (line["who"], line["result"]) == ("app", 403)
+    assert (line["who"], line["result"]) == ("app", 401)
 
 
 def test_a_page_of_another_site_is_told(world: World, said: Said) -> None:

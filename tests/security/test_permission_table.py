@@ -205,7 +205,10 @@ def test_a_route_refuses_whoever_its_row_does_not_name(
     if need is Need.LOGIN:
         return
     answers = [http.request(method, url, headers=bearer("mallory")) for url in (here, gone)]
-    assert [answer.status_code for answer in answers] == [401 if row.operation else 403] * 2
+    as_apache = 401 if row.operation or need is Need.SUPER_USER else 403
+    assert [answer.status_code for answer in answers] == [as_apache] * 2
+    if need is Need.SUPER_USER:
+        assert answers[0].json()["reason"] == "This operation requires super-user access"
     if row.operation:
         sentence = (
             f"Unauthorized to validateTopicOperation for operation [{row.operation}] on topic "

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from pybroker.admin.http.authenticated import IDENTITY
 from pybroker.admin.operation import DescribedRoute, Endpoint
 from pybroker.admin.routing import namespace_of, tenant_of, topic_of
-from pybroker.base.errors import AuthorizationError, TopicOperationRefused
+from pybroker.base.errors import AuthorizationError, Unauthorized
 from pybroker.security.authorization import Authorizer, Need, Target
 from pybroker.security.identity import Identity
 from pybroker.security.permissions import RouteRow, route_row
@@ -49,9 +49,9 @@ def _as_apache_says(
             f"Unauthorized to validateTopicOperation for operation [{row.operation}] on topic "
             f"[{target.topic}]"
         )
-        return TopicOperationRefused(sentence, refusal.advice)
+        return Unauthorized(sentence, refusal.advice)
     if row.need is Need.SUPER_USER:
-        return AuthorizationError("This operation requires super-user access", refusal.advice)
+        return Unauthorized("This operation requires super-user access", refusal.advice)
     return refusal
 
 
