@@ -101,3 +101,42 @@ def test_it_waits_for_all_partitions_though_one_refuses(broker: ScriptedBroker, 
             await flushing
 
     broker.run(work())
+
+
+@pytest.mark.parametrize("properties", [None, {"key": 7}])
+def test_it_raises_what_was_refused_before_it_for_who_gave_no_callback(
+    broker: ScriptedBroker, client: Any, properties: Any
+):
+    """A message that is too large, or holds what it may not, never leaves."""
+    broker.answers["Connect"] = lambda *_: pb.CommandConnected(
+        server_version="scripted", max_message_size=1000
+    )
+
+    async def work() -> None:
+        producer = await client.create_producer("t")
+        content = b"x" if properties else bytes(2000)
+        producer.send_async(content, properties=properties)
+        producer.send_async(b"small")
+        with pytest.raises((MessageTooBig, TypeError)):
+            await producer.flush()
+        await producer.flush()
+        heard = []
+        producer.send_async(content, lambda *told: heard.append(told), properties=properties)
+        await producer.flush()
+        assert len(heard) == 1
+
+    broker.run(work())
+
+
+def test_it_raises_what_the_broker_had_refused_before_it(broker: ScriptedBroker, client: Any):
+    broker.on_send = lambda peer, sent: refusal_of(sent)
+
+    async def work() -> None:
+        producer = await client.create_producer("t")
+        producer.send_async(b"x")
+        await turns(20)
+        with pytest.raises(NotAllowed, match="not here"):
+            await producer.flush()
+        await producer.flush()
+
+    broker.run(work())

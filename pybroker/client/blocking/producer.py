@@ -8,7 +8,7 @@ from pybroker.client.blocking.transaction import Transaction, core_of
 from pybroker.client.messages import MessageId
 from pybroker.client.producing import producer
 from pybroker.client.producing.batching import EncodedBatch
-from pybroker.client.producing.producer import SendCallback, as_done, outgoing
+from pybroker.client.producing.producer import SendCallback, outgoing
 
 
 class Producer:
@@ -71,7 +71,7 @@ class Producer:
         """Like `send`; the callback gets (Result.Ok, message_id) or (error, None)."""
         message = outgoing(content, self._clock, **details)
         self._take_room(1)
-        self._thread.post(self._core.submit, message, core_of(txn), as_done(callback))
+        self._thread.post(self._core.submit, message, core_of(txn), self._core.done_with(callback))
 
     def send_batch(
         self,
@@ -102,7 +102,11 @@ class Producer:
         """Like `send_batch`; the callback gets (Result.Ok, message_id) or (error, None), once."""
         self._take_room(batch.message_count)
         self._thread.post(
-            self._core.submit_batch, batch, core_of(txn), as_done(callback), partition
+            self._core.submit_batch,
+            batch,
+            core_of(txn),
+            self._core.done_with(callback),
+            partition,
         )
 
     def _take_room(self, count: int) -> None:
@@ -115,8 +119,8 @@ class Producer:
             self._space.take(count)
 
     def flush(self) -> None:
-        """Returns when everything sent so far is answered; raises the first failure among what was
-        not answered before."""
+        """Returns when everything sent so far is answered. Raises the first failure since the last
+        flush of what was sent without a callback; else of what was not answered before."""
         self._thread.call(self._core.flush())
 
     def close(self) -> None:

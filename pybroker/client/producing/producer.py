@@ -57,13 +57,11 @@ def outgoing(
     )
 
 
-def as_done(callback: SendCallback | None) -> Done:
+def as_done(callback: SendCallback) -> Done:
     """`callback(Result.Ok, message_id)` or `callback(error, None)`; what it raises is logged.
 
     It is called in the middle of the client's own work, which must go on.
     """
-    if callback is None:
-        return _ignore
 
     def done(message_id: MessageId | None, error: Exception | None) -> None:
         try:
@@ -105,6 +103,7 @@ class Producer:
             cluster, growing, options.partitions_watched_every_s, self._grow
         )
         self._closed = False
+        self._failure: Exception | None = None  # the first that nobody has heard of
 
     def _part(self, topic: str) -> TopicProducer:
         return TopicProducer(
@@ -177,7 +176,14 @@ class Producer:
         It cannot wait: with block_if_queue_full it takes messages without limit.
         """
         message = outgoing(content, self._cluster.clock, **details)
-        self.submit(message, txn, as_done(callback))
+        self.submit(message, txn, self.done_with(callback))
+
+    def done_with(self, callback: SendCallback | None) -> Done:
+        """Without a callback `flush` tells of a failure."""
+        return self._unheard if callback is None else as_done(callback)
+
+    def _unheard(self, _: MessageId | None, error: Exception | None) -> None:
+        self._failure = self._failure or error
 
     def submit(self, message: Outgoing, txn: Transaction | None, done: Done) -> None:
         """What `send_async` is made of, for callers with many messages."""
@@ -215,7 +221,7 @@ class Producer:
         partition: int | None = None,
     ) -> None:
         """Like `send_batch`; the callback gets (Result.Ok, message_id) or (error, None), once."""
-        self.submit_batch(batch, txn, as_done(callback), partition)
+        self.submit_batch(batch, txn, self.done_with(callback), partition)
 
     def submit_batch(
         self, batch: EncodedBatch, txn: Transaction | None, done: Done, partition: int | None
@@ -260,10 +266,12 @@ class Producer:
         return part
 
     async def flush(self) -> None:
-        """Returns when everything sent so far is answered; raises the first failure among what was
-        not answered before."""
+        """Returns when everything sent so far is answered. Raises the first failure since the last
+        flush of what was sent without a callback; else of what was not answered before."""
         flushing = (part.flush() for part in self._parts)
-        for failure in await asyncio.gather(*flushing, return_exceptions=True):
+        failures = await asyncio.gather(*flushing, return_exceptions=True)
+        unheard, self._failure = self._failure, None
+        for failure in (unheard, *failures):
             if failure is not None:
                 raise failure
 
