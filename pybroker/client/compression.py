@@ -68,6 +68,12 @@ def codec(compression: int) -> Codec:
     return found
 
 
+def packed(content: bytes, compression: CompressionType) -> tuple[bytes, CompressionType]:
+    """Compressed, and how; as it is where that would make it longer."""
+    found = codec(compression).compress(content)
+    return (found, compression) if len(found) < len(content) else (content, CompressionType.NONE)
+
+
 def _load(compression: int) -> Codec:
     try:
         kind = CompressionType(compression)

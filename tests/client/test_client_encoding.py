@@ -1,14 +1,15 @@
 """What the application hands over and nobody can encode: it costs itself, and nothing else."""
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
 from scripted_broker import ScriptedBroker
 
-from pybroker.client import InvalidConfiguration, MessageTooBig, encode_batch
+from pybroker.client import CompressionType, InvalidConfiguration, MessageTooBig, encode_batch
 from pybroker.wire import pulsar_api_pb2 as pb
-from pybroker.wire.message_metadata import parse_metadata
+from pybroker.wire.message_metadata import parse_metadata, payload_of
 
 WRONG: Any = [
     {"partition_key": 5},
@@ -101,3 +102,27 @@ def test_properties_above_what_the_broker_takes_are_refused(broker: ScriptedBrok
 
     broker.run(work())
     assert len(broker.sent) == 1
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_what_compression_makes_longer_is_sent_as_it_is(
+    broker: ScriptedBroker, client: Any, batched: bool
+):
+    """And so fits into an entry as it does without compression."""
+    broker.answers["Connect"] = lambda *_: pb.CommandConnected(
+        server_version="scripted", max_message_size=1000
+    )
+    content = random.Random(1).randbytes(990 if batched else 1000)
+
+    async def work() -> None:
+        producer = await client.create_producer(
+            "t", compression_type=CompressionType.ZLib, batching_enabled=batched
+        )
+        await producer.send(content)
+        await producer.send(bytes(1000))
+
+    broker.run(work())
+    plain, packed = [parse_metadata(sent.entry) for sent in broker.sent]
+    assert (plain.compression, packed.compression) == (pb.NONE, pb.ZLIB)
+    assert payload_of(broker.sent[0].entry).endswith(content)
+    assert len(payload_of(broker.sent[1].entry)) < 100

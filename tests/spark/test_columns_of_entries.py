@@ -34,7 +34,7 @@ def batch_entry(messages, compression=CompressionType.NONE, **fields):
         publish_time=NOW_MS,
         num_messages_in_batch=len(messages),
         uncompressed_size=batch.uncompressed_size,
-        compression=int(compression),
+        compression=int(batch.compression_type),
         **fields,
     )
     return build_entry(metadata, batch.payload)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from pybroker.client.compression import codec
+from pybroker.client.compression import codec, packed
 from pybroker.client.messages import Done, MessageId, Outgoing
 from pybroker.client.options import CompressionType
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -75,9 +75,9 @@ def halves(batch: EncodedBatch) -> tuple[EncodedBatch, EncodedBatch]:
         middle += _U32.size + _U32.unpack_from(plain, middle)[0] + single.payload_size
 
     def half(content: bytes, count: int) -> EncodedBatch:
-        payload = codec(batch.compression_type).compress(content)
-        size = len(content)
-        return replace(batch, payload=payload, message_count=count, uncompressed_size=size)
+        part = compressed(content, count, batch.compression_type)
+        key, flag = batch.partition_key, batch.partition_key_b64_encoded
+        return replace(part, partition_key=key, partition_key_b64_encoded=flag)
 
     return half(plain[:middle], count), half(plain[middle:], batch.message_count - count)
 
@@ -99,8 +99,8 @@ def both(done: Done) -> tuple[Done, Done]:
 
 
 def compressed(plain: bytes, count: int, compression_type: CompressionType) -> EncodedBatch:
-    payload = codec(compression_type).compress(plain)
-    return EncodedBatch(payload, count, len(plain), compression_type)
+    payload, done = packed(plain, compression_type)
+    return EncodedBatch(payload, count, len(plain), done)
 
 
 def parts_of(message: Outgoing, sequence_id: int | None) -> tuple[bytes, bytes, bytes]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock
-from pybroker.client.compression import codec
+from pybroker.client.compression import packed
 from pybroker.client.errors import MessageTooBig
 from pybroker.client.messages import Outgoing
 from pybroker.client.options import CompressionType, TopicSchema
@@ -39,7 +39,7 @@ class EntryWriter:
         txn_id: TxnId | None,
         compression_type: CompressionType | None = None,
     ) -> tuple[pb.MessageMetadata, bytes]:
-        """Compressed as the producer says, or as `compression_type` does."""
+        """Compressed as the producer says, or as `compression_type` does, where that helps."""
         if compression_type is None:
             compression_type = self.compression_type
         metadata = self._metadata(sequence_id, txn_id, message)
@@ -50,8 +50,8 @@ class EntryWriter:
             metadata.null_value = True
         if message.deliver_at_ms is not None:
             metadata.deliver_at_time = message.deliver_at_ms
-        payload = codec(compression_type).compress(message.content)
-        _describe_payload(metadata, compression_type, len(message.content))
+        payload, done = packed(message.content, compression_type)
+        _describe_payload(metadata, done, len(message.content))
         return metadata, payload
 
     def batch(
