@@ -13,7 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from pybroker.base.errors import PulsarError
+from pybroker.base.errors import (
+    InvalidTxnStatus,
+    PulsarError,
+    TransactionConflict,
+    TransactionCoordinatorNotFound,
+    TransactionNotFound,
+)
 from pybroker.base.names import TopicName
 from pybroker.client import (
     AlreadyClosed,
@@ -32,6 +38,7 @@ from pybroker.client import (
     Timeout,
     TopicSchema,
     Transaction,
+    TransactionOutcomeUnknown,
 )
 from pybroker.spark.offsets import CursorName, Position, Progress, Span
 from pybroker.spark.reading.limits import Sample
@@ -45,6 +52,18 @@ _SAMPLE_MESSAGES = 100
 # A transaction's worth of messages may be on its way; the batch itself bounds it.
 _MAX_PENDING_MESSAGES = 1_000_000
 
+# A new connection, and the truth from cursors and markers, may mend these.
+MAY_HEAL: Final = (
+    AlreadyClosed,
+    ConnectError,
+    InvalidTxnStatus,
+    ServiceNotReady,
+    Timeout,
+    TransactionConflict,
+    TransactionCoordinatorNotFound,
+    TransactionNotFound,
+    TransactionOutcomeUnknown,
+)
 BROKER_AWAY: Final = (ConnectError, Timeout, AlreadyClosed, ServiceNotReady)
 # For so long a broker may be away before the query, or a task, fails.
 PATIENCE_S: Final = 120.0

@@ -31,15 +31,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pybroker.base.errors import (
-    InvalidTxnStatus,
     MetadataError,
     NotAllowed,
     ProducerFenced,
     PulsarError,
-    ServiceNotReady,
     TransactionConflict,
-    TransactionCoordinatorNotFound,
-    TransactionNotFound,
 )
 from pybroker.base.names import TxnId
 from pybroker.client import (
@@ -60,7 +56,7 @@ from pybroker.spark.evaluation import evaluate, evaluate_rest
 from pybroker.spark.marker import Marker
 from pybroker.spark.publish import publish_outputs
 from pybroker.spark.replay import keep_input, require_input
-from pybroker.spark.session import Connect, Session, connect
+from pybroker.spark.session import MAY_HEAL, Connect, Session, connect
 from pybroker.spark.work import Work
 from pybroker.spark.writing.attempt import DRIVER_BYTES_OF_A_TASK, Job
 from pybroker.spark.writing.committing import publish_entries, to_commit
@@ -71,18 +67,6 @@ log = logging.getLogger("pybroker.spark")
 WriteBatch = Callable[[DataFrame, int], Mapping[str, DataFrame]]
 BatchFunction = Callable[[DataFrame, int], None]
 
-# A new connection, and the truth from the cursors, may mend these.
-_MAY_HEAL: Final = (
-    AlreadyClosed,
-    ConnectError,
-    InvalidTxnStatus,
-    ServiceNotReady,
-    Timeout,
-    TransactionConflict,
-    TransactionCoordinatorNotFound,
-    TransactionNotFound,
-    TransactionOutcomeUnknown,
-)
 # After these the broker may be away: whoever comes next ends the transaction.
 _UNANSWERED: Final = (AlreadyClosed, ConnectError, Timeout, TransactionOutcomeUnknown)
 _JOB_FAILED: Final = (PySparkException, Py4JError)
@@ -247,7 +231,7 @@ class ExactlyOnce:
             return self._worth_another_try(error.__cause__, failed_jobs)
         if isinstance(error, _JOB_FAILED):
             return self._by_tasks and failed_jobs < _EXECUTOR_ATTEMPTS
-        return isinstance(error, _MAY_HEAL)
+        return isinstance(error, MAY_HEAL)
 
     def _attempt(self, batch: DataFrame, work: Work, checkpoint: Checkpoint) -> None:
         if self._session is None:

@@ -16,10 +16,12 @@ from pybroker.client import Client, InitialPosition
 from pybroker.client.errors import Timeout
 from pybroker.testing.broker_process import BrokerProcess
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 URL = "pulsar://localhost:6650"
-LIMIT_S = 200.0
+# For what hangs. Spark's start and its first batches are some 20 s of CPU; with eleven processes a
+# core beside them they took 205 s, and a first `make test` on a busy machine must not fail by that.
+LIMIT_S = 900.0
 
 
 def examples(document: str) -> list[Block]:

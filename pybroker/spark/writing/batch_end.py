@@ -29,24 +29,14 @@ from pybroker.base.errors import (
     InvalidTxnStatus,
     ProducerFenced,
     PulsarError,
-    ServiceNotReady,
     TransactionConflict,
-    TransactionCoordinatorNotFound,
-    TransactionNotFound,
 )
 from pybroker.base.names import TxnId
-from pybroker.client import (
-    AlreadyClosed,
-    ConnectError,
-    Timeout,
-    Transaction,
-    TransactionAborted,
-    TransactionOutcomeUnknown,
-)
+from pybroker.client import Transaction, TransactionAborted
 from pybroker.spark.chain import Chain
 from pybroker.spark.decision import Decision, decide
 from pybroker.spark.marker import Marker
-from pybroker.spark.session import PATIENCE_S, PAUSE_S, Session
+from pybroker.spark.session import MAY_HEAL, PATIENCE_S, PAUSE_S, Session
 from pybroker.spark.work import Work
 from pybroker.spark.writing.attempt import Job, Written
 from pybroker.spark.writing.committing import accepted, publish_entries, to_commit
@@ -54,19 +44,9 @@ from pybroker.spark.writing.notes import abort_all, end
 
 log = logging.getLogger("pybroker.spark")
 
-# A new connection, and the truth from the markers, may mend these.
-_MAY_HEAL: Final = (
-    AlreadyClosed,
-    ConnectError,
-    InvalidTxnStatus,
-    ServiceNotReady,
-    Timeout,
-    TransactionAborted,
-    TransactionConflict,
-    TransactionCoordinatorNotFound,
-    TransactionNotFound,
-    TransactionOutcomeUnknown,
-)
+# foreachBatch tries an abort again only if its cause may heal: the application's code runs in its
+# transaction, and must hear of its failures at once. Here nothing of the application runs any more.
+_WORTH_ANOTHER_TRY: Final = (*MAY_HEAL, TransactionAborted)
 # After so long the one who holds the lock is taken for dead.
 _LOCK_PATIENCE_S: Final = 5.0
 # So often a new transaction may find that the attempts' have ended.
@@ -107,7 +87,7 @@ class BatchEnd:
             try:
                 self._with_session(self._attempt)
                 return
-            except _MAY_HEAL as error:
+            except _WORTH_ANOTHER_TRY as error:
                 log.warning(
                     "Batch %d of query %s: %s", self.work.batch_id, self.work.query_id, error
                 )
