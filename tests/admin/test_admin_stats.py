@@ -156,8 +156,14 @@ def test_what_is_to_be_delivered_again_and_what_was_acknowledged_is_counted(
         done = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=ids[2:])
         raw.request(pb.BaseCommand.ACK, "ack", done)
         audit = admin.get(f"{P}/{topic}/stats").json()["subscriptions"]["audit"]
+        in_replay = []
+        for _ in range(2):
+            admin.post(f"{P}/{topic}/subscription/audit/skip/1")
+            skipped = admin.get(f"{P}/{topic}/stats").json()["subscriptions"]["audit"]
+            in_replay.append(skipped["msgInReplay"])
     assert (audit["msgInReplay"], audit["unackedMessages"]) == (2, 0)
     assert audit["consumers"][0]["appId"] is None
+    assert in_replay == [1, 0], "what is skipped is not delivered again"
 
 
 def test_slots_that_drain_count_for_who_still_holds_their_messages(

@@ -45,6 +45,13 @@ class RedeliveryQueue:
                 added[ledger_id] = entry_ids
         return added
 
+    def forget_up_to(self, mark: Position) -> None:
+        """Nobody wants what stands there, or before."""
+        while self._ledgers and self._ledgers.keys()[0] < mark.ledger_id:
+            self._ledgers.popitem(0)
+        if (entry_ids := self._ledgers.get(mark.ledger_id)) is not None:
+            self._remove(mark.ledger_id, list(entry_ids.irange(maximum=mark.entry_id)))
+
     def clear(self) -> None:
         self._ledgers.clear()
 

@@ -276,6 +276,7 @@ class SharedDispatcher:
             before = consumer.unacked.messages
             consumer.unacked.forget_up_to(mark)
             self._credit(consumer, before - consumer.unacked.messages)
+        self._returned.forget_up_to(mark)
         self._unread.skipped_to(mark)
 
     def rewind(self) -> None:
