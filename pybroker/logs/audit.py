@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
 
+from pybroker.base.machines import machine_of
 from pybroker.logs.lines import with_fields
 from pybroker.logs.output import Bucket
 
@@ -128,6 +129,16 @@ def _say(
     }
     if why or actor.why:
         fields["why"] = (why or actor.why)[:_LONGEST]
-    sort = "refusals" if bucket is REFUSALS else "changes"
-    kind = f"{sort} from {actor.host or 'the broker itself'}"
-    log.log(level, "%s", what, extra={**with_fields(fields), "bucket": bucket, "kind": kind})
+    kind = _kind(actor, bucket is REFUSALS)
+    limit = {"bucket": bucket, "kind": kind}
+    log.log(level, "%s", what[:_LONGEST], extra={**with_fields(fields), **limit})
+
+
+def _kind(actor: Actor, is_refusal: bool) -> str:
+    """Lines of one kind share a limit. Who changes something is known, and does not use up what
+    others at the address (a proxy's, say) are told of; who is refused may call itself anything.
+    """
+    machine = machine_of(actor.host) if actor.host else "the broker itself"
+    if is_refusal or not actor.who or not actor.host:
+        return f"{'refusals' if is_refusal else 'changes'} from {machine}"
+    return f"changes by {actor.who[:_LONGEST]} from {machine}"

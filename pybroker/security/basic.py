@@ -15,12 +15,13 @@ from typing import Final
 
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import AuthenticationError
+from pybroker.base.machines import machine_of
 from pybroker.base.runtime import Clock
 from pybroker.security.htpasswd import dearest, matches, padding, parse_htpasswd
 from pybroker.security.identity import Credentials, Login
 from pybroker.security.keys import KeyFailure, read_source
 from pybroker.security.password_queue import PasswordQueue
-from pybroker.security.refused_logins import RefusedLogins, machine_of
+from pybroker.security.refused_logins import RefusedLogins
 
 log = logging.getLogger(__name__)
 

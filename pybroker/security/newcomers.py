@@ -6,7 +6,7 @@ nothing pays for that itself. Each step takes the same time, however many there 
 
 from typing import Generic, TypeVar
 
-from pybroker.security.refused_logins import machine_of
+from pybroker.base.machines import machine_of
 
 T = TypeVar("T")
 

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from typing import Final
 
 from pybroker.base.errors import AuthenticationError
+from pybroker.base.machines import machine_of
 from pybroker.base.runtime import Clock
 
 FAILURES_AT_ONCE: Final = 100
@@ -48,17 +49,3 @@ class RefusedLogins:
 
 def _key(address: str, user: str) -> tuple[str, str]:
     return machine_of(address), user[:_NAME_CHARS]
-
-
-def machine_of(address: str) -> str:
-    """What its addresses have in common."""
-    if ":" not in address:
-        return address
-    from ipaddress import IPv6Address
-
-    try:
-        parsed = IPv6Address(address.partition("%")[0])
-    except ValueError:
-        return address
-    mapped = parsed.ipv4_mapped  # how a socket for both versions names an IPv4 peer
-    return parsed.exploded[:19] if mapped is None else str(mapped)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from pybroker.base.errors import AuthenticationError, AuthorizationError, PulsarError
+from pybroker.base.machines import machine_of
 from pybroker.logs import audit
 from pybroker.server.connection import Connection
 from pybroker.server.handler import Handler
@@ -49,7 +50,10 @@ def _refused(
         audit.refused(actor_of(session), _name(kind), _about(body), result, str(error))
     elif kind not in _USUAL_REFUSALS and log.isEnabledFor(logging.INFO):
         name, peer = _name(kind), session.peer
-        limit = {"kind": f"refused {name} of {session.address}", "bucket": audit.REFUSALS}
+        limit = {
+            "kind": f"refused {name} of {machine_of(session.address)}",
+            "bucket": audit.REFUSALS,
+        }
         log.info("refused %s of %s: %s: %s", name, peer, type(error).__name__, error, extra=limit)
     handler.answer_error(session, body, error)
 

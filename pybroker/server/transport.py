@@ -16,9 +16,9 @@ from typing import Final
 
 from pybroker.base.accepting import listen
 from pybroker.base.errors import NotAllowed
+from pybroker.base.machines import machine_of
 from pybroker.base.runtime import Seldom
 from pybroker.security.newcomers import Newcomers
-from pybroker.security.refused_logins import machine_of
 from pybroker.security.tls_connection import TlsDoor, TlsListener
 from pybroker.server import on_connect
 from pybroker.server.handler import Handler

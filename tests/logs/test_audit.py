@@ -213,21 +213,56 @@ def test_what_a_client_does_in_the_name_of_another_names_both(world: World, said
 # -- limits
 
 
-def test_refusals_of_one_address_do_not_use_up_the_lines_of_another() -> None:
-    kinds = set()
-    logger = logging.getLogger("pybroker.audit")
+class Kinds(logging.Handler):
+    """Those of the lines that are written meanwhile."""
 
-    class Kinds(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            kinds.add(record.__dict__["kind"])
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: set[str] = set()
 
-    handler = Kinds()
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.add(record.__dict__["kind"])
+
+
+@pytest.fixture
+def kinds() -> Iterator[Kinds]:
+    logger, handler = logging.getLogger("pybroker.audit"), Kinds()
+    before = logger.level
     logger.addHandler(handler)
-    try:
-        for port in (1, 2):
-            for host in ("10.0.0.1", "10.0.0.2"):
-                actor = audit.Actor("", f"{host}:{port}")
-                audit.refused(actor, "CONNECT", "", "AuthenticationError", "no")
-    finally:
-        logger.removeHandler(handler)
-    assert kinds == {"refusals from 10.0.0.1", "refusals from 10.0.0.2"}
+    logger.setLevel(logging.INFO)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+
+
+def refused_at(address: str) -> None:
+    audit.refused(audit.Actor("", address), "CONNECT", "", "AuthenticationError", "no")
+
+
+def test_refusals_of_one_address_do_not_use_up_the_lines_of_another(kinds: Kinds) -> None:
+    for port in (1, 2):
+        for host in ("10.0.0.1", "10.0.0.2"):
+            refused_at(f"{host}:{port}")
+    assert kinds.said == {"refusals from 10.0.0.1", "refusals from 10.0.0.2"}
+
+
+def test_a_machine_has_no_more_lines_for_its_many_ipv6_addresses(kinds: Kinds) -> None:
+    for number in range(10):
+        refused_at(f"2001:db8::{number}:50123")
+    assert len(kinds.said) == 1
+
+
+def test_changes_by_one_role_do_not_use_up_the_lines_of_another_behind_the_same_address(
+    kinds: Kinds,
+) -> None:
+    for who in ("eve", "admin"):
+        with audit.acting_as(audit.Actor(who, "10.0.0.1:50123")):
+            audit.done("delete topic", "t")
+    assert kinds.said == {"changes by eve from 10.0.0.1", "changes by admin from 10.0.0.1"}
+
+
+def test_a_method_that_is_as_long_as_a_head_may_be_does_not_fill_the_disk(
+    world: World, said: Said
+) -> None:
+    world.ask("X" * 50_000, "tenants")
+    assert len(said.next("XXX", "tenants")["what"]) == 300

@@ -16,8 +16,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pybroker.admin.http.authenticated import with_certificate
 from pybroker.admin.http.hanging_up import with_hang_up
+from pybroker.base.machines import machine_of
 from pybroker.base.runtime import break_cycles_of
-from pybroker.security.refused_logins import machine_of
 
 HEAD_S: Final = 10.0
 TAKE_S: Final = 10.0
