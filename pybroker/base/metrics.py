@@ -15,11 +15,13 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 @dataclass(slots=True)
 class _Family:
-    """The samples of one name, by column: strings and numbers are nothing to the collector."""
+    """The samples of one name, as text. No list of many thousand things: the garbage collector
+    looks at each of them while the list is young, and they would be let go of all in one moment.
+    """
 
     kind: Kind
-    labels: list[str] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)  # of SAMPLES_A_PIECE each
+    samples: list[str] = field(default_factory=list)  # fewer than that
 
 
 class Exposition:
@@ -45,17 +47,21 @@ class Exposition:
         family = self._families.get(name)
         if family is None:
             family = self._families[name] = _Family(kind)
-        family.labels.append(self._none if labels is None else labels)
-        family.values.append(value)
+        sample = f"{name}{self._none if labels is None else labels} {value!r}\n"
+        family.samples.append(sample)
+        if len(family.samples) == SAMPLES_A_PIECE:
+            family.pieces.append("".join(family.samples))
+            family.samples.clear()
 
     def pieces(self) -> Iterator[str]:
-        """The text, some samples at a time."""
+        """The text, some samples at a time, once: it lets go of what it has given away."""
         for name, family in self._families.items():
             yield f"# TYPE {name} {family.kind}\n"
-            for start in range(0, len(family.values), SAMPLES_A_PIECE):
-                part = slice(start, start + SAMPLES_A_PIECE)
-                samples = zip(family.labels[part], family.values[part], strict=True)
-                yield "".join(f"{name}{labels} {value!r}\n" for labels, value in samples)
+            family.pieces.reverse()
+            while family.pieces:
+                yield family.pieces.pop()
+            if family.samples:
+                yield "".join(family.samples)
 
     def render(self) -> str:
         return "".join(self.pieces())

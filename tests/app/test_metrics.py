@@ -1,6 +1,8 @@
 """The text format of Prometheus."""
 
-from pybroker.base.metrics import Exposition
+import gc
+
+from pybroker.base.metrics import SAMPLES_A_PIECE, Exposition
 
 
 def test_samples_of_one_name_stand_together_under_their_type() -> None:
@@ -34,3 +36,15 @@ def test_many_samples_come_in_pieces() -> None:
     for number in range(1200):
         exposition.add("a", "counter", number)
     assert [piece.count("\n") for piece in exposition.pieces()] == [1, 500, 500, 200]
+
+
+def test_what_the_garbage_collector_looks_at_does_not_grow_with_the_samples() -> None:
+    """It goes through every list that is young, whatever is in it."""
+    exposition = Exposition({})
+    for number in range(20 * SAMPLES_A_PIECE):
+        exposition.add("a", "gauge", number + 0.5)
+    seen, found = list[object](), list[object]([exposition])
+    while found:
+        seen += found
+        found = [each for each in gc.get_referents(*found) if not isinstance(each, type)]
+    assert len(seen) < 2 * SAMPLES_A_PIECE
