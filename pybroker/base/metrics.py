@@ -10,6 +10,7 @@ Kind = Literal["gauge", "counter"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 SAMPLES_A_PIECE: Final = 500
+_APART: Final = 37  # samples: families that grow together do not become pieces in one moment
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
@@ -20,8 +21,9 @@ class _Family:
     """
 
     kind: Kind
-    pieces: list[str] = field(default_factory=list)  # of SAMPLES_A_PIECE each
-    samples: list[str] = field(default_factory=list)  # fewer than that
+    room: int  # until the next piece
+    pieces: list[str] = field(default_factory=list)  # of SAMPLES_A_PIECE each, or fewer
+    samples: list[str] = field(default_factory=list)  # that are in no piece yet
 
 
 class Exposition:
@@ -46,12 +48,15 @@ class Exposition:
     def add(self, name: str, kind: Kind, value: float, labels: str | None = None) -> None:
         family = self._families.get(name)
         if family is None:
-            family = self._families[name] = _Family(kind)
+            ahead = len(self._families) * _APART % SAMPLES_A_PIECE
+            family = self._families[name] = _Family(kind, SAMPLES_A_PIECE - ahead)
         sample = f"{name}{self._none if labels is None else labels} {value!r}\n"
         family.samples.append(sample)
-        if len(family.samples) == SAMPLES_A_PIECE:
+        family.room -= 1
+        if not family.room:
             family.pieces.append("".join(family.samples))
             family.samples.clear()
+            family.room = SAMPLES_A_PIECE
 
     def pieces(self) -> Iterator[str]:
         """The text, some samples at a time, once: it lets go of what it has given away."""

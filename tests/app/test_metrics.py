@@ -48,3 +48,13 @@ def test_what_the_garbage_collector_looks_at_does_not_grow_with_the_samples() ->
         seen += found
         found = [each for each in gc.get_referents(*found) if not isinstance(each, type)]
     assert len(seen) < 2 * SAMPLES_A_PIECE
+
+
+def test_names_that_grow_together_do_not_become_pieces_at_the_same_time() -> None:
+    exposition, names = Exposition({}), [f"name_{number}" for number in range(60)]
+    for number in range(2 * SAMPLES_A_PIECE):
+        for name in names:
+            exposition.add(name, "gauge", number)
+    pieces = [piece for piece in exposition.pieces() if not piece.startswith("#")]
+    first = {piece.partition("{")[0]: piece.count("\n") for piece in reversed(pieces)}
+    assert len(set(first.values())) == len(names)
