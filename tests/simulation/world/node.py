@@ -227,6 +227,7 @@ class Node(asyncio.AbstractEventLoop):
                 error = raised
         end_s = self.world.job_cost_s + self._job_delay()
         self.world.after(end_s, self._job_ended, future, result, error, pool)
+        del error  # or it would refer to itself, by its traceback's frames
 
     def _job_ended(
         self, future: asyncio.Future[Any], result: Any, error: Any, pool: "_Pool"
