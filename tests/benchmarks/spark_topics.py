@@ -88,6 +88,7 @@ def measured(bench: Bench, broker: MeasuredBroker, topics: int, queries: Queries
         ("readStream, to the first batch's end", queries.first_batch),
         ("spark.read", queries.frame),
     )
+    queries.frame()  # The JVM, and the Python processes, are warm from here on.
     for name, run in runs:
         wall, cpu = [], []
         for _ in range(bench.runs):
