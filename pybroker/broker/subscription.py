@@ -224,8 +224,8 @@ class Subscription:
         """
         if consumer.left_out:
             positions, parts = consumer.left_out.divide(positions)
-            for at, left_out, batch_size in parts:
-                self.acknowledge_indexes(consumer, Position(*at), left_out, batch_size)
+            for at, still_unacked, batch_size in parts:
+                self.acknowledge_indexes(consumer, Position(*at), still_unacked, batch_size)
         acknowledged = self._transactional.not_pending(positions)
         delete = self.cursor.delete
         for ledger_id, entry_id in acknowledged:
@@ -258,8 +258,8 @@ class Subscription:
     def _recount(self, consumer: Consumer, position: Position, batch_size: int) -> None:
         """What is still unacknowledged of this batch."""
         if (dispatcher := self._dispatcher) is not None:
-            wanted = self.reader.wants(position)
-            bits = self.reader.unacked_bits(position, batch_size) if wanted else 0
+            reader = self.reader
+            bits = reader.unacked_bits(position, batch_size) if reader.wants(position) else 0
             dispatcher.keep(consumer, position, bits.bit_count())
 
     def acknowledge_cumulative(
@@ -273,14 +273,15 @@ class Subscription:
         self._check_cumulative()
         if position > (limit := self._topic.max_read_position):  # nobody was given what is there
             position, still_unacked = limit, None
-        given = self._given(consumer)
+        given = self._given(consumer, None if still_unacked else position)
         self._transactional.acknowledge_up_to(position, still_unacked, batch_size, given)
         if self._last_message_is_there:
             self.notify()
 
-    def _given(self, consumer: Consumer) -> GivenSoFar:
+    def _given(self, consumer: Consumer, whole: Position | None = None) -> GivenSoFar:
         to = self._dispatcher
-        return to.given(consumer) if isinstance(to, SingleActiveDispatcher) else GivenSoFar()
+        sure = whole is None or consumer.left_out.acknowledged_up_to(whole)
+        return to.given(consumer, sure) if isinstance(to, SingleActiveDispatcher) else GivenSoFar()
 
     def _check_cumulative(self) -> None:
         if self.kind is not None and not self.kind.single_active:
@@ -328,6 +329,7 @@ class Subscription:
     ) -> asyncio.Future[None]:
         self.reader.withheld = pending
         if cumulative:
+            consumer.left_out.check_clear(acks)
             not_given = self._transactional.not_given(acks[0], self._given(consumer))
             return pending.acknowledge_cumulative(txn_id, acks[0], not_given)
         if consumer.left_out:
@@ -336,6 +338,7 @@ class Subscription:
 
     def _withhold(self, consumer: Consumer, acks: Sequence[PendingAck]) -> None:
         """The consumer no longer owes these acknowledgements."""
+        consumer.left_out.taken(acks)
         if self._dispatcher is not None:
             whole = [ack.position for ack in acks if not ack.still_unacked]
             self._dispatcher.release(consumer, whole)
@@ -351,8 +354,7 @@ class Subscription:
 
     async def _replay_and_end(self, txn_id: TxnId, action: TxnAction) -> None:
         pending = await self.replayed()
-        ending = None if pending is None else pending.end(txn_id, action)
-        if ending is not None:
+        if pending is not None and (ending := pending.end(txn_id, action)) is not None:
             await asyncio.shield(ending)
 
     def _restore(self, restored: Mapping[Position, Held]) -> None:

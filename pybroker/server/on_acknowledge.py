@@ -115,6 +115,7 @@ def _acknowledge_part(
         slot.subscription.acknowledge_cumulative(slot.consumer, position, unacked, batch_size)
     elif unacked is not None:
         slot.consumer.entries_acknowledged += unacked == 0
+        slot.consumer.left_out.named(position, unacked)
         slot.subscription.acknowledge_indexes(slot.consumer, position, unacked, batch_size)
 
 

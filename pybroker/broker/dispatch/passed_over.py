@@ -19,7 +19,7 @@ sends that has forgotten the last, and drops nothing.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import itemgetter
 from typing import Final
@@ -43,6 +43,9 @@ class GivenSoFar:
     read_to: Position = EARLIEST  # also of a consumer that is not the active one
     earlier: Position = EARLIEST
     name: str = ""  # the consumer's
+    # False: what is acknowledged may be what it was given of this batch when something of it was
+    # left out, though it has been given that by now.
+    sure: bool = True
 
     def once(self, position: Position) -> bool:
         """It was given the entry, if at all, as the active consumer that it is now."""
@@ -153,7 +156,7 @@ class PassedOver:
             both = sorted([*self._doubtful.items(), *self._given.items()], key=itemgetter(1))
             self._given = OrderedDict(both)
             self._doubtful.clear()
-            last = EARLIEST
+            last, given = EARLIEST, replace(given, sure=True)
         covered = self.covered(position, still_unacked, given)
         known = set(covered)
         for each in self._restored.irange(last, position):
@@ -176,7 +179,8 @@ class PassedOver:
         late: list[Position] = []
         if not given.once(position):
             return late
-        named = position in self._restored and self._is_late(position, still_unacked or 0)
+        named = given.sure and position in self._restored
+        named = named and self._is_late(position, still_unacked or 0)
         if named and position in self._given:
             for each in self._given:
                 late.append(each)

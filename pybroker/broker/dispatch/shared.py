@@ -252,6 +252,7 @@ class SharedDispatcher:
 
         What an open transaction has acknowledged is not held by a consumer and stays withheld.
         """
+        consumer.left_out.asked_again(positions)
         self._counts.increment(self._give_back(consumer, positions))
 
     def _give_back(self, consumer: Consumer, positions: Sequence[Position] | None) -> EntryIds:

@@ -68,9 +68,9 @@ class SingleActiveDispatcher:
         self._reader = self._new_compacted() if compacted else self._plain
         self.rewind()
 
-    def given(self, consumer: Consumer) -> GivenSoFar:
+    def given(self, consumer: Consumer, sure: bool = True) -> GivenSoFar:
         read_to = self._plain.position if consumer is self.active else EARLIEST
-        return GivenSoFar(read_to, consumer.given_earlier, consumer.name)
+        return GivenSoFar(read_to, consumer.given_earlier, consumer.name, sure)
 
     # -- delivering
 
@@ -130,6 +130,7 @@ class SingleActiveDispatcher:
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
         """Everything unacknowledged, in order, whatever was asked for: order is what they chose."""
         consumer.given_earlier = EARLIEST
+        consumer.left_out.asked_again(None)
         if consumer is self.active:
             self.rewind()
 

@@ -2,9 +2,11 @@
 
 import pytest
 
+from managed_ledger.position import Position
 from pybroker.broker.dispatch import left_out
 from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.broker.dispatch.left_out import LeftOut
+from pybroker.transaction.pending_ack import PendingAck
 
 LEDGER, SIZE = 7, 4
 
@@ -17,7 +19,13 @@ def delivery(*entry_ids: int, withheld: dict[int, int] | None = None) -> Deliver
     return Delivery(LEDGER, entry_ids, entries, counts, unacked or None, withheld)
 
 
-def test_the_latest_delivery_of_a_batch_counts() -> None:
+def whole(known: LeftOut, entry_id: int) -> int:
+    """What is left of a batch that is acknowledged as a whole."""
+    _, parts = known.divide([(LEDGER, entry_id)])
+    return parts[0][1] if parts else 0
+
+
+def test_the_latest_delivery_of_a_batch_counts_once_those_before_are_acknowledged() -> None:
     known = LeftOut()
     known.delivered(delivery(1, 2, 3, withheld={1: 0b0001, 3: 0b1000}))
     assert known.divide([(LEDGER, each) for each in (1, 2, 3)]) == (
@@ -27,6 +35,68 @@ def test_the_latest_delivery_of_a_batch_counts() -> None:
     known.delivered(delivery(1, 2))
     known.delivered(delivery(3, withheld={3: 0b0100}))
     assert [known.of((LEDGER, each)) for each in (1, 2, 3)] == [0, 0, 0b0100]
+
+
+def test_an_acknowledgement_of_the_whole_counts_for_what_is_in_all_deliveries_that_are_owed() -> (
+    None
+):
+    known = LeftOut()
+    known.delivered(delivery(1, withheld={1: 0b0001}))
+    known.delivered(delivery(1, withheld={1: 0b1000}))
+    known.delivered(delivery(1))
+    assert [whole(known, 1) for _ in range(4)] == [0b1001, 0b1001, 0, 0]
+
+
+@pytest.mark.parametrize("positions", [None, [(LEDGER, 1), (LEDGER, 2)]])
+def test_what_was_asked_for_again_is_owed_once(positions: list[tuple[int, int]] | None) -> None:
+    known = LeftOut()
+    known.delivered(delivery(1, withheld={1: 0b0001}))
+    known.asked_again(positions)
+    known.delivered(delivery(1, withheld={1: 0b1000}))
+    assert whole(known, 1) == 0b1000
+    known.asked_again([(LEDGER, 2)])
+    known.delivered(delivery(1))
+    assert not known
+
+
+@pytest.mark.parametrize(
+    ("still_unacked", "owed"), [(None, False), (0b0001, False), (0b0010, True)]
+)
+def test_what_a_transaction_has_acknowledged_is_not_owed_beside_the_next_delivery(
+    still_unacked: int | None, owed: bool
+) -> None:
+    known, position = LeftOut(), Position(LEDGER, 1)
+    known.delivered(delivery(1, withheld={1: 0b0001}))
+    known.taken([PendingAck(position, still_unacked, SIZE), PendingAck(position.after)])
+    known.delivered(delivery(1))
+    assert bool(known) is owed
+
+
+def test_a_delivery_that_is_acknowledged_by_index_is_owed_no_more() -> None:
+    known = LeftOut()
+    known.delivered(delivery(1, withheld={1: 0b0001}))
+    known.delivered(delivery(1))
+    known.named((LEDGER, 1), 0b0101)
+    known.named((LEDGER, 1), 0b0001)
+    known.named((LEDGER, 2), 0b0001)
+    assert whole(known, 1) == 0
+
+
+def test_so_many_deliveries_of_a_batch_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(left_out, "MOST_DELIVERIES", 2)
+    known = LeftOut()
+    for _ in range(4):
+        known.delivered(delivery(1, withheld={1: 0b0001}))
+    assert known._batches[LEDGER, 1].owed == [0b1110, 0b1110]
+
+
+def test_who_has_acknowledged_all_of_a_delivery_owes_the_next_one_only() -> None:
+    """Message by message, for instance."""
+    known = LeftOut()
+    known.delivered(delivery(1, withheld={1: 0b0001}))
+    late = Delivery(LEDGER, [1], [b""], [1], {1: (0b0001, SIZE)})
+    known.delivered(late)
+    assert whole(known, 1) == 0
 
 
 def test_what_was_cut_off_a_delivery_was_not_delivered() -> None:

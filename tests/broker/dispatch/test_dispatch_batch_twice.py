@@ -1,0 +1,92 @@
+"""Batches that came in part and then as a whole, and acknowledgements that do not say which."""
+
+import pytest
+from dispatch_fakes import EXCLUSIVE, FAILOVER, SHARED, FakeTopic, with_topic
+from test_dispatch_cumulative import left, successor
+from test_dispatch_transactions import ABORT, COMMIT, T1, T2, acknowledge, end
+
+from managed_ledger.position import Position
+from pybroker.base.errors import TransactionConflict
+from pybroker.broker.consumer import Consumer, SubscriptionType
+from pybroker.broker.subscription import Subscription
+from pybroker.transaction.pending_ack import PendingAck
+
+
+async def batch_twice(
+    topic: FakeTopic, kind: SubscriptionType = EXCLUSIVE
+) -> tuple[Subscription, Consumer, Position]:
+    """The consumer was given a batch of three without its first message, then, after T1's abort,
+    with it, and has acknowledged nothing.
+    """
+    subscription = await topic.subscribe()
+    consumer, _ = await topic.consumer(subscription, kind, 100)
+    (position,) = await topic.publish(1, batch=3)
+    held = [PendingAck(position, 0b110, 3)]
+    await subscription.acknowledge_in_transaction(consumer, T1, held, cumulative=False)
+    consumer, sink = await successor(topic, subscription, kind)
+    await end(subscription, T1, ABORT)
+    await topic.settled()
+    assert [each.unacked for each in sink.received] == [(0b110, 3), None]
+    return subscription, consumer, position
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER, SHARED])
+def test_an_acknowledgement_of_a_batch_that_was_under_way_covers_nothing_that_came_later(
+    kind: SubscriptionType,
+) -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, consumer, position = await batch_twice(topic, kind)
+        subscription.acknowledge(consumer, [position])  # of the first time, perhaps
+        assert subscription.cursor.unacked_indexes(position) == 0b001
+        subscription.acknowledge(consumer, [position])
+        assert subscription.backlog == 0
+        assert not consumer.left_out
+        assert consumer.unacked.messages == 0
+
+    with_topic(scenario)
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
+def test_who_asks_for_a_batch_again_acknowledges_it_once(kind: SubscriptionType) -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, consumer, position = await batch_twice(topic, kind)
+        subscription.redeliver(consumer, [position])
+        await topic.settled()
+        subscription.acknowledge(consumer, [position])
+        assert subscription.backlog == 0
+
+    with_topic(scenario)
+
+
+@pytest.mark.parametrize("cumulative", [True, False])
+def test_a_transactions_acknowledgement_of_a_batch_that_came_twice_is_refused(
+    cumulative: bool,
+) -> None:
+    """If it were taken for the first delivery, what has been processed might come once more."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, consumer, position = await batch_twice(topic)
+        with pytest.raises(TransactionConflict, match="ask for redelivery"):
+            await acknowledge(subscription, T2, position, cumulative=cumulative)
+        assert subscription.cursor.unacked_indexes(position) is None
+        subscription.redeliver(consumer, None)
+        await topic.settled()
+        await acknowledge(subscription, T2, position, cumulative=cumulative)
+        await end(subscription, T2, COMMIT)
+        assert subscription.backlog == 0
+
+    with_topic(scenario)
+
+
+def test_a_cumulative_acknowledgement_of_a_batch_that_was_under_way_covers_nothing_late() -> None:
+    async def scenario(topic: FakeTopic) -> None:
+        subscription, consumer, position = await batch_twice(topic)
+        subscription.acknowledge_cumulative(consumer, position)
+        assert subscription.cursor.unacked_indexes(position) == 0b001
+        (last,) = await topic.publish(1)
+        subscription.acknowledge_cumulative(consumer, last)  # its client may have dropped it
+        assert left(subscription, position, last) == [0]
+        subscription.acknowledge_cumulative(consumer, position)
+        assert subscription.backlog == 0
+
+    with_topic(scenario)
