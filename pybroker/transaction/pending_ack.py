@@ -399,7 +399,7 @@ class PendingAcks:
         for held in self._state.being_aborted():
             for position, each in held.items():
                 left[position] = left.get(position, each) | each
-        unacked = iter([each for each in left.items() if not self._cursor.is_deleted(each[0])])
+        unacked = (each for each in left.items() if not self._cursor.is_deleted(each[0]))
         while some := dict(islice(unacked, _MESSAGES_PER_RECORD)):
             yield PassedOverRecord(some)
 

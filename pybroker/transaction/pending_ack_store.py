@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from managed_ledger.codec import Reader, Writer
 from managed_ledger.config import ANY_BATCH, MAX_MESSAGES_PER_ENTRY
+from managed_ledger.errors import CorruptStorage
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
@@ -109,6 +110,7 @@ class _Operation(enum.IntEnum):
     PASSED_OVER = 5  # of no transaction
 
 
+_OPERATIONS: Final = frozenset(_Operation)
 _END_OPERATIONS: Final = {
     TxnAction.COMMIT: _Operation.COMMIT,
     TxnAction.ABORT: _Operation.ABORT,
@@ -170,11 +172,16 @@ def decode_entry(entry: bytes, source: str) -> list[Record]:
     """Raises CorruptStorage."""
     data = Reader(entry, source)
     data.version(_FORMAT)
-    return [_read_record(data) for _ in range(data.number())]
+    return [_read_record(data, source) for _ in range(data.number())]
 
 
-def _read_record(data: Reader) -> Record:
-    operation = _Operation(data.number())
+def _read_record(data: Reader, source: str) -> Record:
+    if (number := data.number()) not in _OPERATIONS:
+        raise CorruptStorage(
+            f"{source} has a record of kind {number}, which this version does not know: run the "
+            "version that wrote it"
+        )
+    operation = _Operation(number)
     if operation is _Operation.PASSED_OVER:
         return PassedOverRecord(_read_held(data))
     txn_id = TxnId(data.number(), data.number())

@@ -54,6 +54,11 @@ def test_a_pending_acknowledgement_is_stored_as_it_always_was(
     assert pending_ack_store.decode_entry(bytes.fromhex(stored), "test") == [record]
 
 
+def test_a_pending_acknowledgement_of_a_kind_that_a_later_version_wrote_is_refused() -> None:
+    with pytest.raises(CorruptStorage, match=r"of kind 6, .* run the version that wrote it"):
+        pending_ack_store.decode_entry(bytes.fromhex("01010600"), "The log")
+
+
 @pytest.mark.parametrize(
     ("record", "stored"),
     [

@@ -53,8 +53,8 @@ def spared_forgotten_by_the_log() -> Iterator[None]:
     """After a restart a commit covers what its cumulative acknowledgement had spared."""
     right = pending_ack_store._read_record
 
-    def read_record(data: Any) -> Any:
-        record = right(data)
+    def read_record(data: Any, source: str) -> Any:
+        record = right(data, source)
         if isinstance(record, pending_ack_store.AckRecord):
             return pending_ack_store.AckRecord(record.txn_id, record.cumulative, record.acks)
         return record
