@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
 from pybroker.base.errors import NotAllowed
+from pybroker.spark import startup
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.options import Mode, chosen
 from pybroker.spark.reading.batch import PulsarBatchReader
@@ -42,10 +43,11 @@ def register(spark: SparkSession) -> None:
     Two that start at once can break it, and every task then fails with OptionalDataException.
     PySpark 4.1 and newer push filters down to sources in Python where a configuration says so: here
     it does, unless it was set already. Python processes on this machine are started with this
-    Python where nobody has chosen one.
+    Python where nobody has chosen one, and import PySpark from where it is installed.
     """
     if not is_remote():
         _start_this_python(spark)
+        _start_compiled(spark)
         _start_in_any_thread()
     spark.dataSource.register(PulsarDataSource)
     if _PUSHES_FILTERS not in spark.conf.getAll:
@@ -72,6 +74,15 @@ def _start_this_python(spark: SparkSession) -> None:
     chosen = context.getConf().contains("spark.pyspark.python")
     if (context.master or "").startswith("local") and not chosen:
         context.pythonExec = sys.executable
+
+
+def _start_compiled(spark: SparkSession) -> None:
+    """Puts pybroker.spark.startup on the path of the Python processes that Spark starts from now
+    on. Where there is no such folder, on another machine or within a zip, nothing comes of it."""
+    environment, folder = spark.sparkContext.environment, os.path.dirname(startup.__file__)
+    given = environment.get("PYTHONPATH", "")
+    if folder not in given.split(os.pathsep):
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, given)))
 
 
 def _start_in_any_thread() -> None:

@@ -1,18 +1,25 @@
-"""What a worker of Spark has loaded is no garbage to look for between two tasks."""
+"""What a worker of Spark loads: from where, and that it is no garbage to look for between tasks."""
 
 import gc
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+from zipfile import ZipFile
 
+import pyspark
 import pytest
 from pyspark import TaskContext
 
+from pybroker.spark import register
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.loaded import keep_what_is_loaded
 from pybroker.spark.offsets import Position, Span
 from pybroker.spark.reading.spans import Reading, read_span
 from pybroker.spark.reading.work import Work
+from pybroker.spark.startup import sitecustomize
 from pybroker.spark.writing.attempt import Job, write
 
 
@@ -53,3 +60,79 @@ import pybroker.spark.work
 assert not hasattr(pybroker.spark, "nothing")
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """A PySpark with its zip, beside a sitecustomize of somebody's: the paths of both."""
+    package = tmp_path / "site" / "pyspark"
+    (package / "python" / "lib").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    zipped = package / "python" / "lib" / "pyspark.zip"
+    with ZipFile(zipped, "w") as archive:
+        archive.writestr("pyspark/__init__.py", "")
+    (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.somebody = 'ran'\n")
+    return str(tmp_path / "site"), str(zipped)
+
+
+def started(*path):
+    """A process with this path, as Spark starts one: where its PySpark is, and what else it ran."""
+    script = (
+        "import pyspark, sys; print(pyspark.__file__, getattr(sys, 'somebody', None), sys.path)"
+    )
+    startup = str(Path(sitecustomize.__file__).parent)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([path[0], startup, *path[1:]])}
+    command = [sys.executable, "-c", script]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert startup not in run.stdout
+    return run.stdout
+
+
+def test_a_process_of_spark_imports_pyspark_compiled_where_it_is_installed(installed):
+    folder, zipped = installed
+    found = started(zipped, folder)
+    assert found.startswith(f"{folder}/pyspark/__init__.py ran ")
+    assert zipped not in found
+
+
+def test_a_zip_of_a_pyspark_that_is_not_installed_there_stays(installed):
+    folder, zipped = installed
+    Path(folder, "sitecustomize.py").unlink()
+    assert started(zipped).startswith(f"{zipped}/pyspark/__init__.py None ")
+    elsewhere = str(Path(folder, "elsewhere.zip"))
+    shutil.copy(zipped, elsewhere)
+    assert sitecustomize.without_zips([elsewhere, zipped, folder]) == [elsewhere, folder]
+    Path(folder, "pyspark", "__init__.py").unlink()
+    assert sitecustomize.without_zips([zipped, folder]) == [zipped, folder]
+
+
+def test_an_error_of_somebodys_sitecustomize_is_told_as_without_ours(installed):
+    folder, zipped = installed
+    Path(folder, "sitecustomize.py").write_text("import nowhere_to_be_found")
+    with pytest.raises(AssertionError, match="nowhere_to_be_found"):
+        started(zipped, folder)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_workers_of_spark_have_the_drivers_pyspark_and_the_environment_that_was_set(
+    spark, monkeypatch
+):
+    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", "/somewhere")
+    register(spark)
+    register(spark)
+    folder = str(Path(sitecustomize.__file__).parent)
+    assert spark.sparkContext.environment["PYTHONPATH"] == f"{folder}{os.pathsep}/somewhere"
+
+    def look(batches):
+        import pyarrow
+        import pyspark
+
+        for _ in batches:
+            names = [pyspark.__file__, os.environ["PYTHONPATH"]]
+            yield pyarrow.RecordBatch.from_pydict({"name": names})
+
+    rows = spark.range(1).repartition(1).mapInArrow(look, "name string").collect()
+    assert rows[0].name == pyspark.__file__
+    assert "/somewhere" in rows[1].name

@@ -1,0 +1,1 @@
+"""What Spark's Python processes run as they start."""
