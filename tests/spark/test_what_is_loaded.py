@@ -8,11 +8,15 @@ import sys
 from pathlib import Path
 from zipfile import ZipFile
 
+import numpy as np
+import pyarrow as pa
 import pyspark
 import pytest
 from pyspark import TaskContext
 
+from pybroker.client import Client
 from pybroker.spark import register
+from pybroker.spark.columns.arrays import byte_strings, vector
 from pybroker.spark.columns.shape import Shape, default_schema
 from pybroker.spark.endpoint import Endpoint
 from pybroker.spark.loaded import keep_what_is_loaded
@@ -136,3 +140,46 @@ def test_workers_of_spark_have_the_drivers_pyspark_and_the_environment_that_was_
     rows = spark.range(1).repartition(1).mapInArrow(look, "name string").collect()
     assert rows[0].name == pyspark.__file__
     assert "/somewhere" in rows[1].name
+
+
+def test_a_task_that_reads_does_not_import_pandas(broker):
+    topic = "persistent://public/default/read-without-pandas"
+    with Client(broker.service_url) as client, client.create_producer(topic) as producer:
+        producer.send(b"plain")
+        producer.send(b"keyed", partition_key="k", properties={"a": "b"}, event_timestamp=1)
+    script = f"""
+import sys
+from pybroker.spark.columns.shape import Shape, default_schema
+from pybroker.spark.options import Mode, chosen
+from pybroker.spark.reading.stream import PulsarStreamReader
+given = {{"service.url": {broker.service_url!r}, "topic": {topic!r}}}
+options = chosen(given | {{"startingOffsets": "earliest"}}, Mode.READ_STREAM)
+reader = PulsarStreamReader(options, Shape.of(default_schema()))
+start = reader.initialOffset()
+end = reader.latestOffset(start, reader.getDefaultReadLimit())
+[task] = reader.partitions(start, end)
+assert sum(batch.num_rows for batch in reader.read(task)) == 2
+reader.stop()
+assert "pyarrow" in sys.modules
+assert "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("count", [0, 1, 9])
+@pytest.mark.parametrize("kind", ["?", "i1", "i2", "<i4", "i8", "<f4", "f8"])
+def test_arrays_are_those_that_pyarrow_makes_with_pandas(count, kind):
+    values = (np.arange(2 * count) % 3).astype(kind)[::2]
+    present = np.arange(count) % 2 == 0
+    wanted = pa.array(values, mask=~present)
+    for made, expected in ((vector(values), pa.array(values)), (vector(values, present), wanted)):
+        made.validate(full=True)
+        assert made.equals(expected)
+        assert made.null_count == expected.null_count
+
+
+@pytest.mark.parametrize("rows", [[], [None], [b"", None, b"ab", b"c"]])
+def test_byte_strings_are_those_that_pyarrow_makes_with_pandas(rows):
+    made = byte_strings(rows)
+    made.validate(full=True)
+    assert made.equals(pa.array(rows, pa.binary()))

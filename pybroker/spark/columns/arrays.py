@@ -1,6 +1,7 @@
 """Building blocks of Arrow columns: from places in a buffer, and from numbers, to arrays."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,20 @@ from pybroker.spark.columns.slab import Pairs
 
 _MS_TO_US: Final = 1000
 _LAST_MS: Final = (2**63 - 1) // _MS_TO_US
+
+
+def vector(values: npt.NDArray[Any], present: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """What pa.array makes of numbers and truth values; null where nothing is present.
+
+    pa.array asks first whether they are of pandas, and imports that: a second of CPU and 60 MB of
+    each worker of Spark, which needs it for nothing else.
+    """
+    count, kind = len(values), pa.from_numpy_dtype(values.dtype)
+    if values.dtype == np.bool_:
+        values = np.packbits(values, bitorder="little")
+    buffer = pa.py_buffer(np.ascontiguousarray(values))
+    array = pa.Array.from_buffers(kind, count, [None, buffer])
+    return array if present is None else with_nulls(array, present)
 
 
 def texts(data: Data, slices: Slices) -> pa.Array:
@@ -52,9 +67,9 @@ def binaries(data: Data, slices: Slices) -> pa.Array:
         items = np.empty(count, np.int32)
         items[order] = np.arange(0, 2 * count, 2, dtype=np.int32)
     if count == 0:
-        return pa.array([], pa.binary())
+        return pa.nulls(0, pa.binary())
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    found = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers).take(pa.array(items))
+    found = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers).take(vector(items))
     return with_nulls(found, present)
 
 
@@ -64,6 +79,15 @@ def with_nulls(array: pa.Array, present: npt.NDArray[np.bool_]) -> pa.Array:
         return array
     bits = pa.py_buffer(np.packbits(present, bitorder="little"))
     return pa.Array.from_buffers(array.type, len(array), [bits, *array.buffers()[1:]])
+
+
+def byte_strings(rows: Sequence[bytes | None]) -> pa.Array:
+    """What pa.array makes of them."""
+    offsets = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum([len(row or b"") for row in rows], out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(row or b"" for row in rows))]
+    array = pa.Array.from_buffers(pa.binary(), len(rows), buffers)
+    return with_nulls(array, np.array([row is not None for row in rows], np.bool_))
 
 
 def repeated_text(text: str, count: int) -> pa.Array:
@@ -92,16 +116,16 @@ def maps(data: Data, pairs: Pairs, count: int) -> pa.Array:
     keys, values, row = texts(data, pairs.key), texts(data, pairs.value), pairs.row
     if len(row) > 1 and (row[1:] == row[:-1]).any():
         last = _last_of_equals(row, keys)
-        keys, values, row = keys.take(last), values.take(last), row[np.asarray(last)]
+        keys, values, row = keys.take(vector(last)), values.take(vector(last)), row[last]
     offsets = np.searchsorted(row, np.arange(count + 1)).astype(np.int32)
-    return pa.MapArray.from_arrays(pa.array(offsets), keys, values)
+    return pa.MapArray.from_arrays(vector(offsets), keys, values)
 
 
-def _last_of_equals(row: Ints, keys: pa.Array) -> pa.Array:
+def _last_of_equals(row: Ints, keys: pa.Array) -> Ints:
     last: dict[tuple[int, str], int] = {}
     for index, pair in enumerate(zip(row.tolist(), keys.to_pylist(), strict=True)):
         last[pair] = index
-    return pa.array(sorted(last.values()), pa.int64())
+    return np.array(sorted(last.values()), np.int64)
 
 
 class Writer:

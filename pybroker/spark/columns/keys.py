@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pybroker.spark.columns.arrays import binaries
+from pybroker.spark.columns.arrays import binaries, byte_strings
 from pybroker.spark.columns.fields import Data, Slices
 
 
@@ -16,7 +16,7 @@ def keys(data: Data, slices: Slices, is_base64: npt.NDArray[np.bool_]) -> pa.Arr
     if not is_base64.any():
         return plain
     pairs = zip(plain.to_pylist(), is_base64.tolist(), strict=True)
-    return pa.array([_decoded(key) if encoded else key for key, encoded in pairs], pa.binary())
+    return byte_strings([_decoded(key) if encoded else key for key, encoded in pairs])
 
 
 def _decoded(key: bytes | None) -> bytes | None:

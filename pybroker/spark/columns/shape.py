@@ -23,7 +23,15 @@ from pyspark.sql.types import (
 
 from pybroker.base.errors import NotAllowed
 from pybroker.base.names import TopicName
-from pybroker.spark.columns.arrays import binaries, maps, message_ids, repeated_text, texts, times
+from pybroker.spark.columns.arrays import (
+    binaries,
+    maps,
+    message_ids,
+    repeated_text,
+    texts,
+    times,
+    vector,
+)
 from pybroker.spark.columns.fields import Ints
 from pybroker.spark.columns.keys import keys
 from pybroker.spark.columns.slab import Slab
@@ -75,8 +83,8 @@ def _message_id(slab: Slab, origin: Origin) -> pa.Array:
 def _message_id_text(slab: Slab, origin: Origin) -> pa.Array:
     import pyarrow.compute as pc
 
-    parts = (pa.array(each).cast(pa.string()) for each in (slab.ledger, slab.entry))
-    return pc.binary_join_element_wise(*parts, pa.array(slab.batch_index).cast(pa.string()), ":")
+    parts = (vector(each).cast(pa.string()) for each in (slab.ledger, slab.entry))
+    return pc.binary_join_element_wise(*parts, vector(slab.batch_index).cast(pa.string()), ":")
 
 
 def _publish_time(slab: Slab, origin: Origin) -> pa.Array:

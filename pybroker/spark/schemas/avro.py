@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pybroker.spark.columns.arrays import binaries, texts
+from pybroker.spark.columns.arrays import binaries, texts, vector
 from pybroker.spark.columns.fields import Data, Ints, NotParsed, Slices, varints
 
 Node = Mapping[str, Any]
@@ -148,30 +148,30 @@ def _null(walk: Walk, node: Node) -> pa.Array:
 
 
 def _boolean(walk: Walk, node: Node) -> pa.Array:
-    return pa.array(walk.fixed(1, "u1") != 0)
+    return vector(walk.fixed(1, "u1") != 0)
 
 
 def _int(walk: Walk, node: Node) -> pa.Array:
     values, logical = walk.long(), node.get("logicalType")
     if logical == "date":
-        return pa.array(values.astype(np.int32)).cast(pa.date32())
-    return pa.array(values.astype(np.int32))
+        return vector(values.astype(np.int32)).cast(pa.date32())
+    return vector(values.astype(np.int32))
 
 
 def _long(walk: Walk, node: Node) -> pa.Array:
     values, logical = walk.long(), node.get("logicalType")
     unit, zone = _TIMES.get(str(logical), (None, None))
     if unit is None:
-        return pa.array(values)
-    return pa.array(values * unit).cast(pa.timestamp("us", zone))
+        return vector(values)
+    return vector(values * unit).cast(pa.timestamp("us", zone))
 
 
 def _float(walk: Walk, node: Node) -> pa.Array:
-    return pa.array(walk.fixed(4, "<f4"))
+    return vector(walk.fixed(4, "<f4"))
 
 
 def _double(walk: Walk, node: Node) -> pa.Array:
-    return pa.array(walk.fixed(8, "<f8"))
+    return vector(walk.fixed(8, "<f8"))
 
 
 def _bytes(walk: Walk, node: Node) -> pa.Array:
@@ -205,7 +205,7 @@ def _enum(walk: Walk, node: Node) -> pa.Array:
     chosen, symbols = walk.long(), node["symbols"]
     if ((chosen < 0) | (chosen >= len(symbols))).any():
         raise NotParsed("a value is none of its enum's symbols")
-    return pa.array(symbols, pa.string()).take(pa.array(chosen))
+    return pa.array(symbols, pa.string()).take(vector(chosen))
 
 
 def _read_record(walk: Walk, node: Node) -> pa.Array:
@@ -252,11 +252,11 @@ def _spread(rows: Ints, array: pa.Array, count: int) -> pa.Array:
         return array
     place = np.zeros(count, np.int64)
     place[rows] = np.arange(len(rows))
-    absent = np.ones(count, np.bool_)
-    absent[rows] = False
+    present = np.zeros(count, np.bool_)
+    present[rows] = True
     if not len(rows):
         return pa.nulls(count, array.type)
-    return array.take(pa.array(place, mask=absent))
+    return array.take(vector(place, present))
 
 
 def _read_array(walk: Walk, node: Node) -> pa.Array:
@@ -270,7 +270,7 @@ def _read_map(walk: Walk, node: Node) -> pa.Array:
 
 
 def _offsets(rows: Ints, count: int) -> pa.Array:
-    return pa.array(np.searchsorted(rows, np.arange(count + 1)).astype(np.int32))
+    return vector(np.searchsorted(rows, np.arange(count + 1)).astype(np.int32))
 
 
 def _blocks(walk: Walk, nodes: list[Node]) -> tuple[Ints, list[pa.Array]]:
@@ -295,7 +295,7 @@ def _blocks(walk: Walk, nodes: list[Node]) -> tuple[Ints, list[pa.Array]]:
     rows = np.concatenate([each for each, _ in steps])
     order = np.argsort(rows, kind="stable")
     columns = [
-        pa.concat_arrays([arrays[index] for _, arrays in steps]).take(pa.array(order))
+        pa.concat_arrays([arrays[index] for _, arrays in steps]).take(vector(order))
         for index in range(len(nodes))
     ]
     return rows[order], columns

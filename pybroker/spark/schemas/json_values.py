@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from pybroker.spark.columns.arrays import binaries
+from pybroker.spark.columns.arrays import binaries, vector
 from pybroker.spark.columns.fields import Data, NotParsed, Slices
 from pybroker.spark.schemas.adapting import nested
 from pybroker.spark.schemas.avro import Node
@@ -73,7 +73,7 @@ def _parsed_together(texts: Sequence[bytes | None], node: Node) -> pa.Array:
 
 
 def _present(present: Any) -> pa.Array:
-    return pa.array(np.arange(len(present)), mask=~present)
+    return vector(np.arange(len(present)), present)
 
 
 def _parsed(text: bytes | None, node: Node) -> Any:

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pybroker.spark.columns.arrays import with_nulls
+from pybroker.spark.columns.arrays import vector, with_nulls
 from pybroker.spark.columns.fields import Data, NotParsed, Slices
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -34,7 +34,7 @@ class Primitive(NamedTuple):
 
 def _number(kind: str) -> Callable[[Any], pa.Array]:
     native = np.dtype(kind).newbyteorder("=")
-    return lambda rows: pa.array(rows.reshape(-1).view(kind).astype(native))
+    return lambda rows: vector(rows.reshape(-1).view(kind).astype(native))
 
 
 def _longs(rows: Any) -> Any:
@@ -42,25 +42,25 @@ def _longs(rows: Any) -> Any:
 
 
 def _boolean(rows: Any) -> pa.Array:
-    return pa.array(rows.reshape(-1) != 0)
+    return vector(rows.reshape(-1) != 0)
 
 
 def _timestamp(rows: Any) -> pa.Array:
-    return pa.array(_longs(rows) * 1000).cast(pa.timestamp("us", "UTC"))
+    return vector(_longs(rows) * 1000).cast(pa.timestamp("us", "UTC"))
 
 
 def _instant(rows: Any) -> pa.Array:
     seconds = _longs(np.ascontiguousarray(rows[:, :8]))
     nanos = np.ascontiguousarray(rows[:, 8:]).reshape(-1).view(">i4").astype(np.int64)
-    return pa.array(seconds * 1_000_000 + nanos // 1000).cast(pa.timestamp("us", "UTC"))
+    return vector(seconds * 1_000_000 + nanos // 1000).cast(pa.timestamp("us", "UTC"))
 
 
 def _date(rows: Any) -> pa.Array:
-    return pa.array((_longs(rows) // _DAY_MS).astype(np.int32)).cast(pa.date32())
+    return vector((_longs(rows) // _DAY_MS).astype(np.int32)).cast(pa.date32())
 
 
 def _local_date(rows: Any) -> pa.Array:
-    return pa.array(_longs(rows).astype(np.int32)).cast(pa.date32())
+    return vector(_longs(rows).astype(np.int32)).cast(pa.date32())
 
 
 _Type = pb.Schema

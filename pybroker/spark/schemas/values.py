@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from pybroker.base.errors import NotAllowed, PulsarError
-from pybroker.spark.columns.arrays import binaries, texts
+from pybroker.spark.columns.arrays import binaries, texts, vector
 from pybroker.spark.columns.fields import PADDING, Data, NotParsed, Slices
 from pybroker.spark.columns.keys import keys
 from pybroker.spark.columns.slab import Slab
@@ -121,7 +121,7 @@ def values(slab: Slab, schema: TopicSchema, versions: Versions) -> dict[str, pa.
         part = _some(slab, rows)
         parts.append(_columns(part, wanted, schema, _written_with(version, schema, versions)))
         order.append(rows)
-    back = pa.array(np.argsort(np.concatenate(order), kind="stable"))
+    back = vector(np.argsort(np.concatenate(order), kind="stable"))
     return {
         each.name: pa.concat_arrays([part[each.name] for part in parts]).take(back)
         for each in wanted
@@ -259,7 +259,7 @@ def _avro(data: Data, slices: Slices, node: Node) -> pa.Array:
     array = Walk(data, start, start + slices.length[rows]).read(node)
     place = np.zeros(len(present), np.int64)
     place[rows] = np.arange(len(rows))
-    return array.take(pa.array(place, mask=~present))
+    return array.take(vector(place, present))
 
 
 def _blamed(slab: "_Part | Slab", schema: TopicSchema, error: NotParsed) -> ValueNotRead:
