@@ -25,6 +25,7 @@ from pybroker.base.errors import NotAllowed
 from pybroker.base.names import TopicName
 from pybroker.spark.columns.arrays import (
     binaries,
+    byte_strings,
     maps,
     message_ids,
     repeated_text,
@@ -72,7 +73,8 @@ def _key_text(slab: Slab, origin: Origin) -> pa.Array:
 def _topic(slab: Slab, origin: Origin) -> pa.Array:
     if len(origin.topics) == 1:
         return repeated_text(str(origin.topics[0]), slab.rows)
-    return pa.array(list(map(str, origin.topics)), pa.string()).take(pa.array(origin.of_row))
+    names = byte_strings([str(topic).encode() for topic in origin.topics])
+    return names.cast(pa.string()).take(vector(origin.of_row))
 
 
 def _message_id(slab: Slab, origin: Origin) -> pa.Array:
