@@ -1,5 +1,6 @@
 """Rates are differences of readings that are at least a second apart."""
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +32,17 @@ def test_a_rate_is_the_difference_over_the_time() -> None:
     rates.of(A, 50)
     clock.seconds += 2
     assert rates.of(A, 150) == 50.0
+
+
+def test_an_equal_name_does_not_take_the_place_of_the_one_that_is_kept() -> None:
+    clock = HandClock()
+    rates = Rates(clock)
+    rates.of(A, 0)
+    again = (*A,)[:1] + (*A,)[1:]
+    before = sys.getrefcount(again)
+    clock.seconds += 1
+    assert rates.of(again, 10) == 10.0
+    assert sys.getrefcount(again) == before
 
 
 def test_a_quick_second_reading_keeps_the_rate() -> None:

@@ -15,6 +15,7 @@ _MAX_COUNTERS: Final = 100_000
 
 @dataclass(slots=True)
 class _Reading:
+    counter: tuple[str, ...]
     at_s: float
     count: int
     rate: float = 0.0
@@ -33,18 +34,19 @@ class Rates:
         now_s = self._clock.monotonic_s()
         last = self._readings.get(counter)
         if last is None or count < last.count:
-            self._remember(counter, _Reading(now_s, count))
+            self._remember(_Reading(counter, now_s, count))
             return 0.0
         passed_s = now_s - last.at_s
         if passed_s >= _SHORTEST_S:
-            # The same object: ten thousands of new ones are much work for the garbage collector.
+            # The same objects, name and all: tens of thousands of new ones in the place of old ones
+            # do not count for the garbage collector, until it looks at all of them in one go.
             last.rate = (count - last.count) / passed_s
             last.at_s, last.count = now_s, count
-            self._remember(counter, last)
+            self._remember(last)
         return last.rate
 
-    def _remember(self, counter: tuple[str, ...], reading: _Reading) -> None:
-        self._readings.pop(counter, None)
-        self._readings[counter] = reading  # last read last
+    def _remember(self, reading: _Reading) -> None:
+        self._readings.pop(reading.counter, None)
+        self._readings[reading.counter] = reading  # last read last
         if len(self._readings) > _MAX_COUNTERS:
             del self._readings[next(iter(self._readings))]
