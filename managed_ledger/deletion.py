@@ -25,8 +25,14 @@ async def delete_managed_ledger(name: str, backend: Backend, record: ListRecord)
     """Nobody writes to it any more. Raises ManagedLedgerError; then repeat it."""
     found = record.queued
     ids = (*found.deleting, *(info.ledger_id for info in found.ledgers))
-    decided = [] if found.deleted else [record.write(LedgerList(deleting=ids, deleted=True))]
-    await all_done([*decided, *map(backend.delete_ledger, ids)])
+    tombstone = LedgerList(deleting=ids, deleted=True)
+    # Not kept by name, see `all_done`.
+    await all_done(
+        [
+            *(() if found.deleted else (record.write(tombstone),)),
+            *map(backend.delete_ledger, ids),
+        ]
+    )
     cursors = map(backend.metadata.delete, backend.metadata.keys(cursors_prefix(name)))
     await all_done([*cursors, backend.metadata.delete(ledgers_key(name))])
 
@@ -54,8 +60,15 @@ async def sweep(backend: Backend) -> None:
 
 
 async def all_done(work: Iterable[Awaitable[object]]) -> None:
-    """Return when all of it has ended; raise the first failure."""
+    """Return when all of it has ended; raise the first failure.
+
+    The failure's traceback keeps this frame and its callers'. None of them may keep the failure, or
+    the future that failed with it: only the garbage collector frees such a circle.
+    """
     outcomes = await asyncio.gather(*work, return_exceptions=True)
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            raise outcome
+    failed = next((each for each in outcomes if isinstance(each, BaseException)), None)
+    if failed is not None:
+        try:
+            raise failed
+        finally:
+            del work, outcomes, failed

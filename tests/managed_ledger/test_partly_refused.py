@@ -3,6 +3,8 @@ later knows which.
 """
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -12,8 +14,11 @@ from at_once import AtOnce
 from bare_ledgers import opened, read_all
 from faulty_disk import FaultyDisk
 
+from managed_ledger.deletion import delete_managed_ledger
 from managed_ledger.errors import StorageFull
 from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.ledger_metadata import ledgers_key
+from managed_ledger.list_record import ListRecord
 from managed_ledger.storage.embedded.room import NEXT_TO_NOTHING_BYTES
 
 PLENTY = 1_000_000_000
@@ -53,6 +58,15 @@ class Held(AtOnce):
         held: Future[Any] = Future()
         self._work.append(lambda: held.set_result(work(*arguments, **options)))
         return held
+
+
+class Refused(ListRecord):
+    __slots__ = ("__weakref__",)
+
+    def write(self, value: Any, new_ledger_id: int | None = None) -> "asyncio.Future[None]":
+        refused = asyncio.get_running_loop().create_future()
+        refused.set_exception(StorageFull("no room"))
+        return refused
 
 
 async def some_turns() -> None:
@@ -121,6 +135,25 @@ def test_the_data_of_ledgers_that_no_list_could_let_go_stays(run, clock):
         disk.free_bytes_left = PLENTY
         await ledger.trim()
         assert await read_all(ledger) == [b"new"]
+        await backend.close()
+
+    run(scenario())
+
+
+def test_a_deletion_that_finds_no_room_leaves_nothing_to_the_garbage_collector(run, clock):
+    async def scenario():
+        backend = await opened(FullDisk(), clock)
+        record = Refused(backend.metadata, ledgers_key("log"))
+        gone = weakref.ref(record)
+        gc.disable()
+        try:
+            with pytest.raises(StorageFull):
+                await delete_managed_ledger("log", backend, record)
+            await some_turns()
+            del record
+            assert gone() is None
+        finally:
+            gc.enable()
         await backend.close()
 
     run(scenario())
