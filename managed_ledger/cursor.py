@@ -293,7 +293,10 @@ class ManagedCursor:
         """Every acknowledgement so far is durable when this returns."""
         write = self.write()
         if write is not None:
-            await asyncio.shield(write)
+            try:
+                await asyncio.shield(write)
+            finally:
+                del write  # the failure's traceback keeps this frame, which must not keep it
 
     async def replace_properties(self, properties: Mapping[str, str]) -> None:
         """Durable when it returns."""

@@ -160,7 +160,10 @@ class SnapshotLog(Generic[R]):
             self._write_gathered()  # it has been applied: the snapshot comes behind it
             appended.append(self._append_snapshot(self._encode(records)))
             await asyncio.sleep(0)
-        first, *_ = [await durable for durable in appended]
+        try:
+            first, *_ = await asyncio.gather(*appended)
+        finally:
+            appended.clear()  # a failure's traceback keeps this frame, which must not keep it
         return first
 
     def _append_snapshot(self, entry: bytes) -> asyncio.Future[Position]:
