@@ -279,9 +279,9 @@ class Subscription:
             self.notify()
 
     def _given(self, consumer: Consumer, whole: Position | None = None) -> GivenSoFar:
-        to = self._dispatcher
-        sure = whole is None or consumer.left_out.acknowledged_up_to(whole)
-        return to.given(consumer, sure) if isinstance(to, SingleActiveDispatcher) else GivenSoFar()
+        if not isinstance(to := self._dispatcher, SingleActiveDispatcher):
+            return GivenSoFar()
+        return to.given(consumer, whole is None or consumer.left_out.acknowledged_up_to(whole))
 
     def _check_cumulative(self) -> None:
         if self.kind is not None and not self.kind.single_active:

@@ -41,7 +41,7 @@ def test_who_is_told_to_stop_acknowledges_what_was_shown(
 def test_a_reader_of_our_output_that_leaves_ends_the_command_quietly(
     broker: RunningBroker, client: Client, topic: str
 ) -> None:
-    producer = client.create_producer(topic, batching_enabled=True)
+    producer = client.create_producer(topic, batching_enabled=True, block_if_queue_full=True)
     for _ in range(2000):
         producer.send_async(bytes(100))
     producer.flush()

@@ -1,7 +1,10 @@
 """Many participants are told some at a time; each follows, whatever it answers first."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable
+from typing import Any
 
 import pytest
 from txn_world import ABORT, COMMIT, soon
@@ -289,3 +292,41 @@ def test_a_full_turn_is_two_hundred(count: int) -> None:
         assert (len(participants.asked), len(followed)) == (count, 1)
 
     run_virtually(scenario())
+
+
+@pytest.mark.parametrize("answers", ["futures", "coroutines"])
+def test_a_failure_is_freed_when_it_was_told(answers: str) -> None:
+    """A participant that fails for hours leaves no garbage in cycles at each retry."""
+
+    class Failed(Exception):
+        pass
+
+    failures: list[weakref.ref[Failed]] = []
+
+    class Failing(SlowParticipants):
+        def end_on_partition(self, *_: object) -> Any:
+            return self._fail() if answers == "coroutines" else asyncio.ensure_future(self._fail())
+
+        def end_on_subscription(self, *_: object) -> Any:
+            return self.end_on_partition()
+
+        async def _fail(self) -> None:
+            error = Failed()
+            failures.append(weakref.ref(error))
+            try:
+                raise error
+            finally:
+                del error
+
+    async def scenario() -> None:
+        ends, _ = started(Failing(), 0)
+        await asyncio.sleep(10)
+        assert len(failures) > 2
+        assert [failure() for failure in failures if failure() is not None] == []
+        await ends.tasks.close()
+
+    gc.disable()
+    try:
+        run_virtually(scenario())
+    finally:
+        gc.enable()

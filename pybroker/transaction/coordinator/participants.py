@@ -202,6 +202,8 @@ class _EndEverywhere:
             await ending
         except Exception as error:
             self._failed(participant, error)
+        finally:
+            del ending  # its failure keeps this frame, which must not keep it
         self._answering -= 1
         self.go_on()
 
@@ -225,6 +227,7 @@ class _EndEverywhere:
 
     async def _has_followed(self, participant: Participant, delay_s: float) -> bool:
         await asyncio.sleep(delay_s)
+        ending = None
         try:
             ending = self._start(participant)
             if isinstance(ending, asyncio.Future):
@@ -236,4 +239,6 @@ class _EndEverywhere:
         except Exception as error:
             self._ends.note(self._txn_id, participant, error)
             return False
+        finally:
+            del ending
         return True
