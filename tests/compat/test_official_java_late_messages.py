@@ -1,0 +1,89 @@
+"""What the official Java client does with messages that an aborted transaction gives back late."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from official_java import OfficialClient, java_gateway
+
+import pybroker.testing
+from pybroker.testing import RunningBroker
+
+pytestmark = [pytest.mark.java, pytest.mark.feature("transactions")]
+
+PATH = "persistent/public/default/java-late"
+TOPIC = PATH.replace("/", "://", 1)
+SUBSCRIPTION = "workers"
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Any]:
+    with java_gateway() as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def broker() -> Iterator[RunningBroker]:
+    with pybroker.testing.broker(http=True) as broker:
+        yield broker
+
+
+@pytest.fixture
+def official(gateway: Any, broker: RunningBroker) -> Iterator[OfficialClient]:
+    """Of everybody but the processor that dies."""
+    client = OfficialClient(gateway, broker.service_url)
+    yield client
+    client.shutdown()
+
+
+def worker(client: OfficialClient, name: str, **settings: Any) -> Any:
+    """Its acknowledgements return when the broker has answered them."""
+    settings |= {"consumerName": name, "isAckReceiptEnabled": True}
+    return client.consumer(TOPIC, SUBSCRIPTION, "Failover", **settings)
+
+
+def received(client: OfficialClient, consumer: Any, count: int) -> dict[bytes, Any]:
+    """The next messages' ids by content."""
+    messages = [client.receive(consumer) for _ in range(count)]
+    assert None not in messages, f"{messages.index(None)} of {count} came"
+    return {bytes(message.getData()): message.getMessageId() for message in messages}
+
+
+def sent_to(broker: RunningBroker, name: str) -> int:
+    """Messages that the broker wrote to that consumer."""
+    stats = httpx.get(f"{broker.admin_url}/admin/v2/{PATH}/stats").json()
+    consumers = stats["subscriptions"][SUBSCRIPTION]["consumers"]
+    (sent,) = (each["msgOutCounter"] for each in consumers if each["consumerName"] == name)
+    assert isinstance(sent, int)
+    return sent
+
+
+def test_what_the_client_dropped_because_it_came_late_goes_to_the_next_consumer(
+    gateway: Any, broker: RunningBroker, official: OfficialClient
+) -> None:
+    """B never shows message 2 to its application, which does not know of it and acknowledges on."""
+    dying = OfficialClient(gateway, broker.service_url)
+    a = worker(dying, "A")
+    b = worker(official, "B", priorityLevel=1)  # stands by
+    producer = official.producer(TOPIC, enableBatching=False)
+    for number in range(5):
+        producer.send(b"%d" % number)
+    txn = official.transaction()
+    a.acknowledgeAsync(received(dying, a, 5)[b"2"], txn).get()
+    dying.shutdown()
+
+    taken_over = received(official, b, 4)
+    assert list(taken_over) == [b"0", b"1", b"3", b"4"]
+    b.acknowledgeCumulative(taken_over[b"4"])
+    txn.abort().get()
+    broker.wait_until(lambda: sent_to(broker, "B") == 5)
+    producer.send(b"5")
+    further = received(official, b, 1)
+    assert list(further) == [b"5"]  # so message 2, which came before, was dropped
+    b.acknowledgeCumulative(further[b"5"])
+    b.close()
+
+    producer.send(b"6")
+    successor = worker(official, "C")
+    assert list(received(official, successor, 2)) == [b"2", b"6"]
