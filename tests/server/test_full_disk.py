@@ -1,5 +1,6 @@
 """A disk that fills up: producers are told, in order, and go on when there is room."""
 
+import queue
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from managed_ledger.storage.embedded.os_disk import OsDisk
 from pybroker.client import Client, Result
 from pybroker.client.errors import ProducerBlockedQuotaExceededException
 from pybroker.testing import RunningBroker
+
+TOLD_WITHIN_S = 20  # else the application waits as long as the disk is full
 
 
 class Disk:
@@ -49,6 +52,10 @@ def test_the_official_client_tells_the_application_and_goes_on_later(
     stored = [b"before"]
     producer.send(b"before")
     disk.is_full = True
+    told: queue.Queue[object] = queue.Queue()
+    producer.send_async(b"refused", lambda result, _: told.put(result))
+    blocked = pulsar.Result.ProducerBlockedQuotaExceededException
+    assert told.get(timeout=TOLD_WITHIN_S) == blocked
     for number in range(3):
         with pytest.raises(pulsar.ProducerBlockedQuotaExceededException):
             producer.send(f"refused {number}".encode())
