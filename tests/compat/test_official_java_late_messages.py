@@ -38,9 +38,7 @@ def official(gateway: Any, broker: RunningBroker) -> Iterator[OfficialClient]:
 
 
 def worker(client: OfficialClient, name: str, **settings: Any) -> Any:
-    """Its acknowledgements return when the broker has answered them."""
-    settings |= {"consumerName": name, "isAckReceiptEnabled": True}
-    return client.consumer(TOPIC, SUBSCRIPTION, "Failover", **settings)
+    return client.consumer(TOPIC, SUBSCRIPTION, "Failover", consumerName=name, **settings)
 
 
 def received(client: OfficialClient, consumer: Any, count: int) -> dict[bytes, Any]:
@@ -50,11 +48,17 @@ def received(client: OfficialClient, consumer: Any, count: int) -> dict[bytes, A
     return {bytes(message.getData()): message.getMessageId() for message in messages}
 
 
+def stats(broker: RunningBroker) -> Any:
+    """The subscription's."""
+    answer = httpx.get(f"{broker.admin_url}/admin/v2/{PATH}/stats")
+    return answer.json()["subscriptions"][SUBSCRIPTION]
+
+
 def sent_to(broker: RunningBroker, name: str) -> int:
     """Messages that the broker wrote to that consumer."""
-    stats = httpx.get(f"{broker.admin_url}/admin/v2/{PATH}/stats").json()
-    consumers = stats["subscriptions"][SUBSCRIPTION]["consumers"]
-    (sent,) = (each["msgOutCounter"] for each in consumers if each["consumerName"] == name)
+    (sent,) = (
+        each["msgOutCounter"] for each in stats(broker)["consumers"] if each["consumerName"] == name
+    )
     assert isinstance(sent, int)
     return sent
 
@@ -75,7 +79,8 @@ def test_what_the_client_dropped_because_it_came_late_goes_to_the_next_consumer(
 
     taken_over = received(official, b, 4)
     assert list(taken_over) == [b"0", b"1", b"3", b"4"]
-    b.acknowledgeCumulative(taken_over[b"4"])
+    b.acknowledgeCumulative(taken_over[b"4"])  # which returns before it is sent
+    broker.wait_until(lambda: stats(broker)["msgBacklog"] == 1)
     txn.abort().get()
     broker.wait_until(lambda: sent_to(broker, "B") == 5)
     producer.send(b"5")
