@@ -248,7 +248,8 @@ async def unsubscribe(session: Connection, command: pb.CommandUnsubscribe) -> No
 async def close_consumer(session: Connection, command: pb.CommandCloseConsumer) -> None:
     slot = session.consumers.pop(command.consumer_id, None)
     if slot is not None:
-        slot.consumer.closed_by_client = True
+        # Else SUBSCRIBE may have timed out: then the client still has it, and asks for it again.
+        slot.consumer.closed_by_client = slot.consumer.times.first_flow_ms > 0
         slot.subscription.remove_consumer(slot.consumer)
     session.write(commands.success(command.request_id))
 
