@@ -64,6 +64,22 @@ def delivered(raw: RawClient, topic: str, kind: int) -> int:
     return ack_set[0] if ack_set else ALL
 
 
+def given_in_part_and_then_whole(raw: RawClient, topic: str, kind: int) -> Any:
+    """To one consumer, as the transaction aborts in between."""
+    batch, txn_id = with_the_first_in_a_transaction(raw, topic, kind)
+    assert delivered(raw, topic, kind) == REST
+    assert not raw.end(txn_id, commit=False).HasField("error")
+    raw.flow(SIZE)
+    assert not raw.receive(_T.MESSAGE).ack_set
+    return batch
+
+
+def nothing_is_left(raw: RawClient, topic: str, kind: int) -> None:
+    raw.subscribe(topic, subType=kind)
+    raw.flow(SIZE)
+    assert raw.waiting_messages() == 0
+
+
 @EVERY_KIND
 @pytest.mark.parametrize("whole", [True, False])
 def test_what_an_aborted_transaction_held_is_not_acknowledged_with_the_rest(
@@ -91,9 +107,7 @@ def test_what_a_committed_transaction_held_is_acknowledged_with_the_rest(
     assert not raw.end(txn_id, commit=True).HasField("error")
     ack(raw, batch)
     raw.close_consumer()
-    raw.subscribe(topic, subType=kind)
-    raw.flow(SIZE)
-    assert raw.waiting_messages() == 0
+    nothing_is_left(raw, topic, kind)
 
 
 @EVERY_KIND
@@ -101,33 +115,21 @@ def test_who_is_given_all_of_it_later_acknowledges_what_was_in_both_deliveries_a
     raw: RawClient, topic: str, kind: int
 ) -> None:
     """Which delivery the first acknowledgement of the whole batch means, nobody can tell."""
-    batch, txn_id = with_the_first_in_a_transaction(raw, topic, kind)
-    assert delivered(raw, topic, kind) == REST
-    assert not raw.end(txn_id, commit=False).HasField("error")
-    raw.flow(SIZE)
-    assert not raw.receive(_T.MESSAGE).ack_set
+    batch = given_in_part_and_then_whole(raw, topic, kind)
     ack(raw, batch)
     raw.close_consumer()
     assert delivered(raw, topic, kind) == FIRST
     ack(raw, batch)
     raw.close_consumer()
-    raw.subscribe(topic, subType=kind)
-    raw.flow(SIZE)
-    assert raw.waiting_messages() == 0
+    nothing_is_left(raw, topic, kind)
 
 
 @EVERY_KIND
 def test_who_is_given_all_of_it_later_acknowledges_all_of_it_by_both_deliveries(
     raw: RawClient, topic: str, kind: int
 ) -> None:
-    batch, txn_id = with_the_first_in_a_transaction(raw, topic, kind)
-    assert delivered(raw, topic, kind) == REST
-    assert not raw.end(txn_id, commit=False).HasField("error")
-    raw.flow(SIZE)
-    assert not raw.receive(_T.MESSAGE).ack_set
+    batch = given_in_part_and_then_whole(raw, topic, kind)
     ack(raw, batch)
     ack(raw, batch)
     raw.close_consumer()
-    raw.subscribe(topic, subType=kind)
-    raw.flow(SIZE)
-    assert raw.waiting_messages() == 0
+    nothing_is_left(raw, topic, kind)
