@@ -18,8 +18,8 @@ from pybroker.base.names import TopicName, pending_ack_log
 from pybroker.base.runtime import Tasks, nobody_cares
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.passed_over import GivenSoFar, PassedOver
-from pybroker.transaction.pending_ack import PendingAcks
-from pybroker.transaction.pending_ack_store import ALL_INDEXES, NOTHING_HELD, Held, PendingAck
+from pybroker.transaction.pending_acks.pending_ack import PendingAcks
+from pybroker.transaction.pending_acks.store import ALL_INDEXES, NOTHING_HELD, Held, PendingAck
 from pybroker.transaction.txn_status import TransactionOutcomes
 
 

@@ -50,7 +50,7 @@ from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.services import Services
 from pybroker.server.transport import BrokerServer, Endpoint
 from pybroker.transaction.coordinator.coordinators import Coordinators
-from pybroker.transaction.pending_ack_migration import migrate_pending_ack_logs
+from pybroker.transaction.pending_acks.migration import migrate_pending_ack_logs
 
 if TYPE_CHECKING:
     from pybroker.admin.http.server import HttpServer

@@ -14,7 +14,7 @@ from pybroker.broker.served import ServedTopic
 from pybroker.broker.subscription import Subscription
 from pybroker.server.connection import Connection, Rest
 from pybroker.server.slots import ConsumerSlot
-from pybroker.transaction.pending_ack_store import PendingAck
+from pybroker.transaction.pending_acks.store import PendingAck
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.commands import ack_set_bits
 

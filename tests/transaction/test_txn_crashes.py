@@ -18,7 +18,7 @@ from managed_ledger.position import Position
 from managed_ledger.storage.group_commit import Group
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TxnId
-from pybroker.transaction.pending_ack import PendingAck
+from pybroker.transaction.pending_acks.pending_ack import PendingAck
 
 WORKERS, LIVES, INPUTS = 6, 4, 400
 SETTINGS = {

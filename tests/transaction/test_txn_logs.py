@@ -8,7 +8,6 @@ from txn_world import COMMIT, COPIES, ORDERS, World, in_world
 from managed_ledger.errors import CorruptStorage
 from managed_ledger.position import Position
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
-from pybroker.transaction import pending_ack_store
 from pybroker.transaction.coordinator import transaction_log
 from pybroker.transaction.coordinator.metadata_store import (
     AddPartitions,
@@ -19,8 +18,9 @@ from pybroker.transaction.coordinator.metadata_store import (
     Record,
 )
 from pybroker.transaction.coordinator.outcome_window import OutcomeMark
-from pybroker.transaction.pending_ack import PendingAck
-from pybroker.transaction.pending_ack_store import (
+from pybroker.transaction.pending_acks import store
+from pybroker.transaction.pending_acks.pending_ack import PendingAck
+from pybroker.transaction.pending_acks.store import (
     HELD_WHOLE,
     AckRecord,
     EndRecord,
@@ -48,15 +48,15 @@ ID, AT = TxnId(1, 2), Position(3, 200)
     ],
 )
 def test_a_pending_acknowledgement_is_stored_as_it_always_was(
-    record: pending_ack_store.Record, stored: str
+    record: store.Record, stored: str
 ) -> None:
-    assert pending_ack_store.encode_entry([record]).hex() == stored
-    assert pending_ack_store.decode_entry(bytes.fromhex(stored), "test") == [record]
+    assert store.encode_entry([record]).hex() == stored
+    assert store.decode_entry(bytes.fromhex(stored), "test") == [record]
 
 
 def test_a_pending_acknowledgement_of_a_kind_that_a_later_version_wrote_is_refused() -> None:
     with pytest.raises(CorruptStorage, match=r"of kind 6, .* run the version that wrote it"):
-        pending_ack_store.decode_entry(bytes.fromhex("01010600"), "The log")
+        store.decode_entry(bytes.fromhex("01010600"), "The log")
 
 
 @pytest.mark.parametrize(

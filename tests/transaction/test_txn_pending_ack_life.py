@@ -30,9 +30,11 @@ from pybroker.base.errors import (
     TransactionCoordinatorNotFound,
 )
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
-from pybroker.transaction import pending_ack, pending_ack_state, snapshot_log
-from pybroker.transaction.pending_ack import PendingAck
-from pybroker.transaction.pending_ack_store import HELD_WHOLE, AckRecord, Held
+from pybroker.transaction import snapshot_log
+from pybroker.transaction.pending_acks import pending_ack
+from pybroker.transaction.pending_acks import state as pending_ack_state
+from pybroker.transaction.pending_acks.pending_ack import PendingAck
+from pybroker.transaction.pending_acks.store import HELD_WHOLE, AckRecord, Held
 from pybroker.transaction.txn_status import TxnStatus
 
 

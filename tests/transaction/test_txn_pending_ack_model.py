@@ -11,8 +11,8 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.base.errors import TransactionConflict
 from pybroker.base.names import TxnId
-from pybroker.transaction.pending_ack_state import PendingAckState
-from pybroker.transaction.pending_ack_store import (
+from pybroker.transaction.pending_acks.state import PendingAckState
+from pybroker.transaction.pending_acks.store import (
     AckRecord,
     EndRecord,
     PendingAck,

@@ -7,8 +7,8 @@ from virtual_loop import run_virtually
 from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
-from pybroker.transaction.pending_ack_migration import migrate_pending_ack_logs
-from pybroker.transaction.pending_ack_store import (
+from pybroker.transaction.pending_acks.migration import migrate_pending_ack_logs
+from pybroker.transaction.pending_acks.store import (
     AckRecord,
     EndRecord,
     PendingAck,

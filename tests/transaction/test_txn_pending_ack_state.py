@@ -10,9 +10,9 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.base.errors import TransactionConflict
 from pybroker.base.names import TxnId
-from pybroker.transaction import pending_ack_state
-from pybroker.transaction.pending_ack_state import PendingAckState
-from pybroker.transaction.pending_ack_store import (
+from pybroker.transaction.pending_acks import state as pending_ack_state
+from pybroker.transaction.pending_acks.state import PendingAckState
+from pybroker.transaction.pending_acks.store import (
     HELD_WHOLE,
     AckRecord,
     EndRecord,

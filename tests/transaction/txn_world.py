@@ -25,7 +25,7 @@ from pybroker.base.config import BrokerConfig
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction.buffer.transaction_buffer import TransactionBuffer
 from pybroker.transaction.coordinator.coordinators import Coordinators
-from pybroker.transaction.pending_ack import PendingAcks
+from pybroker.transaction.pending_acks.pending_ack import PendingAcks
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry, payload_of

@@ -17,7 +17,7 @@ from pybroker.broker.joining import check_joinable
 from pybroker.broker.last_times import LastTimes
 from pybroker.broker.nonpersistent.dispatch import Dispatcher, SingleActive, dispatcher_of
 from pybroker.broker.policies.limits import Limited, check_consumers
-from pybroker.transaction.pending_ack import PendingAck
+from pybroker.transaction.pending_acks.pending_ack import PendingAck
 
 
 class Subscribed(Limited, Protocol):

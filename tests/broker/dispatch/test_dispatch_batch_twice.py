@@ -9,7 +9,7 @@ from managed_ledger.position import Position
 from pybroker.base.errors import TransactionConflict
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.subscription import Subscription
-from pybroker.transaction.pending_ack import PendingAck
+from pybroker.transaction.pending_acks.pending_ack import PendingAck
 
 
 async def batch_twice(

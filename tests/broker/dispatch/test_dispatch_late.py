@@ -14,7 +14,7 @@ from pybroker.broker.dispatch.delivery import Delivery
 from pybroker.broker.dispatch.passed_over import GivenSoFar, LastAcknowledged
 from pybroker.broker.dispatch.single import SingleActiveDispatcher
 from pybroker.broker.subscription import Subscription
-from pybroker.transaction.pending_ack import PendingAck
+from pybroker.transaction.pending_acks.pending_ack import PendingAck
 
 
 async def late_batch(

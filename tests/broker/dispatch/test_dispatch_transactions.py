@@ -21,7 +21,7 @@ from pybroker.base.errors import NotAllowed, PersistenceError, ServiceNotReady, 
 from pybroker.base.names import TxnId
 from pybroker.broker.consumer import SubscriptionType
 from pybroker.broker.subscription import Subscription
-from pybroker.transaction.pending_ack import PendingAck, PendingAcks
+from pybroker.transaction.pending_acks.pending_ack import PendingAck, PendingAcks
 from pybroker.transaction.snapshot_log import Done
 from pybroker.transaction.txn_status import TxnAction
 

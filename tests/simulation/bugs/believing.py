@@ -10,8 +10,8 @@ from managed_ledger.position import EARLIEST, LATEST
 from pybroker.base.names import PENDING_ACK_LOGS, TopicName
 from pybroker.broker import belongings, transactional_acks, txn_participants
 from pybroker.server import on_transaction
-from pybroker.transaction import pending_ack_store
 from pybroker.transaction.buffer.transactional_entries import UntaggedSpan
+from pybroker.transaction.pending_acks import store
 
 
 async def nothing(*_: Any) -> None:
@@ -27,7 +27,7 @@ def pending_ack_logs_share_a_name() -> Iterator[None]:
         return f"{PENDING_ACK_LOGS}{quote(both, safe='')}/log"
 
     with ExitStack() as patches:
-        for module in (belongings, transactional_acks, pending_ack_store):
+        for module in (belongings, transactional_acks, store):
             patches.enter_context(patch.object(module, "pending_ack_log", joined))
         strays = patch.object(belongings.Belongings, "remove_strays", nothing)
         patches.enter_context(strays)

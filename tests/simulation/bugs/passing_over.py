@@ -9,8 +9,8 @@ from managed_ledger.position import Position
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.passed_over import PassedOver
 from pybroker.broker.transactional_acks import TransactionalAcks
-from pybroker.transaction import pending_ack_store
-from pybroker.transaction.pending_ack_state import PendingAckState
+from pybroker.transaction.pending_acks import store
+from pybroker.transaction.pending_acks.state import PendingAckState
 
 
 @contextmanager
@@ -51,15 +51,15 @@ def transactions_cover_what_others_hold() -> Iterator[None]:
 @contextmanager
 def spared_forgotten_by_the_log() -> Iterator[None]:
     """After a restart a commit covers what its cumulative acknowledgement had spared."""
-    right = pending_ack_store._read_record
+    right = store._read_record
 
     def read_record(data: Any, source: str) -> Any:
         record = right(data, source)
-        if isinstance(record, pending_ack_store.AckRecord):
-            return pending_ack_store.AckRecord(record.txn_id, record.cumulative, record.acks)
+        if isinstance(record, store.AckRecord):
+            return store.AckRecord(record.txn_id, record.cumulative, record.acks)
         return record
 
-    with patch.object(pending_ack_store, "_read_record", read_record):
+    with patch.object(store, "_read_record", read_record):
         yield
 
 

@@ -14,8 +14,8 @@ from pybroker.transaction.buffer.open_transactions import OpenTransactions
 from pybroker.transaction.buffer.transaction_buffer import TransactionBuffer
 from pybroker.transaction.coordinator.metadata_store import TransactionMetadataStore
 from pybroker.transaction.coordinator.outcome_window import OutcomeWindow
-from pybroker.transaction.pending_ack import PendingAcks
-from pybroker.transaction.pending_ack_store import AckRecord
+from pybroker.transaction.pending_acks.pending_ack import PendingAcks
+from pybroker.transaction.pending_acks.store import AckRecord
 
 
 @contextmanager

@@ -38,8 +38,8 @@ from pybroker.base.errors import (
 )
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Tasks
-from pybroker.transaction.pending_ack_state import AcksOfTransaction, PendingAckState
-from pybroker.transaction.pending_ack_store import (
+from pybroker.transaction.pending_acks.state import AcksOfTransaction, PendingAckState
+from pybroker.transaction.pending_acks.store import (
     ALL_INDEXES,
     NOTHING_HELD,
     AckRecord,

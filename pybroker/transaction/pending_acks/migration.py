@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 from managed_ledger.factory import ManagedLedgerFactory
 from pybroker.base.names import PENDING_ACK_SUFFIX, TopicName, TxnId, belongs_to_a_topic
-from pybroker.transaction.pending_ack_store import AckRecord, EndRecord, PendingAckStore, Record
+from pybroker.transaction.pending_acks.store import AckRecord, EndRecord, PendingAckStore, Record
 
 log = logging.getLogger(__name__)
 

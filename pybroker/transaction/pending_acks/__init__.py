@@ -1,0 +1,1 @@
+"""What transactions have acknowledged on a subscription, until they end."""
