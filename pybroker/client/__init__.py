@@ -34,7 +34,7 @@ from pybroker.base.names import TxnId
 from pybroker.client.blocking.client import Client
 from pybroker.client.blocking.consumer import Consumer, Reader
 from pybroker.client.blocking.producer import Producer
-from pybroker.client.blocking.transaction import Transaction
+from pybroker.client.blocking.transaction import Transaction, TransactionGroup
 from pybroker.client.connection.auth import (
     Authentication,
     AuthenticationBasic,
@@ -134,6 +134,7 @@ __all__ = [
     "TransactionAborted",
     "TransactionConflict",
     "TransactionCoordinatorNotFound",
+    "TransactionGroup",
     "TransactionNotFound",
     "TransactionOutcomeUnknown",
     "TxnId",

@@ -51,6 +51,11 @@ from pybroker.client.options import (
 from pybroker.client.producing.producer import Producer
 from pybroker.client.topic_questions import TopicQuestion, TopicState
 from pybroker.client.transactions.coordinator import Coordinators
+from pybroker.client.transactions.group import (
+    TransactionGroup,
+    begin_together,
+    commit_together,
+)
 from pybroker.client.transactions.transaction import Transaction, TxnState
 from pybroker.wire import pulsar_api_pb2 as pb
 
@@ -73,6 +78,7 @@ __all__ = [
     "Reader",
     "Result",
     "Transaction",
+    "TransactionGroup",
     "TxnId",
     "TxnState",
 ]
@@ -280,6 +286,22 @@ class Client:
         """The broker aborts it if it has not ended `timeout_ms` from now. `beside`: of the same
         coordinator as that one, so that they may commit together."""
         return await self._transactions().new_transaction(timeout_ms, beside)
+
+    async def new_transactions(self, count: int, timeout_ms: int = 60_000) -> TransactionGroup:
+        """Several that commit by one decision: all or none. Use it as `async with`.
+
+        Raises NotAllowed with a broker that cannot, as Apache Pulsar: see `commits_together`.
+        """
+        return await begin_together(self._transactions(), count, timeout_ms)
+
+    async def commit_together(self, transactions: Sequence[Transaction]) -> None:
+        """Commits all of them, or none: those of `new_transactions`, or begun beside each other.
+
+        Raises TransactionAborted if an operation of any had failed, InvalidTxnStatus if one was
+        aborted meanwhile or has committed by itself (the others are aborted then),
+        TransactionOutcomeUnknown if the broker did not answer in time.
+        """
+        await commit_together(transactions)
 
     async def commits_together(self) -> bool:
         """Whether the broker commits several transactions by one decision; Apache Pulsar cannot."""

@@ -17,7 +17,7 @@ from pybroker.client.blocking.consumer import Consumer, Reader
 from pybroker.client.blocking.loop_thread import LoopThread
 from pybroker.client.blocking.producer import Producer
 from pybroker.client.blocking.thread_queue import ThreadQueue
-from pybroker.client.blocking.transaction import Transaction
+from pybroker.client.blocking.transaction import Transaction, TransactionGroup
 from pybroker.client.errors import PulsarException
 from pybroker.client.messages import MessageId
 from pybroker.client.options import ConsumerType
@@ -101,6 +101,19 @@ class Client:
         coordinator as that one, so that they may commit together."""
         core = self._thread.call(self._core.new_transaction(timeout_ms, beside))
         return Transaction(self._thread, core)
+
+    def new_transactions(self, count: int, timeout_ms: int = 60_000) -> TransactionGroup:
+        """Several that commit by one decision: all or none. `with client.new_transactions(2) as
+        (debits, credits):` commits both at the end, and aborts both on an exception.
+
+        Raises NotAllowed with a broker that cannot, as Apache Pulsar: see `commits_together`.
+        """
+        core = self._thread.call(self._core.new_transactions(count, timeout_ms))
+        return TransactionGroup(self._thread, [Transaction(self._thread, each) for each in core])
+
+    def commit_together(self, transactions: Sequence[Transaction]) -> None:
+        """Commits all of them, or none: see pybroker.client.aio."""
+        TransactionGroup(self._thread, transactions).commit()
 
     def commits_together(self) -> bool:
         """Whether the broker commits several transactions by one decision; Apache Pulsar cannot."""

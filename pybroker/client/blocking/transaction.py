@@ -1,13 +1,13 @@
-"""A transaction for threads."""
+"""A transaction for threads, and several that end as one."""
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
 from pybroker.base.names import TxnId
 from pybroker.client.blocking.loop_thread import LoopThread
 from pybroker.client.errors import AlreadyClosed, TransactionOutcomeUnknown
-from pybroker.client.transactions import transaction
+from pybroker.client.transactions import group, transaction
 from pybroker.client.transactions.transaction import TxnState
 
 
@@ -66,6 +66,58 @@ class Transaction:
         except AlreadyClosed as closed:
             if self.core.may_have_committed:
                 raise TransactionOutcomeUnknown(self.txn_id) from closed
+            raise
+
+
+class TransactionGroup(Sequence[Transaction]):
+    """`with client.new_transactions(2) as (a, b):` commits both at the end by one decision, and
+    aborts both on an exception."""
+
+    def __init__(self, thread: LoopThread, transactions: Sequence[Transaction]) -> None:
+        self._thread = thread
+        self._transactions = tuple(transactions)
+        self._core = group.TransactionGroup([each.core for each in transactions])
+
+    @overload
+    def __getitem__(self, index: int) -> Transaction: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Transaction]: ...
+    def __getitem__(self, index: int | slice) -> Transaction | Sequence[Transaction]:
+        return self._transactions[index]
+
+    def __len__(self) -> int:
+        return len(self._transactions)
+
+    def __iter__(self) -> Iterator[Transaction]:
+        return iter(self._transactions)
+
+    def commit(self) -> None:
+        """All or none; durable and visible when this returns. See pybroker.client.aio."""
+        self._end(self._core.commit())
+
+    def abort(self) -> None:
+        """All of them. Raises the first failure, when each was asked for."""
+        self._thread.call(self._core.abort())
+
+    def __enter__(self) -> "TransactionGroup":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end(self._core.__aexit__(kind, error, traceback))
+
+    def _end(self, work: Coroutine[Any, Any, None]) -> None:
+        """As for a single one: a commit that is cut short may have happened."""
+        try:
+            self._thread.call(work)
+        except AlreadyClosed as closed:
+            unknown = [each.txn_id for each in self._core if each.may_have_committed]
+            if unknown:
+                raise TransactionOutcomeUnknown(unknown[0]) from closed
             raise
 
 

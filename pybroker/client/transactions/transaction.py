@@ -96,13 +96,14 @@ class Transaction:
         self.state = TxnState.OPEN
         # Whether it was asked to, and the answer did not come.
         self.may_have_committed = False
+        # Of the first operation that failed: nothing is committed without it.
+        self.failure: Exception | None = None
         self._coordinator = coordinator
         self._tasks = tasks
         self._participants: dict[tuple[str, str | None], Joining] = {}
         self._publishers: dict[Publisher, None] = {}
         self._operations = 0
         self._idle: asyncio.Future[None] | None = None
-        self._failure: Exception | None = None
 
     # --- ending -----------------------------------------------------------------------------
 
@@ -116,18 +117,18 @@ class Transaction:
         broker did not answer in time, InvalidTxnStatus if the transaction was aborted meanwhile;
         or if one of the others was: then it did not commit with them, and is to be aborted.
         """
-        self._move(TxnState.COMMITTING)
-        await self._settle_operations()
-        if self._failure is None:
-            await self._end(commit=True, together_with=together_with)
+        self.move_to(TxnState.COMMITTING)
+        await self.settle_operations()
+        if self.failure is None:
+            await self.end(commit=True, together_with=together_with)
             return
-        self._move(TxnState.ABORTING)
+        self.move_to(TxnState.ABORTING)
         aborted = TransactionAborted(
             f"Transaction {self.txn_id} was aborted instead of committed because an operation "
-            f"failed: {self._failure}"
+            f"failed: {self.failure}"
         )
         try:
-            await self._end(commit=False)
+            await self.end(commit=False)
         except InvalidTxnStatus:
             raise  # Somebody else has committed it.
         except PulsarException as trouble:
@@ -136,13 +137,13 @@ class Transaction:
                 f"The abort was not confirmed ({trouble.__class__.__name__}), so "
                 "what it holds goes when it times out"
             )
-        raise aborted from self._failure
+        raise aborted from self.failure
 
     async def abort(self) -> None:
         """Nothing of the transaction becomes visible; its acknowledgements are taken back."""
-        self._move(TxnState.ABORTING)
-        await self._settle_operations()
-        await self._end(commit=False)
+        self.move_to(TxnState.ABORTING)
+        await self.settle_operations()
+        await self.end(commit=False)
 
     async def __aenter__(self) -> "Transaction":
         return self
@@ -164,14 +165,16 @@ class Transaction:
             # The block's own error matters more; in the end the transaction times out.
             error.add_note(f"Transaction {self.txn_id} could not be aborted: {trouble}")
 
-    def _move(self, state: TxnState) -> None:
+    def move_to(self, state: TxnState) -> None:
+        """Raises InvalidTxnStatus for a state that does not follow on the present one."""
         if state not in TXN_STATES[self.state]:
             raise InvalidTxnStatus(
                 f"Transaction {self.txn_id} is {self.state.value}: it cannot become {state.value}"
             )
         self.state = state
 
-    async def _settle_operations(self) -> None:
+    async def settle_operations(self) -> None:
+        """Returns when everything that was sent or acknowledged in it is answered."""
         self._flush_publishers()
         try:
             while self._operations:
@@ -185,7 +188,8 @@ class Transaction:
         for publisher in self._publishers:
             publisher.flush_batch()
 
-    async def _end(self, commit: bool, together_with: Sequence[TxnId] = ()) -> None:
+    async def end(self, commit: bool, together_with: Sequence[TxnId] = ()) -> None:
+        """Asks the coordinator, and notes what came of it."""
         try:
             await self._coordinator.end(self.txn_id, commit, together_with)
         except InvalidTxnStatus:
@@ -205,7 +209,7 @@ class Transaction:
     def refused(self, error: Exception) -> None:
         """An operation that cannot even begin: nothing is to be committed without it."""
         if self.state is TxnState.OPEN:
-            self._failure = self._failure or error
+            self.failure = self.failure or error
 
     def publish(
         self, publisher: Publisher, done: Done, joined: Callable[[Exception | None, Done], None]
@@ -250,7 +254,7 @@ class Transaction:
         )
 
     def _operation_ended(self, error: Exception | None) -> None:
-        self._failure = self._failure or error
+        self.failure = self.failure or error
         self._operations -= 1
         if self._operations == 0 and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)

@@ -1,0 +1,161 @@
+"""Several transactions that end as one: all of them commit, by one decision of the broker, or none.
+
+    async with await client.new_transactions(2) as (debits, credits):
+        await debit_producer.send(b"-10", txn=debits)
+        await credit_producer.send(b"+10", txn=credits)
+
+Differs: not with Apache Pulsar, which refuses the second of them.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Final, overload
+
+from pybroker.base.errors import InvalidTxnStatus, NotAllowed, TransactionNotFound
+from pybroker.client.errors import InvalidConfiguration, PulsarException, TransactionAborted
+from pybroker.client.transactions.coordinator import Coordinators
+from pybroker.client.transactions.transaction import TXN_STATES, Transaction, TxnState
+
+MAX_IN_GROUP: Final = 1000
+
+# What the broker says when it has committed none of them, and never will together.
+_REFUSED: Final = (InvalidTxnStatus, NotAllowed, TransactionNotFound, TransactionAborted)
+
+
+class TransactionGroup(Sequence[Transaction]):
+    """Use it as `async with`: all commit at the end of the block; an exception aborts all."""
+
+    def __init__(self, transactions: Sequence[Transaction]) -> None:
+        self._transactions = tuple(transactions)
+
+    @overload
+    def __getitem__(self, index: int) -> Transaction: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Transaction]: ...
+    def __getitem__(self, index: int | slice) -> Transaction | Sequence[Transaction]:
+        return self._transactions[index]
+
+    def __len__(self) -> int:
+        return len(self._transactions)
+
+    def __iter__(self) -> Iterator[Transaction]:
+        return iter(self._transactions)
+
+    async def commit(self) -> None:
+        """All or none; durable and visible when this returns. Raises as `commit_together`."""
+        await commit_together(self._transactions)
+
+    async def abort(self) -> None:
+        """All of them. Raises the first failure, when each was asked for."""
+        failures = await _abort_all(self._transactions)
+        if failures:
+            raise failures[0]
+
+    async def __aenter__(self) -> "TransactionGroup":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if all(each.state is not TxnState.OPEN for each in self._transactions):
+            return
+        if error is None:
+            await self.commit()
+        else:
+            await _abort_because(self._transactions, error)
+
+
+async def begin_together(
+    coordinators: Coordinators, count: int, timeout_ms: int
+) -> TransactionGroup:
+    """Raises NotAllowed where the broker cannot commit them together; nothing was begun then."""
+    if not 1 <= count <= MAX_IN_GROUP:
+        raise InvalidConfiguration(f"A group has 1 to {MAX_IN_GROUP} transactions, not {count}")
+    if count > 1 and not await coordinators.commits_together():
+        raise NotAllowed("This broker cannot commit several transactions by one decision")
+    leader = await coordinators.new_transaction(timeout_ms)
+    begun = [
+        leader,
+        *await asyncio.gather(
+            *(coordinators.new_transaction(timeout_ms, leader.txn_id) for _ in range(count - 1)),
+            return_exceptions=True,
+        ),
+    ]
+    transactions = [each for each in begun if isinstance(each, Transaction)]
+    failures = [each for each in begun if isinstance(each, BaseException)]
+    if failures:
+        await _abort_because(transactions, failures[0])
+        raise failures[0]
+    return TransactionGroup(transactions)
+
+
+async def commit_together(transactions: Sequence[Transaction]) -> None:
+    """All or none; durable and visible when this returns. The first one is followed last: who sees
+    a part of it finds what the others hold.
+
+    Raises TransactionAborted if an operation of any had failed, InvalidTxnStatus if one was aborted
+    meanwhile, or has committed by itself: all others are aborted then. Raises
+    TransactionOutcomeUnknown if the broker did not answer in time: asking again finds out.
+    """
+    if not transactions:
+        return
+    transactions = list(dict.fromkeys(transactions))
+    await _require_may_commit(transactions)
+    leader, *others = transactions
+    try:
+        for each in transactions:
+            each.move_to(TxnState.COMMITTING)
+        await asyncio.gather(*(each.settle_operations() for each in transactions))
+        _require_complete(transactions)
+        await leader.end(commit=True, together_with=[each.txn_id for each in others])
+    except _REFUSED as refusal:
+        await _abort_because(transactions, refusal)
+        raise
+    except BaseException:
+        for each in transactions:
+            if each.state is TxnState.COMMITTING:
+                each.state = TxnState.UNKNOWN
+            each.may_have_committed = leader.may_have_committed
+        raise
+    for each in others:
+        each.state = TxnState.COMMITTED
+
+
+async def _require_may_commit(transactions: Sequence[Transaction]) -> None:
+    over = [each for each in transactions if TxnState.COMMITTING not in TXN_STATES[each.state]]
+    if over:
+        refusal = InvalidTxnStatus(
+            f"Transaction {over[0].txn_id} is {over[0].state.value}: it cannot commit with others; "
+            "begin new ones"
+        )
+        await _abort_because([each for each in transactions if each not in over], refusal)
+        raise refusal
+
+
+def _require_complete(transactions: Sequence[Transaction]) -> None:
+    for each in transactions:
+        if each.failure is not None:
+            raise TransactionAborted(
+                f"{len(transactions)} transactions were aborted instead of committed because an "
+                f"operation of {each.txn_id} failed: {each.failure}"
+            ) from each.failure
+
+
+async def _abort_because(transactions: Sequence[Transaction], error: BaseException) -> None:
+    """What prevents it is a note to `error`: in the end they time out."""
+    for trouble in await _abort_all(transactions):
+        error.add_note(f"A transaction of the group could not be aborted: {trouble}")
+
+
+async def _abort_all(transactions: Sequence[Transaction]) -> list[PulsarException]:
+    """Those that may be open yet. What failed is returned."""
+    open_yet = [each for each in transactions if TxnState.ABORTING in TXN_STATES[each.state]]
+    ends = await asyncio.gather(*(each.abort() for each in open_yet), return_exceptions=True)
+    for ended in ends:
+        if isinstance(ended, BaseException) and not isinstance(ended, PulsarException):
+            raise ended
+    return [ended for ended in ends if isinstance(ended, PulsarException)]
