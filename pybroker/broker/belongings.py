@@ -34,7 +34,7 @@ from pybroker.broker.deduplication import snapshot as deduplication_snapshot
 from pybroker.broker.permissions import Permissions
 from pybroker.broker.policies.policies import topic_key
 from pybroker.broker.schemas import known_versions
-from pybroker.transaction.buffer import buffer_snapshot
+from pybroker.transaction.buffer.log_order import buffer_snapshot
 
 
 class Belongings:

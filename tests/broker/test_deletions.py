@@ -30,7 +30,10 @@ from pybroker.broker.policies.table import DEDUPLICATION
 from pybroker.broker.schemas.registry import StoredSchema
 from pybroker.broker.tenants import Conflict, Tenants
 from pybroker.broker.topics import Topics
-from pybroker.transaction.buffer.buffer_snapshot import BufferSnapshots, encode_buffer_head
+from pybroker.transaction.buffer.log_order.buffer_snapshot import (
+    BufferSnapshots,
+    encode_buffer_head,
+)
 
 ORDERS = TopicName.parse("orders")
 OTHER = TopicName.parse("other")

@@ -18,7 +18,7 @@ from pybroker.broker.dispatch.delayed import DelayPolicy, Delays
 from pybroker.broker.dispatch.hash_ring import HashRing, slot_of
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.subscription import Subscription
-from pybroker.transaction.buffer.aborted_txns import HiddenEntries
+from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry

@@ -11,7 +11,7 @@ from managed_ledger.errors import ManagedLedgerError, StorageFailed
 from managed_ledger.position import Position
 from pybroker.base.errors import InvalidTxnStatus, TransactionNotFound
 from pybroker.base.names import TxnId
-from pybroker.transaction.buffer import buffer_snapshot, transaction_buffer
+from pybroker.transaction.buffer.log_order import buffer_snapshot, log_order_buffer
 
 
 @in_world
@@ -310,7 +310,7 @@ async def test_a_recovery_that_failed_half_way_tells_the_next_one_nothing(world:
 
     with (
         patch.object(ledger, "read", damaged),
-        patch.object(transaction_buffer, "_SCAN_ENTRIES", 2),
+        patch.object(log_order_buffer, "_SCAN_ENTRIES", 2),
     ):
         with pytest.raises(StorageFailed):
             await world.buffer()

@@ -25,8 +25,8 @@ from managed_ledger.errors import ManagedLedgerError, StorageFull
 from managed_ledger.position import Position
 from pybroker.base.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
-from pybroker.transaction.buffer import transaction_buffer
-from pybroker.transaction.buffer.transaction_buffer import TransactionBuffer
+from pybroker.transaction.buffer.log_order import log_order_buffer
+from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 from pybroker.transaction.buffer.transactional_entries import SINCE
 from pybroker.transaction.txn_status import TxnAction, TxnStatus
 
@@ -38,7 +38,7 @@ async def skip_topic(world: World, txn_id: TxnId) -> None:
     transaction.partitions.clear()
 
 
-def snapshot_position(buffer: TransactionBuffer) -> Position:
+def snapshot_position(buffer: LogOrderBuffer) -> Position:
     head = buffer._snapshots.head()
     assert head is not None
     return head.position
@@ -326,7 +326,7 @@ async def test_many_lost_ends_are_asked_for_some_at_a_time(world: World) -> None
         await world.end(txn_id, COMMIT)
     buffer = await world.buffer()
     assert buffer.open_count == 5
-    with patch.object(transaction_buffer, "_SETTLED_A_TURN", 2):
+    with patch.object(log_order_buffer, "_SETTLED_A_TURN", 2):
         await asyncio.sleep(5.1)
     assert buffer.open_count == 0
 

@@ -21,12 +21,15 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.operations import Remove
 from pybroker.base.names import TopicName
-from pybroker.transaction.buffer import transaction_buffer
-from pybroker.transaction.buffer.buffer_snapshot import ledgers_with_snapshots, snapshot_keys
-from pybroker.transaction.buffer.transaction_buffer import TransactionBuffer
+from pybroker.transaction.buffer.log_order import log_order_buffer
+from pybroker.transaction.buffer.log_order.buffer_snapshot import (
+    ledgers_with_snapshots,
+    snapshot_keys,
+)
+from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 
 
-def snapshot_position(buffer: TransactionBuffer) -> Position:
+def snapshot_position(buffer: LogOrderBuffer) -> Position:
     head = buffer._snapshots.head()
     assert head is not None
     return head.position
@@ -37,7 +40,7 @@ def snapshot_position(buffer: TransactionBuffer) -> Position:
 
 def of_few_entries() -> Any:
     """Snapshots that would not be worth while are written, too."""
-    return patch.object(transaction_buffer, "_SNAPSHOT_FROM_ENTRIES", 1)
+    return patch.object(log_order_buffer, "_SNAPSHOT_FROM_ENTRIES", 1)
 
 
 @in_world
@@ -59,8 +62,8 @@ async def test_what_is_read_as_fast_is_not_written(world: World) -> None:
 async def test_without_a_time_between_snapshots_there_is_one_all_the_same(world: World) -> None:
     """Else nothing but that would be done while a transaction is open."""
     await world.send(await world.begin_on(ORDERS), "a")
-    visited = TransactionBuffer._visited
-    with patch.object(TransactionBuffer, "_visited", autospec=True, side_effect=visited) as visits:
+    visited = LogOrderBuffer._visited
+    with patch.object(LogOrderBuffer, "_visited", autospec=True, side_effect=visited) as visits:
         await asyncio.sleep(10)
     assert 1 < visits.call_count <= 100
 
@@ -152,7 +155,7 @@ async def test_many_plain_messages_pay_a_snapshot(
     await world.end(txn_id, COMMIT)
     await buffer._snapshot()
     written = snapshot_position(buffer)
-    with patch.object(transaction_buffer, "_SCAN_LIMIT_ENTRIES", 5):
+    with patch.object(log_order_buffer, "_SCAN_LIMIT_ENTRIES", 5):
         await world.send(None, *"12345")
         await asyncio.sleep(60)
         assert snapshot_position(buffer) == written
@@ -179,7 +182,7 @@ async def test_what_a_snapshot_failed_to_write_the_next_one_does(world: World) -
         await asyncio.sleep(6)
     assert snapshot_position(buffer).entry_id == 1 and buffer._changes == 0
     world = await world.crashed()
-    with patch.object(TransactionBuffer, "_replay", side_effect=AssertionError):
+    with patch.object(LogOrderBuffer, "_replay", side_effect=AssertionError):
         assert await world.read() == []
 
 

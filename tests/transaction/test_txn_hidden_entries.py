@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from managed_ledger.position import Position
-from pybroker.transaction.buffer.aborted_txns import HiddenEntries
+from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
 
 LEDGERS = (3, 5, 6)
 entries = st.integers(0, 1200)

@@ -8,14 +8,14 @@ from virtual_loop import run_virtually
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.base.names import TxnId
-from pybroker.transaction.buffer import buffer_snapshot
-from pybroker.transaction.buffer.buffer_snapshot import (
+from pybroker.transaction.buffer.log_order import buffer_snapshot
+from pybroker.transaction.buffer.log_order.buffer_snapshot import (
     BufferHead,
     OpenTransactionRecord,
-    TransactionRanges,
     encode_buffer_head,
 )
-from pybroker.transaction.buffer.open_transactions import OpenTransactions
+from pybroker.transaction.buffer.log_order.open_transactions import OpenTransactions
+from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
 
 ONE, TWO = TxnId(0, 1), TxnId(3, 2)
 BEGIN = Position(4, 9)

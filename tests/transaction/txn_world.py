@@ -23,7 +23,7 @@ from managed_ledger.storage.memory import MemoryBackend
 from managed_ledger.storage.operations import Operation
 from pybroker.base.config import BrokerConfig
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
-from pybroker.transaction.buffer.transaction_buffer import TransactionBuffer
+from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
 from pybroker.transaction.txn_status import TxnAction
@@ -105,7 +105,7 @@ class World:
         self.coordinators = Coordinators(
             self.factory, self.storage.metadata, self.clock, self.config
         )
-        self.buffers: dict[str, TransactionBuffer] = {}
+        self.buffers: dict[str, LogOrderBuffer] = {}
         self.pending: dict[tuple[str, str], PendingAcks] = {}
         self._loading = asyncio.Lock()
         self.stable_moves: list[str] = []
@@ -137,10 +137,10 @@ class World:
     async def ledger(self, topic: str) -> ManagedLedger:
         return await self.factory.open(TopicName.parse(topic).ledger_name)
 
-    async def buffer(self, topic: str = ORDERS) -> TransactionBuffer:
+    async def buffer(self, topic: str = ORDERS) -> LogOrderBuffer:
         async with self._loading:
             if topic not in self.buffers:
-                self.buffers[topic] = await TransactionBuffer.recover(
+                self.buffers[topic] = await LogOrderBuffer.recover(
                     await self.ledger(topic),
                     self.storage.metadata,
                     self.coordinators,
@@ -212,7 +212,7 @@ class World:
         return await self.start_send(await self.buffer(topic), txn_id, *payloads)
 
     def start_send(
-        self, buffer: TransactionBuffer, txn_id: TxnId | None, *payloads: str
+        self, buffer: LogOrderBuffer, txn_id: TxnId | None, *payloads: str
     ) -> asyncio.Future[Position]:
         sent: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
 

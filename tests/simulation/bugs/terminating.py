@@ -8,18 +8,18 @@ from unittest.mock import patch
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from pybroker.broker.topic import _TERMINATED
-from pybroker.transaction.buffer.transaction_buffer import TransactionBuffer
+from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 
 
 @contextmanager
 def end_before_open_transactions() -> Iterator[None]:
     """The answer names the last message that can be read now, and an open transaction's come."""
-    right = TransactionBuffer.last_visible_position
+    right = LogOrderBuffer.last_visible_position
 
-    def last(self: TransactionBuffer, up_to: Position | None = None) -> Position:
+    def last(self: LogOrderBuffer, up_to: Position | None = None) -> Position:
         return right(self)
 
-    with patch.object(TransactionBuffer, "last_visible_position", last):
+    with patch.object(LogOrderBuffer, "last_visible_position", last):
         yield
 
 

@@ -10,8 +10,8 @@ from managed_ledger.storage.embedded.journal_writer import JournalWriter
 from pybroker.base.errors import InvalidTxnStatus
 from pybroker.base.names import TopicName
 from pybroker.broker.txn_participants import LocalParticipants
-from pybroker.transaction.buffer.open_transactions import OpenTransactions
-from pybroker.transaction.buffer.transaction_buffer import TransactionBuffer
+from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
+from pybroker.transaction.buffer.log_order.open_transactions import OpenTransactions
 from pybroker.transaction.coordinator.metadata_store import TransactionMetadataStore
 from pybroker.transaction.coordinator.outcome_window import OutcomeWindow
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
@@ -34,10 +34,10 @@ def receipt_before_the_fsync() -> Iterator[None]:
 def marker_skipped() -> Iterator[None]:
     """A topic says that a transaction is over there, and has not written so into its log."""
 
-    async def end(self: TransactionBuffer, txn_id: Any, action: Any, low_watermark: int) -> None:
+    async def end(self: LogOrderBuffer, txn_id: Any, action: Any, low_watermark: int) -> None:
         return None
 
-    with patch.object(TransactionBuffer, "end", end):
+    with patch.object(LogOrderBuffer, "end", end):
         yield
 
 
@@ -107,7 +107,7 @@ def left_open_and_not_asked_about() -> Iterator[None]:
 
     with (
         patch.object(LocalParticipants, "_on", on_a_loaded_one),
-        patch.object(TransactionBuffer, "_settle", lambda self, txn_id: None),
+        patch.object(LogOrderBuffer, "_settle", lambda self, txn_id: None),
     ):
         yield
 

@@ -31,15 +31,18 @@ from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import InvalidTxnStatus, PulsarError, TransactionCoordinatorNotFound
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Clock, Pace, Tasks
-from pybroker.transaction.buffer.aborted_txns import HiddenEntries
-from pybroker.transaction.buffer.buffer_snapshot import (
+from pybroker.transaction.buffer.buffer_times import BufferTimes
+from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
+from pybroker.transaction.buffer.log_order.buffer_snapshot import (
     BufferHead,
     BufferSnapshots,
     encode_buffer_head,
 )
-from pybroker.transaction.buffer.buffer_times import BufferTimes
-from pybroker.transaction.buffer.ledger_mark import LedgerMark
-from pybroker.transaction.buffer.open_transactions import OpenTransaction, OpenTransactions
+from pybroker.transaction.buffer.log_order.ledger_mark import LedgerMark
+from pybroker.transaction.buffer.log_order.open_transactions import (
+    OpenTransaction,
+    OpenTransactions,
+)
 from pybroker.transaction.buffer.transactional_entries import (
     SINCE,
     TAGGED_SINCE,
@@ -83,7 +86,7 @@ _NOTHING_HIDDEN: Final = HiddenEntries()
 _NONE_OPEN: Final = OpenTransactions()
 
 
-class TransactionBuffer:
+class LogOrderBuffer:
     """One topic's transactions. Build it with `recover`."""
 
     _mark: LedgerMark  # from the first transaction on: `_keep_books`
@@ -350,7 +353,7 @@ class TransactionBuffer:
         clock: Clock,
         config: BrokerConfig,
         stable_moved: Callable[[], None],
-    ) -> "TransactionBuffer":
+    ) -> "LogOrderBuffer":
         """`stable_moved` is called whenever `max_read_position` may have moved."""
         buffer = cls(ledger, metadata, outcomes, clock, config, stable_moved)
         if SINCE in ledger.properties:
