@@ -1,12 +1,15 @@
 """What the admin REST says of topics with messages and transactions in them."""
 
+import logging
 from itertools import pairwise
 from typing import Any
 
 import httpx
+import pytest
 from publishing import publish
 from raw_client import RawClient
 
+from pybroker.base.errors import InvalidTxnStatus
 from pybroker.client import Client, InitialPosition
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -317,6 +320,41 @@ def test_a_transaction_is_aborted_by_the_admin(
     found = admin.get(f"{T}/transactionMetadata/{most}/{least}").json()
     assert found["status"] == "ABORTED"
     assert "oldestOpenTransaction" not in admin.get(f"{P}/{topic}/stats").json()
+
+
+def test_the_owner_hears_why_an_administrator_aborted_and_the_audit_says_who_whose_and_where(
+    admin: httpx.Client, client: Client, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = client.create_producer(f"persistent://{topic}")
+    txn = client.new_transaction(timeout_ms=60_000)
+    producer.send(b"in it", txn=txn)
+    most, least = txn.txn_id
+    path = f"{T}/abortTransaction/{most}/{least}"
+    assert admin.post(path, params={"reason": "x" * 201}).status_code == 400
+    with caplog.at_level(logging.INFO, "pybroker.audit"):
+        assert admin.post(path, params={"reason": "it blocks\n the report"}).status_code == 204
+    line = next(each for each in caplog.records if each.getMessage() == "abort transaction")
+    assert line.__dict__["fields"] == {
+        "who": "-",
+        "from": line.__dict__["fields"]["from"],
+        "on": f"({most},{least}) of nobody: persistent://{topic}",
+        "result": "ok",
+        "why": "it blocks the report",
+    }
+    said = "an administrator aborted it: it blocks the report"
+    with pytest.raises(InvalidTxnStatus, match=f"is ABORTED: it cannot become COMMITTING; {said}"):
+        txn.commit()
+    found = admin.get(f"{T}/transactionMetadata/{most}/{least}").json()
+    assert found["abortReason"] == said
+    assert admin.post(path, params={"reason": "again"}).status_code == 204
+    assert admin.get(f"{T}/transactionMetadata/{most}/{least}").json() == found
+
+
+def test_what_has_committed_is_not_aborted(admin: httpx.Client, client: Client, topic: str) -> None:
+    txn = client.new_transaction(timeout_ms=60_000)
+    txn.commit()
+    most, least = txn.txn_id
+    assert admin.post(f"{T}/abortTransaction/{most}/{least}").status_code == 409
 
 
 def test_pending_acknowledgements_are_shown(

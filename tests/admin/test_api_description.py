@@ -37,6 +37,7 @@ OURS = {
     "TopicStats": {"lastStablePosition", "oldestOpenTransaction"},
     "PartitionedTopicStats": {"lastStablePosition", "oldestOpenTransaction"},
     "LedgerInfo": {"damaged"},
+    "TransactionMetadata": {"abortReason"},
     "TransactionCoordinatorStats": {
         "createdCount",
         "committedCount",

@@ -67,6 +67,7 @@ def test_a_pending_acknowledgement_of_a_kind_that_a_later_version_wrote_is_refus
         (AddPartitions(5, ("t", "u")), "010101050201740175"),
         (AddSubscriptions(5, (("t", "s"),)), "010102050101740173"),
         (ChangeStatus(5, TxnStatus.ABORTING, 300), "0101030503ac02"),
+        (ChangeStatus(5, TxnStatus.ABORTING, 300, "no"), "0101140503ac02026e6f"),
         (IdsUsed(-1, -1), "0101040000"),
         (OutcomeMark(300, -1), "010105ac0200"),
     ],
@@ -74,6 +75,11 @@ def test_a_pending_acknowledgement_of_a_kind_that_a_later_version_wrote_is_refus
 def test_a_coordinator_s_record_is_stored_as_it_always_was(record: Record, stored: str) -> None:
     assert transaction_log.encode_entry([record]).hex() == stored
     assert transaction_log.decode_entry(bytes.fromhex(stored), "test") == [record]
+
+
+def test_a_coordinator_s_record_of_a_kind_that_a_later_version_wrote_is_refused() -> None:
+    with pytest.raises(CorruptStorage, match=r"of kind 99, .* run the version that wrote it"):
+        transaction_log.decode_entry(bytes.fromhex("01016300"), "The log")
 
 
 LOGS = {

@@ -21,23 +21,28 @@ from pybroker.base.errors import (
     SubscriptionNotFound,
     TransactionNotFound,
 )
-from pybroker.base.json_schema import COUNT, WHOLE, any_of, whole
+from pybroker.base.json_schema import COUNT, TEXT, WHOLE, any_of, whole
 from pybroker.base.names import COORDINATOR_ASSIGN, TxnId, pending_ack_log
 from pybroker.base.runtime import Pace
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
+from pybroker.logs import audit
 from pybroker.security.authorization import Need
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
 from pybroker.transaction.coordinator.participants import Retry
 from pybroker.transaction.coordinator.transaction_log import log_name
 from pybroker.transaction.pending_acks.pending_ack import PendingAckStats
-from pybroker.transaction.txn_status import TxnAction, TxnStatus
+from pybroker.transaction.txn_status import TxnStatus
 
 _BASE: Final = "/admin/v3/transactions"
 _DESCRIBED_A_TURN: Final = 50
 _TOPIC: Final = "{tenant:segment}/{namespace:segment}/{topic:form}"
 _TXN: Final = "{most:int}/{least:int}"
+
+_MOST_REASON_CHARS: Final = 200
+_REASON: Final = {**TEXT, "maxLength": _MOST_REASON_CHARS}
+_TOPICS_NAMED: Final = 3
 
 Stats = dict[str, Any]
 
@@ -132,7 +137,13 @@ class TransactionRoutes:
                 self.in_pending_ack,
                 shapes.IN_PENDING_ACK,
             ),
-            route("POST", f"{_BASE}/abortTransaction/{_TXN}", self.abort, refuses=(409,)),
+            route(
+                "POST",
+                f"{_BASE}/abortTransaction/{_TXN}",
+                self.abort,
+                query={"reason": _REASON},
+                refuses=(409,),
+            ),
         ]
 
     # -- coordinators
@@ -191,7 +202,9 @@ class TransactionRoutes:
         status = coordinator.status(txn_id)
         if status is None:
             raise TransactionNotFound(f"Transaction {txn_id} does not exist or ended long ago")
-        return {"txnId": str(txn_id), "status": status.name}
+        reason = coordinator.why_aborted(txn_id)
+        because = {"abortReason": reason} if reason else {}
+        return {"txnId": str(txn_id), "status": status.name, **because}
 
     def _check_owner(self, request: Request, owner: str | None) -> None:
         """Superusers see every transaction, others their own. What has ended, and what never was,
@@ -206,9 +219,17 @@ class TransactionRoutes:
             authorizer.require(identity, Need.SUPER_USER, target_of(request), doing)
 
     async def abort(self, request: Request) -> None:
-        txn_id = _txn_id(request)
+        """Its owner's commit hears the ?reason=, which is audited. Success for one that is aborted
+        already.
+        """
+        txn_id, said = _txn_id(request), _reason(request)
         coordinator = await self._coordinator(txn_id.most)
-        await coordinator.end(txn_id, TxnAction.ABORT, None)
+        found = coordinator.metadata(txn_id)
+        is_open = found is not None and found.status is TxnStatus.OPEN
+        aborted = coordinator.abort(txn_id, f"an administrator aborted it: {said}")
+        if found is not None and is_open:
+            audit.done("abort transaction", _named(found), why=said)
+        await aborted
 
     async def _chosen(self, request: Request) -> list[TransactionCoordinator]:
         if asked(request, "coordinatorId") is None:
@@ -367,6 +388,22 @@ def _in_pending_acks(stats: PendingAckStats | None) -> Stats:
 
 def _txn_id(request: Request) -> TxnId:
     return TxnId(request.path_params["most"], request.path_params["least"])
+
+
+def _reason(request: Request) -> str:
+    said = " ".join((asked(request, "reason") or "").split())
+    if len(said) > _MOST_REASON_CHARS:
+        raise HTTPException(400, f"A reason has up to {_MOST_REASON_CHARS} characters")
+    return said or "no reason was given"
+
+
+def _named(transaction: TransactionMetadata) -> str:
+    """For the audit: whose it is, and where it takes part."""
+    topics = [*transaction.partitions, *(topic for topic, _ in transaction.subscriptions)]
+    topics = list(dict.fromkeys(topics))
+    more = len(topics) - _TOPICS_NAMED
+    named = " ".join(topics[:_TOPICS_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    return f"{transaction.txn_id} of {transaction.owner or 'nobody'}: {named or 'nothing yet'}"
 
 
 def _coordinator_stats(coordinator: TransactionCoordinator) -> Stats:

@@ -60,9 +60,17 @@ METADATA: Final = record(
         "owner": or_null(TEXT),
         "producedPartitions": map_of(IN_BUFFER, most=None),
         "ackedPartitions": map_of(map_of(IN_PENDING_ACK, most=None), most=None),
+        "abortReason": TEXT,  # ours: of one whose owner did not ask for it
     },
     # Of one that has ended its outcome is kept.
-    optional=("openTimestamp", "timeoutAt", "owner", "producedPartitions", "ackedPartitions"),
+    optional=(
+        "openTimestamp",
+        "timeoutAt",
+        "owner",
+        "producedPartitions",
+        "ackedPartitions",
+        "abortReason",
+    ),
 )
 SLOW: Final = map_of(METADATA, most=None)
 _LOW_WATER_MARKS: Final = or_null(map_of(WHOLE, most=None))

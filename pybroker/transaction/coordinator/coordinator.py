@@ -150,16 +150,27 @@ class TransactionCoordinator:
         InvalidTxnStatus (the opposite was decided).
         Differs: Apache Pulsar answers TransactionNotFound to the repeated END of an ended one.
         """
+        return self._end(txn_id.least, action, principal)
+
+    def _end(
+        self, local_id: int, action: TxnAction, principal: str | None, reason: str = ""
+    ) -> asyncio.Future[TxnId]:
         self._check_open()
-        local_id = txn_id.least
         self._store.forget_old_outcomes(self._served_ms())
+        now_ms = self._clock.now_ms()
         try:
-            decision = self._store.decide_end(local_id, action, principal, self._clock.now_ms())
+            decision = self._store.decide_end(local_id, action, principal, now_ms, reason)
         except InvalidTxnStatus as refusal:
             return self._endings.refused(local_id, refusal)
         if decision is not None:
             self._start_end(local_id, action, decision)
         return self._endings.following(local_id)
+
+    def abort(self, txn_id: TxnId, reason: str) -> asyncio.Future[TxnId]:
+        """As `end`, for somebody else than the owner, whose own END hears the `reason`: a clause
+        that says who did it, and why.
+        """
+        return self._end(txn_id.least, TxnAction.ABORT, None, reason)
 
     def commit_together(
         self, txn_id: TxnId, others: Sequence[int], principal: str | None
@@ -385,6 +396,10 @@ class TransactionCoordinator:
     def metadata(self, txn_id: TxnId) -> TransactionMetadata | None:
         """A live transaction; read it, never change it."""
         return self._store.get(txn_id.least)
+
+    def why_aborted(self, txn_id: TxnId) -> str:
+        """As `abort` was told; empty where nobody did, or that is not known any more."""
+        return self._store.why_aborted(txn_id.least)
 
     def live_of(self, owner: str) -> int:
         """How many of these are live."""

@@ -17,6 +17,7 @@ from typing import Final
 
 from pybroker.base.errors import InvalidTxnStatus, NotAllowed, TooManyRequests, TransactionNotFound
 from pybroker.base.names import TxnId
+from pybroker.transaction.coordinator.abort_reasons import AbortReasons
 from pybroker.transaction.coordinator.outcome_window import OutcomeMark, OutcomeWindow
 from pybroker.transaction.txn_status import (
     ACTION_OF_STATUS,
@@ -55,6 +56,7 @@ class ChangeStatus:
     local_id: int
     status: TxnStatus
     at_ms: int
+    reason: str = ""  # of an abort that its owner did not ask for
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ class TransactionMetadataStore:
         self._lowest_live = 0  # every id below it has ended; advances, never goes back
         self._replaying = False
         self.outcomes = OutcomeWindow(limits.outcome_retention_ms)
+        self._reasons = AbortReasons()
 
     # What is
 
@@ -135,6 +138,11 @@ class TransactionMetadataStore:
         while self._lowest_live <= self._highest_id and self._lowest_live not in self._live:
             self._lowest_live += 1
         return self._lowest_live - 1
+
+    def why_aborted(self, local_id: int) -> str:
+        """Empty: its owner asked for it, or it timed out, or that is not known any more."""
+        status = self.status(local_id)
+        return "" if status is None else self._reasons.get(local_id)
 
     def forget_old_outcomes(self, now_ms: int) -> None:
         """In the time of `OutcomeWindow`; applying an end does so, too."""
@@ -177,10 +185,15 @@ class TransactionMetadataStore:
         return AddSubscriptions(local_id, tuple(subscriptions))
 
     def decide_end(
-        self, local_id: int, action: TxnAction, principal: str | None, now_ms: int
+        self,
+        local_id: int,
+        action: TxnAction,
+        principal: str | None,
+        now_ms: int,
+        reason: str = "",
     ) -> ChangeStatus | None:
         """None: that very end is under way, or was done. Raises TransactionNotFound,
-        InvalidTxnStatus (the opposite was decided).
+        InvalidTxnStatus (the opposite was decided), which tells the `reason` of an abort.
         """
         status = self._status_for(local_id, principal)
         if ACTION_OF_STATUS.get(status) is action:
@@ -189,9 +202,9 @@ class TransactionMetadataStore:
         if wanted not in TXN_TRANSITIONS[status]:
             raise InvalidTxnStatus(
                 f"Transaction {self._name(local_id)} is {status.name}: it cannot become "
-                f"{wanted.name}"
+                f"{wanted.name}{self._because(local_id)}"
             )
-        return ChangeStatus(local_id, wanted, now_ms)
+        return ChangeStatus(local_id, wanted, now_ms, reason)
 
     def decide_commit_together(
         self, local_ids: Sequence[int], principal: str | None, now_ms: int
@@ -221,8 +234,12 @@ class TransactionMetadataStore:
         if status is not TxnStatus.OPEN:
             raise InvalidTxnStatus(
                 f"Transaction {self._name(local_id)} is {status.name}, not OPEN: nothing can be "
-                "added to it; begin a new one"
+                f"added to it; begin a new one{self._because(local_id)}"
             )
+
+    def _because(self, local_id: int) -> str:
+        reason = self._reasons.get(local_id)
+        return f"; {reason}" if reason else ""
 
     def _status_for(self, local_id: int, principal: str | None) -> TxnStatus:
         transaction = self._live.get(local_id)
@@ -286,6 +303,8 @@ class TransactionMetadataStore:
             self._live_of[record.owner] += 1
 
     def _apply_status(self, record: ChangeStatus) -> None:
+        if record.reason:
+            self._reasons.note(record.local_id, record.reason)
         if record.status in (TxnStatus.COMMITTED, TxnStatus.ABORTED):
             self._forget(record.local_id)
             self.outcomes.record(record.local_id, record.status)
@@ -313,14 +332,24 @@ class TransactionMetadataStore:
         """
         yield IdsUsed(self._highest_id, self.low_watermark)
         yield from self.outcomes.marks()
+        yield from self._reasons_of_ended()
         for transaction in self.live():
-            for record in _records(transaction):
+            for record in _records(transaction, self._reasons.get(transaction.txn_id.least)):
                 if transaction.txn_id.least not in self._live:
                     break  # it has ended, and that is in the log
                 yield record
 
+    def _reasons_of_ended(self) -> Iterator[Record]:
+        """As the records that ended them; those of live ones come with these."""
+        for local_id, reason in self._reasons.items():
+            outcome = self.outcomes.get(local_id)
+            if outcome is not None:
+                yield ChangeStatus(local_id, outcome, self.outcomes.latest_ms, reason)
+            elif local_id not in self._live:
+                self._reasons.drop(local_id)
 
-def _records(transaction: TransactionMetadata) -> Iterator[Record]:
+
+def _records(transaction: TransactionMetadata, reason: str = "") -> Iterator[Record]:
     local_id = transaction.txn_id.least
     yield NewTransaction(
         local_id, transaction.timeout_ms, transaction.opened_at_ms, transaction.owner
@@ -331,4 +360,4 @@ def _records(transaction: TransactionMetadata) -> Iterator[Record]:
     for at in range(0, len(subscriptions), _PARTICIPANTS_PER_RECORD):
         yield AddSubscriptions(local_id, subscriptions[at : at + _PARTICIPANTS_PER_RECORD])
     if transaction.status is not TxnStatus.OPEN:
-        yield ChangeStatus(local_id, transaction.status, transaction.opened_at_ms)
+        yield ChangeStatus(local_id, transaction.status, transaction.opened_at_ms, reason)

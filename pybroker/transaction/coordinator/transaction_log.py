@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from managed_ledger.codec import Reader, Writer
+from managed_ledger.errors import CorruptStorage
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.names import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX
@@ -37,6 +38,7 @@ class _Operation(enum.IntEnum):
     STATUS = 3
     IDS = 4
     MARK = 5
+    STATUS_BECAUSE = 20
 
 
 def log_name(coordinator_id: int | str) -> str:
@@ -67,8 +69,11 @@ def _encode(record: Record, out: Writer) -> None:
             for topic, subscription in subscriptions:
                 out.text(topic)
                 out.text(subscription)
-        case ChangeStatus(local_id, status, at_ms):
-            _numbers(out, _Operation.STATUS, local_id, status, at_ms)
+        case ChangeStatus(local_id, status, at_ms, reason):
+            operation = _Operation.STATUS_BECAUSE if reason else _Operation.STATUS
+            _numbers(out, operation, local_id, status, at_ms)
+            if reason:
+                out.text(reason)
         case IdsUsed(highest_id, low_watermark):  # both may be -1
             _numbers(out, _Operation.IDS, highest_id + 1, low_watermark + 1)
         case OutcomeMark(at_ms, watermark):
@@ -84,10 +89,10 @@ def decode_entry(entry: bytes, source: str) -> list[Record]:
     """Raises CorruptStorage."""
     data = Reader(entry, source)
     data.version(_FORMAT)
-    return [_decode(data) for _ in range(data.number())]
+    return [_decode(data, source) for _ in range(data.number())]
 
 
-def _decode(data: Reader) -> Record:
+def _decode(data: Reader, source: str) -> Record:
     match data.number():
         case _Operation.NEW:
             local_id, timeout_ms, opened_at_ms, owned = (data.number() for _ in range(4))
@@ -104,8 +109,16 @@ def _decode(data: Reader) -> Record:
             return ChangeStatus(data.number(), TxnStatus(data.number()), data.number())
         case _Operation.IDS:
             return IdsUsed(data.number() - 1, data.number() - 1)
-        case _:
+        case _Operation.MARK:
             return OutcomeMark(data.number(), data.number() - 1)
+        case _Operation.STATUS_BECAUSE:
+            local_id, status, at_ms = data.number(), TxnStatus(data.number()), data.number()
+            return ChangeStatus(local_id, status, at_ms, data.text())
+        case kind:
+            raise CorruptStorage(
+                f"{source} has a record of kind {kind}, which this version does not know: run the "
+                "version that wrote it"
+            )
 
 
 class TransactionLog:

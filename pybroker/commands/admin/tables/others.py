@@ -55,7 +55,7 @@ TRANSACTIONS: Final = (
     Command("slow-transactions", "[-c|--coordinator-id Integer] -t|--time Seconds", run=lambda rest, o: rest.ask(
         "GET", f"{_T}/slowTransactions/{o.time * 1000}", query={} if o.coordinator_id is None else {"coordinatorId": str(o.coordinator_id)})),
     Command("transaction-metadata", _TXN, f"GET {_T}/transactionMetadata/{{most_sig_bits}}/{{least_sig_bits}}"),
-    Command("abort-transaction", _TXN, f"POST {_T}/abortTransaction/{{most_sig_bits}}/{{least_sig_bits}}"),
+    Command("abort-transaction", f"{_TXN} [-r|--reason String]", f"POST {_T}/abortTransaction/{{most_sig_bits}}/{{least_sig_bits}}", query={"reason": "reason"}),
     Command("transaction-buffer-stats", f"{_TOPIC} [-l|--low-water-mark] [-s|--segment-stats]", f"GET {_T}/transactionBufferStats/{{bare}}",
             query={"lowWaterMarks": "low_water_mark", "segmentStats": "segment_stats"}),
     Command("buffer-snapshot-internal-stats", f"{_TOPIC} [-m|--metadata]", f"GET {_T}/transactionBufferInternalStats/{{bare}}", query={"metadata": "metadata"}),
