@@ -16,9 +16,9 @@ from typing import Any
 from unittest.mock import patch
 
 import features
-from checks.history import History, Outcome, Read, Txn
+from checks.history import History, Logs, Outcome, Read, Txn, was_committed
 from checks.order import order_violations
-from checks.promises import Logs, never_consumed, violations, was_committed
+from checks.promises import never_consumed, violations
 from clients.plain import LiveReader, PlainConsumer, PlainProducer, Process, new_client, read_of
 from clients.transacting import Transformer, TxnProducer
 from sim_broker import BrokerProcess
@@ -303,7 +303,9 @@ class Simulation:
     # --- 3. account
 
     def _account(self) -> list[str]:
-        logs = self.read_all(self.partitions_of([*self.scenario.topics, *self.outputs]))
+        of_features = [topic for feature in self.features for topic in feature.topics]
+        topics = dict.fromkeys([*self.scenario.topics, *self.outputs, *of_features])
+        logs = self.read_all(self.partitions_of(topics))
         visible = {read.value for log in logs.values() for read in log}
         found = violations(self.history, logs)
         for transformer in {t.subscription: t for t in self.transformers}.values():

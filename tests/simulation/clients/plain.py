@@ -9,7 +9,7 @@ import asyncio
 import random
 from typing import Any
 
-from checks.history import History, Outcome, Read, Receiver, Sent
+from checks.history import History, Outcome, Read, Receiver, Sent, Session
 from world.loop import SimulatedClock, World
 from world.node import Node
 
@@ -43,6 +43,7 @@ class Process:
         self.incarnation = 0
         self.finished = False
         self.stopping = False  # take no new work; finish what was begun
+        self.session: Session | None = None  # with a transactional id, if it has one
         self.node: Node | None = None
 
     def start(self) -> None:
@@ -81,9 +82,13 @@ class Process:
     async def send(self, producer: Any, sent: Sent, txn: Any = None, **options: Any) -> None:
         """Raises what the client raises, having noted what it means."""
         data = sent.value.encode() + b"|" + bytes(self.rng.choice((0, 10, 700)))
+        if sent.asked is None:
+            sent.asked, sent.session = self.history.turn(), self.session
+        elif sent.session is not self.session:
+            sent.session = None  # who knows which of the two was heard
         try:
             await producer.send(data, txn=txn, **options)
-            sent.outcome = Outcome.DONE
+            sent.outcome, sent.answered = Outcome.DONE, self.history.turn()
         except REFUSALS:
             sent.outcome = Outcome.REFUSED
             raise
@@ -198,7 +203,7 @@ class LiveReader(Process):
                 message = await reader.read_next(timeout_millis=1000)
             except Timeout:
                 continue
-            receiver.reads.append(read_of(message))
+            self.history.hand(receiver, read_of(message))
         await reader.close()
 
 

@@ -30,6 +30,7 @@ class Transacting(Process):
         txn = await client.new_transaction(timeout_ms=timeout_ms)
         name = f"{self.name}.{self.incarnation} {txn.txn_id}"
         record = self.history.begin(name, txn.txn_id, self.node)
+        record.session = self.session
         self.note(f"began {record.name}, timeout {timeout_ms} ms")
         self.last = (txn.txn_id, record)
         return txn, record
@@ -49,7 +50,10 @@ class Transacting(Process):
     async def commit(self, txn: Any, record: Txn) -> None:
         """Ask until there is an answer: outcomes are kept, so asking again is safe."""
         record.commit = Outcome.UNKNOWN
+        record.commit_asked = record.commit_asked or self.history.turn()
         record.commit = await self._until_answered(txn.commit, f"commit of {record.name}")
+        if record.committed:
+            record.commit_heard = self.history.turn()
 
     async def abort(self, txn: Any, record: Txn) -> None:
         record.abort = Outcome.UNKNOWN

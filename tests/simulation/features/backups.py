@@ -11,8 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from checks.history import Read, Txn
-from checks.promises import Logs
+from checks.history import Logs, Read, Txn
 from clients.plain import Process, read_of, receive_one, subscribe
 from clients.transacting import FAILURES, Transacting
 from sim_scenario import Fault, Scenario

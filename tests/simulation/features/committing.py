@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from checks.history import Outcome, Txn
-from checks.promises import Logs
+from checks.history import Logs, Outcome, Txn
 from clients.transacting import FAILURES, Transacting
 from sim_scenario import Scenario
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 
-from checks.promises import Logs
+from checks.history import Logs
 from clients.plain import Process
 from clients.transacting import Transacting
 from sim_scenario import Scenario

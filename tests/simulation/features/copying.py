@@ -9,8 +9,7 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from checks.history import Outcome, Txn
-from checks.promises import Logs
+from checks.history import Logs, Outcome, Txn
 from clients.transacting import FAILURES, Transacting
 from sim_scenario import Scenario
 

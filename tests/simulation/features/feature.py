@@ -3,7 +3,7 @@
 import random
 from typing import TYPE_CHECKING, ClassVar
 
-from checks.promises import Logs
+from checks.history import Logs
 from sim_scenario import ACTIVE_S, Fault, Scenario
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ class Feature:
 
     name: ClassVar[str]
     meets_others: ClassVar[bool] = True  # else it is drawn alone
+    topics: ClassVar[tuple[str, ...]] = ()  # what the account shall read, beside the scenario's
 
     @classmethod
     def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:

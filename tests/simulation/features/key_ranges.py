@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final
 
-from checks.history import Read, Txn
-from checks.promises import Logs
+from checks.history import Logs, Read, Txn
 from clients.plain import Process, read_of, receive_one
 from clients.transacting import FAILURES, Transacting
 from sim_scenario import Scenario

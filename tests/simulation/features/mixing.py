@@ -10,8 +10,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from checks.history import Read, Txn
-from checks.promises import Logs
+from checks.history import Logs, Read, Txn
 from clients.plain import read_of, subscribe
 from clients.transacting import FAILURES, Transacting, TxnProducer
 from sim_scenario import Scenario

@@ -4,8 +4,8 @@ where the broker crashes as soon as it has answered.
 
 from typing import Final
 
+from checks.history import Logs
 from checks.positions import position_violations
-from checks.promises import Logs
 from clients.navigator import Navigator
 
 from features.feature import Feature, half_way

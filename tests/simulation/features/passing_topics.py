@@ -7,7 +7,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any, Final
 
-from checks.promises import Logs
+from checks.history import Logs
 from checks.space import leftovers
 from clients.admin import REFUSALS, Unanswered, ask
 from clients.plain import Process, receive_one, subscribe

@@ -13,8 +13,7 @@ from math import inf
 from types import SimpleNamespace
 from typing import Any, Final
 
-from checks.history import Read, Sent, Txn
-from checks.promises import Logs
+from checks.history import Logs, Read, Sent, Txn
 from clients.transacting import Transacting
 from sim_scenario import Scenario
 from world.loop import SimulatedClock

@@ -8,8 +8,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from checks.history import Outcome
-from checks.promises import Logs
+from checks.history import Logs, Outcome
 from checks.space import leftovers
 from clients.admin import REFUSALS, Unanswered, ask
 from clients.plain import Process, value_of

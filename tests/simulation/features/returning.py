@@ -10,8 +10,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from checks.history import Outcome, Sent
-from checks.promises import Logs
+from checks.history import Logs, Outcome, Sent
 from clients.admin import REFUSALS, Unanswered, ask
 from clients.transacting import FAILURES, Transacting
 from sim_broker import BrokerProcess

@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from checks.promises import Logs
+from checks.history import Logs
 from checks.space import leftovers, not_trimmed
 from clients.admin import REFUSALS, Unanswered, ask
 from clients.plain import Process, value_of

@@ -9,8 +9,7 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from checks.history import Outcome, Read, Txn
-from checks.promises import Logs
+from checks.history import Logs, Outcome, Read, Txn
 from clients.plain import read_of, subscribe
 from clients.transacting import FAILURES, Transacting, TxnProducer
 from sim_scenario import Scenario

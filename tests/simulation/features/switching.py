@@ -11,8 +11,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from checks.history import Outcome, Read, Txn
-from checks.promises import Logs
+from checks.history import Logs, Outcome, Read, Txn
 from clients.admin import REFUSALS, Unanswered, ask
 from clients.plain import Process, read_of, receive_one, subscribe
 from clients.transacting import FAILURES, Transacting

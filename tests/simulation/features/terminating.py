@@ -9,8 +9,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from checks.history import Outcome, Sent
-from checks.promises import Logs
+from checks.history import Logs, Outcome, Sent
 from clients.admin import Unanswered, ask
 from clients.plain import Process
 from clients.transacting import FAILURES, Transacting

@@ -11,8 +11,7 @@ from math import inf
 from types import SimpleNamespace
 from typing import Any, Final
 
-from checks.history import Outcome, Read, Sent, Txn
-from checks.promises import Logs
+from checks.history import Logs, Outcome, Read, Sent, Txn
 from clients.admin import REFUSALS, Unanswered, ask
 from clients.plain import Process
 from clients.transacting import FAILURES, Transacting

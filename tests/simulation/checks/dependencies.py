@@ -1,0 +1,200 @@
+"""Which transaction must come before which, and why: a graph that may have no cycle.
+
+A writer is a transaction, or one message that was sent without one. `a` comes before `b` where
+
+- `b` acknowledged what `a` wrote, on a subscription to committed messages ("reads");
+- `a` was known to be done before anybody asked for `b` ("then"): its commit, or its message;
+- `a` belongs to an earlier session of one transactional id ("session");
+- a topic in commit order has a message of `a` before one of `b`, as it was read from its start in
+  the end ("log"), or as anybody read it on the way ("seen").
+
+Where topics keep the order of their logs, transactions that are open at the same time interleave,
+and only the first three count.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from checks.history import CommitOrdered, History, Logs, Read, Sent, Txn, was_committed
+
+Writer = Txn | Sent
+FOR_EVER = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    before: Writer
+    after: Writer
+    kind: str
+    evidence: str
+
+    def __str__(self) -> str:
+        return f"{name_of(self.before)} before {name_of(self.after)} ({self.kind}: {self.evidence})"
+
+
+def name_of(writer: Writer) -> str:
+    return writer.name if isinstance(writer, Txn) else writer.value
+
+
+def dependencies(history: History, logs: Logs) -> list[Edge]:
+    """Of all transactions that have committed, and of what topics in commit order show."""
+    visible = {read.value for log in logs.values() for read in log}
+    txns = {txn: None for txn in history.txns if was_committed(txn, visible)}
+    by_place = [*_by_log(history, logs), *_by_readers(history)]
+    writers = dict(txns)
+    for edge in by_place:
+        writers.update({edge.before: None, edge.after: None})
+    return [
+        *_by_reading(history, txns),
+        *by_place,
+        *_by_session(txns),
+        *_by_time(list(writers)),
+    ]
+
+
+def shortest_cycle(edges: Iterable[Edge]) -> list[Edge]:
+    """Of the fewest edges; empty where there is none."""
+    following: dict[Writer, list[Edge]] = defaultdict(list)
+    for edge in edges:
+        if edge.before is not edge.after:
+            following[edge.before].append(edge)
+    _drop_what_leads_nowhere(following)
+    cycles = (_cycle_through(start, following) for start in following)
+    return min((cycle for cycle in cycles if cycle), key=len, default=[])
+
+
+def _drop_what_leads_nowhere(following: dict[Writer, list[Edge]]) -> None:
+    """What remains lies on cycles, or leads to one: mostly nothing."""
+    leading: dict[Writer, list[Writer]] = defaultdict(list)
+    left = {writer: len(edges) for writer, edges in following.items()}
+    for edges in following.values():
+        for edge in edges:
+            leading[edge.after].append(edge.before)
+    ends = [writer for writer in leading if not left.get(writer)]
+    while ends:
+        for writer in leading[ends.pop()]:
+            left[writer] -= 1
+            if not left[writer]:
+                del following[writer]
+                ends.append(writer)
+
+
+def _cycle_through(start: Writer, following: dict[Writer, list[Edge]]) -> list[Edge]:
+    came_by: dict[Writer, Edge] = {}
+    waiting = deque([start])
+    while waiting:
+        for edge in following.get(waiting.popleft(), ()):
+            if edge.after not in came_by:
+                came_by[edge.after] = edge
+                waiting.append(edge.after)
+            if edge.after is start:
+                return _path_to(start, came_by)
+    return []
+
+
+def _path_to(start: Writer, came_by: dict[Writer, Edge]) -> list[Edge]:
+    path = [came_by[start]]
+    while path[-1].before is not start:
+        path.append(came_by[path[-1].before])
+    return path[::-1]
+
+
+# --- why
+
+
+def _by_reading(history: History, txns: Iterable[Txn]) -> Iterator[Edge]:
+    uncommitted = {r.subscription for r in history.receivers if not r.committed_only}
+    for txn in txns:
+        for subscription, read in txn.acknowledged:
+            sent = history.sent.get(read.value)
+            if sent is None or sent.txn in (None, txn) or subscription in uncommitted:
+                continue
+            evidence = f"the latter acknowledged {read.value} on {subscription}"
+            yield Edge(sent.txn, txn, "reads", evidence)
+
+
+def _by_session(txns: Iterable[Txn]) -> Iterator[Edge]:
+    by_id: dict[str, list[Txn]] = defaultdict(list)
+    for txn in txns:
+        if txn.session is not None:
+            by_id[txn.session.transactional_id].append(txn)
+    for name, of_id in by_id.items():
+        by_number: dict[int, list[Txn]] = defaultdict(list)
+        for txn in of_id:
+            by_number[txn.session.number].append(txn)
+        for earlier, later in pairwise(sorted(by_number)):
+            evidence = f"sessions {earlier} and {later} of {name!r}"
+            for one in by_number[earlier]:
+                for other in by_number[later]:
+                    yield Edge(one, other, "session", evidence)
+
+
+def _by_log(history: History, logs: Logs) -> Iterator[Edge]:
+    for ordered in history.commit_ordered:
+        yield from _in_a_row(history, ordered, logs.get(ordered.topic, ()), "log", ordered.topic)
+
+
+def _by_readers(history: History) -> Iterator[Edge]:
+    for receiver in history.receivers:
+        if receiver.subscription is None and receiver.committed_only:
+            for ordered in history.commit_ordered:
+                reads = [read for read in receiver.reads if read.topic == ordered.topic]
+                where = f"{receiver.name} on {ordered.topic}"
+                yield from _in_a_row(history, ordered, reads, "seen", where)
+
+
+def _in_a_row(
+    history: History, ordered: CommitOrdered, reads: Sequence[Read], kind: str, where: str
+) -> Iterator[Edge]:
+    """Each message counts where it comes first: without deduplication it may come twice."""
+    first = {read.value: history.sent.get(read.value) for read in reads}
+    row = [sent for sent in first.values() if sent is not None and _is_within(sent, ordered)]
+    runs = [list(run) for _, run in groupby(row, _decided_with)]
+    for one, other in pairwise(runs):
+        for before in {sent.txn or sent: sent for sent in one}.values():
+            for after in {sent.txn or sent: sent for sent in reversed(other)}.values():
+                evidence = f"{before.value} before {after.value}, {where}"
+                yield Edge(before.txn or before, after.txn or after, kind, evidence)
+
+
+def _decided_with(sent: Sent) -> object:
+    """In what order one decision shows itself is nobody's business."""
+    if sent.txn is not None and sent.txn.group is not None:
+        return sent.txn.group
+    return sent.txn or sent
+
+
+def _is_within(sent: Sent, ordered: CommitOrdered) -> bool:
+    began = sent.asked if sent.txn is None else sent.txn.began
+    if ordered.since is not None and (began is None or began <= ordered.since):
+        return False
+    return ordered.until is None or _done(sent.txn or sent) < ordered.until
+
+
+def _asked(writer: Writer) -> int:
+    asked = writer.commit_asked if isinstance(writer, Txn) else writer.asked
+    return asked or 0
+
+
+def _done(writer: Writer) -> int:
+    done = writer.commit_heard if isinstance(writer, Txn) else writer.answered
+    return done or FOR_EVER
+
+
+def _by_time(writers: list[Writer]) -> Iterator[Edge]:
+    """Only from those that nothing lies between: the others follow."""
+    writers = sorted(writers, key=_done)
+    done = [_done(writer) for writer in writers]
+    for writer in writers:
+        asked = _asked(writer)
+        end = bisect_left(done, asked)
+        latest = 0
+        for index in range(end - 1, -1, -1):
+            if done[index] < latest:
+                break
+            latest = max(latest, _asked(writers[index]))
+            evidence = f"done at turn {done[index]}, asked for at {asked}"
+            yield Edge(writers[index], writer, "then", evidence)
