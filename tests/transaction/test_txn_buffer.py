@@ -11,7 +11,7 @@ from managed_ledger.errors import ManagedLedgerError, StorageFailed
 from managed_ledger.position import Position
 from pybroker.base.errors import InvalidTxnStatus, TransactionNotFound
 from pybroker.base.names import TxnId
-from pybroker.transaction.buffer.log_order import buffer_snapshot, log_order_buffer
+from pybroker.transaction.buffer.log_order import books, buffer_snapshot
 
 
 @in_world
@@ -190,7 +190,7 @@ async def test_a_clean_restart_scans_nothing(world: World) -> None:
     await world.end(txn_id, ABORT)
     world = await world.restarted()
     buffer, ledger = await world.buffer(), await world.ledger(ORDERS)
-    assert buffer._snapshots.head().position == ledger.last_confirmed  # type: ignore[union-attr]
+    assert buffer._books.snapshots.head().position == ledger.last_confirmed  # type: ignore[union-attr]
     assert [ongoing.txn_id for ongoing in buffer.ongoing()] == [kept]
     await world.end(kept, COMMIT)
     assert await world.read() == ["b"]
@@ -244,7 +244,7 @@ async def test_others_have_their_turn_while_a_snapshot_is_made(world: World) -> 
         assert buffer.last_visible_position() > before
         await snapshot
     world = await world.crashed()
-    assert world.storage.metadata.get(f"{(await world.buffer())._snapshots._prefix}head")
+    assert world.storage.metadata.get(f"{(await world.buffer())._books.snapshots._prefix}head")
     await world.end(txn_ids[1], ABORT)
     for number in (2, 3, 5):
         await world.end(txn_ids[number], COMMIT)
@@ -310,7 +310,7 @@ async def test_a_recovery_that_failed_half_way_tells_the_next_one_nothing(world:
 
     with (
         patch.object(ledger, "read", damaged),
-        patch.object(log_order_buffer, "_SCAN_ENTRIES", 2),
+        patch.object(books, "_SCAN_ENTRIES", 2),
     ):
         with pytest.raises(StorageFailed):
             await world.buffer()

@@ -21,7 +21,8 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.operations import Remove
 from pybroker.base.names import TopicName
-from pybroker.transaction.buffer.log_order import log_order_buffer
+from pybroker.transaction.buffer.log_order import books
+from pybroker.transaction.buffer.log_order.books import Books
 from pybroker.transaction.buffer.log_order.buffer_snapshot import (
     ledgers_with_snapshots,
     snapshot_keys,
@@ -30,7 +31,7 @@ from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffe
 
 
 def snapshot_position(buffer: LogOrderBuffer) -> Position:
-    head = buffer._snapshots.head()
+    head = buffer._books.snapshots.head()
     assert head is not None
     return head.position
 
@@ -40,7 +41,7 @@ def snapshot_position(buffer: LogOrderBuffer) -> Position:
 
 def of_few_entries() -> Any:
     """Snapshots that would not be worth while are written, too."""
-    return patch.object(log_order_buffer, "_SNAPSHOT_FROM_ENTRIES", 1)
+    return patch.object(books, "_SNAPSHOT_FROM_ENTRIES", 1)
 
 
 @in_world
@@ -51,7 +52,7 @@ async def test_what_is_read_as_fast_is_not_written(world: World) -> None:
     await world.end(txn_id, ABORT)
     await world.send(None, *map(str, range(97)))
     await asyncio.sleep(60)
-    assert buffer._snapshots.head() is None
+    assert buffer._books.snapshots.head() is None
     assert buffer._visit is None, "it is idle"
     await world.send(None, "97")
     await asyncio.sleep(60)
@@ -111,11 +112,11 @@ async def test_so_many_changes_are_written_at_once(world: World) -> None:
         await world.send(txn_id, str(count))
         await world.end(txn_id, COMMIT)
     await soon()
-    assert buffer._snapshots.head() is None
+    assert buffer._books.snapshots.head() is None
     txn_id = await world.begin_on(ORDERS)
     await world.send(txn_id, "last")
     await soon()
-    assert buffer._snapshots.head() is None
+    assert buffer._books.snapshots.head() is None
     await world.end(txn_id, COMMIT)
     await soon()
     assert snapshot_position(buffer) == (await world.ledger(ORDERS)).last_confirmed
@@ -125,7 +126,7 @@ async def test_so_many_changes_are_written_at_once(world: World) -> None:
 async def test_exactly_so_many_changes_are_written_at_once(world: World) -> None:
     buffer = await world.buffer()
     for _ in range(2):
-        assert buffer._snapshots.head() is None
+        assert buffer._books.snapshots.head() is None
         txn_id = await world.begin_on(ORDERS)
         await world.send(txn_id, "a")
         await world.end(txn_id, COMMIT)
@@ -140,7 +141,7 @@ async def test_a_snapshot_must_save_more_than_it_writes(world: World) -> None:
     for txn_id in (one, two, one, two):
         await world.send(txn_id, "x")
     await asyncio.sleep(6)
-    assert buffer._snapshots.head() is None
+    assert buffer._books.snapshots.head() is None
     await world.send(two, "y")  # its last range grows
     await asyncio.sleep(6)
     assert snapshot_position(buffer).entry_id == 4
@@ -155,7 +156,7 @@ async def test_many_plain_messages_pay_a_snapshot(
     await world.end(txn_id, COMMIT)
     await buffer._snapshot()
     written = snapshot_position(buffer)
-    with patch.object(log_order_buffer, "_SCAN_LIMIT_ENTRIES", 5):
+    with patch.object(books, "_SCAN_LIMIT_ENTRIES", 5):
         await world.send(None, *"12345")
         await asyncio.sleep(60)
         assert snapshot_position(buffer) == written
@@ -169,7 +170,7 @@ async def test_what_a_snapshot_failed_to_write_the_next_one_does(world: World) -
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     await world.send(txn_id, "a")
     await world.end(txn_id, ABORT)
-    changes = buffer._changes
+    changes = buffer._books.changes
     assert changes == 2
     await asyncio.sleep(12)
     assert buffer._visit is None, "so little is not worth a snapshot"
@@ -177,12 +178,12 @@ async def test_what_a_snapshot_failed_to_write_the_next_one_does(world: World) -
     with pytest.raises(ManagedLedgerError):
         await buffer._snapshot()
     world.storage.full = False
-    assert buffer._changes == changes
+    assert buffer._books.changes == changes
     with of_few_entries():
         await asyncio.sleep(6)
-    assert snapshot_position(buffer).entry_id == 1 and buffer._changes == 0
+    assert snapshot_position(buffer).entry_id == 1 and buffer._books.changes == 0
     world = await world.crashed()
-    with patch.object(LogOrderBuffer, "_replay", side_effect=AssertionError):
+    with patch.object(Books, "replay", side_effect=AssertionError):
         assert await world.read() == []
 
 
@@ -228,7 +229,7 @@ async def test_a_buffer_that_is_stopped_writes_nothing(world: World) -> None:
     await world.end(txn_id, COMMIT)
     await buffer.stop()
     await asyncio.sleep(60)
-    assert buffer._snapshots.head() is None
+    assert buffer._books.snapshots.head() is None
     assert str(buffer) == f"The transaction buffer of {ORDERS}"
 
 
@@ -242,7 +243,7 @@ async def test_a_snapshot_on_its_way_is_given_up_when_the_buffer_is_stopped(worl
     await buffer.stop()
     await soon()
     assert len(buffer._tasks) == 0
-    assert buffer._snapshots.head() is None
+    assert buffer._books.snapshots.head() is None
 
 
 @in_world
@@ -269,11 +270,11 @@ async def test_what_was_hidden_in_a_ledger_that_went_is_deleted_once(world: Worl
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     await world.send(txn_id, "a")
     await world.end(txn_id, ABORT)
-    buffer._ledger_trimmed(77)
+    buffer._books.ledger_trimmed(77)
 
     def deletions() -> int:
         removed = [op.key for op in world.storage._durable if isinstance(op, Remove)]
-        return removed.count(buffer._snapshots._hidden_key(77))
+        return removed.count(buffer._books.snapshots._hidden_key(77))
 
     world.storage.full = True
     for _ in range(2):
@@ -308,7 +309,7 @@ async def test_a_snapshot_is_written_one_at_a_time(world: World) -> None:
     for _ in range(3):
         with of_few_entries():
             buffer._start_snapshot_if_due()
-        buffer._changes += 5
+        buffer._books.changes += 5
         await soon()
     assert len(buffer._tasks) == 1
     world.storage.release()

@@ -32,27 +32,15 @@ from pybroker.base.errors import InvalidTxnStatus, PulsarError, TransactionCoord
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Clock, Pace, Tasks
 from pybroker.transaction.buffer.buffer_times import BufferTimes
-from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
-from pybroker.transaction.buffer.log_order.buffer_snapshot import (
-    BufferHead,
-    BufferSnapshots,
-    encode_buffer_head,
-)
+from pybroker.transaction.buffer.log_order.books import NONE_OPEN, NOTHING_HIDDEN, Books
 from pybroker.transaction.buffer.log_order.ledger_mark import LedgerMark
 from pybroker.transaction.buffer.log_order.open_transactions import (
     OpenTransaction,
-    OpenTransactions,
 )
 from pybroker.transaction.buffer.transactional_entries import (
     SINCE,
-    TAGGED_SINCE,
-    TransactionalEntries,
-    UntaggedSpan,
     marker,
-    parse_position,
-    position_text,
     tag_of,
-    transactional_entries,
     with_sent,
 )
 from pybroker.transaction.txn_status import (
@@ -62,11 +50,7 @@ from pybroker.transaction.txn_status import (
     require_open,
 )
 
-_SCAN_ENTRIES: Final = 1000
-_SCAN_BYTES: Final = 4 * 1024 * 1024
 _SETTLED_A_TURN: Final = 1000
-_SNAPSHOT_FROM_ENTRIES: Final = 100  # fewer are read at recovery as fast as a snapshot is
-_SCAN_LIMIT_ENTRIES: Final = 10_000  # plain ones too are read at recovery: so many pay a snapshot
 
 Appended = Callable[[Position | None, Exception | None], None]
 
@@ -81,30 +65,21 @@ class OngoingTransaction(NamedTuple):
     opened_at_ms: int
 
 
-# Of topics without transactions; nothing is ever put into them.
-_NOTHING_HIDDEN: Final = HiddenEntries()
-_NONE_OPEN: Final = OpenTransactions()
-
-
 class LogOrderBuffer:
     """One topic's transactions. Build it with `recover`."""
 
     _mark: LedgerMark  # from the first transaction on: `_keep_books`
 
     __slots__ = (
-        "_changes",
+        "_books",
         "_clock",
         "_config",
-        "_gone_up_to",
         "_ledger",
         "_live",
         "_mark",
-        "_metadata",
         "_open",
         "_outcomes",
-        "_snapshot_position",
         "_tasks",
-        "_trimmed",
         "_visit",
         "hidden",
         "on_ended",
@@ -125,30 +100,24 @@ class LogOrderBuffer:
         self._outcomes, self.stable_moved = outcomes, stable_moved
         self._clock, self._config = clock, config
         self.on_ended: Callable[[TxnId, TxnAction], None] = lambda txn_id, action: None
-        self.hidden, self._open = _NOTHING_HIDDEN, _NONE_OPEN
+        self._books = Books(ledger, metadata)
+        self.hidden, self._open = NOTHING_HIDDEN, NONE_OPEN
         self.times = BufferTimes(recovery_began=clock.now_ms())
-        self._metadata, self._tasks = metadata, Tasks(self)
-        self._snapshot_position = ledger.last_confirmed
-        self._changes, self._gone_up_to = 0, -1  # a ledger; what is going may yet come back
-        self._trimmed: list[int] = []
+        self._tasks = Tasks(self)
         self._visit: Visit | None = None  # while there is something to settle or to write
         self._live = False  # half of what there is is known: that must not be written as a whole
 
     def _keep_books(self) -> None:
         """From the first transaction on. A topic that never had one has nothing of its own."""
-        if self._open is _NONE_OPEN:
-            self.hidden, self._open = HiddenEntries(), OpenTransactions()
+        if self._open is NONE_OPEN:
+            self._books.begin()
+            self.hidden, self._open = self._books.hidden, self._books.open
             self._mark = LedgerMark(self._ledger)
-            self._ledger.on_trimmed += (self._ledger_trimmed,)
             self._ledger.on_visit += (self._start_snapshot_if_due,)
 
     @property
     def _topic(self) -> str:
         return str(TopicName.of_ledger(self._ledger.name))
-
-    @property
-    def _snapshots(self) -> BufferSnapshots:
-        return BufferSnapshots(self._metadata, self._ledger.name)
 
     def __str__(self) -> str:
         return f"The transaction buffer of {self._topic}"
@@ -210,7 +179,7 @@ class LogOrderBuffer:
             transaction.answered = True
             self._drop_if_empty(txn_id)
         else:
-            self._changes += 1
+            self._books.changes += 1
             if self._open.appended(transaction, first, count):
                 self.stable_moved()
         done(first, error)
@@ -265,24 +234,12 @@ class LogOrderBuffer:
             ending.set_exception(error or RuntimeError("The marker was not written"))
             ending.exception()  # retrieved: nobody may be waiting any more
             return
-        self._over(txn_id, transaction, action, position)
+        self._books.over(txn_id, transaction, action, position)
         ending.set_result(None)
         self.on_ended(txn_id, action)
         self.stable_moved()
-        if self._changes >= self._config.transaction_buffer_snapshot_max_transaction_count:
+        if self._books.changes >= self._config.transaction_buffer_snapshot_max_transaction_count:
             self._start_snapshot_if_due()
-
-    def _over(
-        self, txn_id: TxnId, transaction: OpenTransaction, action: TxnAction, position: Position
-    ) -> None:
-        """Its marker is durable at `position`."""
-        if action is TxnAction.ABORT:
-            for ledger_id, first, last in transaction.ranges:
-                if ledger_id > self._gone_up_to:
-                    self.hidden.hide(ledger_id, first, last)
-        self.hidden.hide(position.ledger_id, position.entry_id, position.entry_id)
-        self._open.remove(txn_id)
-        self._changes += 1
 
     def _settle(self, txn_id: TxnId) -> None:
         """End it here if it is over elsewhere. Source: KIP-98, "correlated hard failures"."""
@@ -369,47 +326,11 @@ class LogOrderBuffer:
 
     async def _recover(self) -> None:
         self._keep_books()
-        if TAGGED_SINCE not in self._ledger.properties:  # the last writer had no tags
-            end = position_text(self._ledger.last_confirmed)
-            await self._ledger.set_property(TAGGED_SINCE, end)
-        head = self._snapshots.head()
-        if head is None:
-            head = BufferHead(parse_position(self._ledger.properties[SINCE]), [])
-        self._restore(head)
-        await self._scan(head.position)
+        await self._books.recover(self._clock)
         pace = Pace(_SETTLED_A_TURN)
         for txn_id, _ in list(self._open.items()):
             self._settle(txn_id)
             await pace.step()
-
-    def _restore(self, head: BufferHead) -> None:
-        self._snapshot_position = head.position
-        self._gone_up_to = self._ledger.first_position.ledger_id - 1
-        for ledger_id, value in self._snapshots.hidden().items():
-            if ledger_id > self._gone_up_to:
-                self.hidden.restore(ledger_id, value)
-            else:
-                self._trimmed.append(ledger_id)
-        for record in sorted(head.open_transactions, key=lambda record: record.ranges.flat[:2]):
-            self._open.restore(record)
-
-    async def _scan(self, after: Position) -> None:
-        position, end = after.after, self._ledger.last_confirmed
-        untagged = UntaggedSpan.of(self._ledger.properties)
-        while run := await self._ledger.read_whole(position, end, _SCAN_ENTRIES, _SCAN_BYTES):
-            for entries in transactional_entries(run, untagged):
-                self._replay(entries)
-            position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
-
-    def _replay(self, entries: TransactionalEntries) -> None:
-        txn_id, action, first, count = entries
-        transaction = self._open.get(txn_id)
-        if transaction is None:
-            transaction = self._open.begin(txn_id, first.before, self._clock.now_ms())
-        if action is None:
-            self._open.appended(transaction, first, count)
-        else:
-            self._over(txn_id, transaction, action, first)
 
     # Snapshots, and what happens by time
 
@@ -437,45 +358,25 @@ class LogOrderBuffer:
     def _start_snapshot_if_due(self) -> None:
         if not self._live or len(self._tasks):
             return
-        # Open transactions are written whole: that must cost less than scanning what it saves.
-        unread = self._ledger.count_between(self._snapshot_position, self._ledger.last_confirmed)
-        most = self._config.transaction_buffer_snapshot_max_transaction_count
-        many = unread >= min(_SNAPSHOT_FROM_ENTRIES, most)
-        pays = many and self._changes > self._open.range_count
-        if pays or unread > _SCAN_LIMIT_ENTRIES:
+        if self._books.snapshot_pays(
+            self._config.transaction_buffer_snapshot_max_transaction_count
+        ):
             self._tasks.start(self._snapshot(), "snapshot")
 
     async def _snapshot(self) -> None:
-        """Capture in one step, then write. Never from a completion: `last_confirmed` must be
-        what the completions so far have told. What is in flight belongs to the next scan.
-        """
-        position = self._ledger.last_confirmed
-        open_now = self._open.records()
-        hidden, trimmed = self.hidden.take_changes(), self._trimmed
-        self._trimmed = []
-        changes, self._changes = self._changes, 0
+        """Never from a completion, see Books."""
         try:
-            await self._snapshots.write(await encode_buffer_head(position, open_now), hidden)
-            await self._snapshots.drop_ledgers(trimmed)
+            await self._books.snapshot()
         except (ManagedLedgerError, asyncio.CancelledError):
-            self.hidden.changed_again(hidden)
-            self._trimmed += trimmed
-            self._changes += changes
-            if changes:
+            if self._books.changes:
                 self._visit_later()
             raise
-        self._snapshot_position = position
         self.times.snapshot = self._clock.now_ms()
-
-    def _ledger_trimmed(self, ledger_id: int) -> None:
-        self._gone_up_to = ledger_id
-        self.hidden.drop_ledger(ledger_id)
-        self._trimmed.append(ledger_id)
 
     async def close(self) -> None:
         """Leave a snapshot, so that the next recovery scans nothing. Idempotent."""
         await self.stop()
-        if self._open is _NONE_OPEN or self._snapshot_position == self._ledger.last_confirmed:
+        if self._open is NONE_OPEN or self._books.snapshot_position == self._ledger.last_confirmed:
             return
         try:
             self._mark.require(self._visit_later)

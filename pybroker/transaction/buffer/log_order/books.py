@@ -1,0 +1,164 @@
+"""What a log-order buffer keeps over restarts: a snapshot, and what the log tells behind it.
+
+Everything up to the snapshot's position is told by the snapshot; what is behind it is scanned, and
+whether something is told twice is all one.
+"""
+
+import asyncio
+from typing import Final
+
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import Position
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.base.names import TxnId
+from pybroker.base.runtime import Clock
+from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
+from pybroker.transaction.buffer.log_order.buffer_snapshot import (
+    BufferHead,
+    BufferSnapshots,
+    encode_buffer_head,
+)
+from pybroker.transaction.buffer.log_order.open_transactions import (
+    OpenTransaction,
+    OpenTransactions,
+)
+from pybroker.transaction.buffer.transactional_entries import (
+    SINCE,
+    TAGGED_SINCE,
+    TransactionalEntries,
+    UntaggedSpan,
+    parse_position,
+    position_text,
+    transactional_entries,
+)
+from pybroker.transaction.txn_status import TxnAction
+
+_SCAN_ENTRIES: Final = 1000
+_SCAN_BYTES: Final = 4 * 1024 * 1024
+_SNAPSHOT_FROM_ENTRIES: Final = 100  # fewer are read at recovery as fast as a snapshot is
+_SCAN_LIMIT_ENTRIES: Final = 10_000  # plain ones too are read at recovery: so many pay a snapshot
+
+# Of topics without transactions; nothing is ever put into them.
+NOTHING_HIDDEN: Final = HiddenEntries()
+NONE_OPEN: Final = OpenTransactions()
+
+
+class Books:
+    """Of one topic's log."""
+
+    __slots__ = (
+        "_gone_up_to",
+        "_ledger",
+        "_metadata",
+        "_trimmed",
+        "changes",
+        "hidden",
+        "open",
+        "snapshot_position",
+    )
+
+    def __init__(self, ledger: ManagedLedger, metadata: MetadataStore) -> None:
+        self._ledger, self._metadata = ledger, metadata
+        self.hidden, self.open = NOTHING_HIDDEN, NONE_OPEN
+        self.snapshot_position = ledger.last_confirmed
+        self.changes, self._gone_up_to = 0, -1  # a ledger; what is going may yet come back
+        self._trimmed: list[int] = []
+
+    def begin(self) -> None:
+        """From the first transaction on. A topic that never had one has nothing of its own."""
+        self.hidden, self.open = HiddenEntries(), OpenTransactions()
+        self._ledger.on_trimmed += (self.ledger_trimmed,)
+
+    @property
+    def snapshots(self) -> BufferSnapshots:
+        return BufferSnapshots(self._metadata, self._ledger.name)
+
+    def over(
+        self, txn_id: TxnId, transaction: OpenTransaction, action: TxnAction, position: Position
+    ) -> None:
+        """Its marker is durable at `position`."""
+        if action is TxnAction.ABORT:
+            self.hide(transaction)
+        self.hidden.hide(position.ledger_id, position.entry_id, position.entry_id)
+        self.open.remove(txn_id)
+        self.changes += 1
+
+    def hide(self, transaction: OpenTransaction) -> None:
+        for ledger_id, first, last in transaction.ranges:
+            if ledger_id > self._gone_up_to:
+                self.hidden.hide(ledger_id, first, last)
+
+    # Recovery
+
+    async def recover(self, clock: Clock) -> None:
+        """Raises ManagedLedgerError; then half of what is there is known."""
+        if TAGGED_SINCE not in self._ledger.properties:  # the last writer had no tags
+            end = position_text(self._ledger.last_confirmed)
+            await self._ledger.set_property(TAGGED_SINCE, end)
+        head = self.snapshots.head()
+        if head is None:
+            head = BufferHead(parse_position(self._ledger.properties[SINCE]), [])
+        self._restore(head)
+        position, end_position = head.position.after, self._ledger.last_confirmed
+        untagged = UntaggedSpan.of(self._ledger.properties)
+        while run := await self._ledger.read_whole(
+            position, end_position, _SCAN_ENTRIES, _SCAN_BYTES
+        ):
+            for entries in transactional_entries(run, untagged):
+                self.replay(entries, clock)
+            position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
+
+    def _restore(self, head: BufferHead) -> None:
+        self.snapshot_position = head.position
+        self._gone_up_to = self._ledger.first_position.ledger_id - 1
+        for ledger_id, value in self.snapshots.hidden().items():
+            if ledger_id > self._gone_up_to:
+                self.hidden.restore(ledger_id, value)
+            else:
+                self._trimmed.append(ledger_id)
+        for record in sorted(head.open_transactions, key=lambda record: record.ranges.flat[:2]):
+            self.open.restore(record)
+
+    def replay(self, entries: TransactionalEntries, clock: Clock) -> None:
+        txn_id, action, first, count = entries
+        transaction = self.open.get(txn_id)
+        if transaction is None:
+            transaction = self.open.begin(txn_id, first.before, clock.now_ms())
+        if action is None:
+            self.open.appended(transaction, first, count)
+        else:
+            self.over(txn_id, transaction, action, first)
+
+    # Snapshots
+
+    def snapshot_pays(self, max_changes: int) -> bool:
+        """Open transactions are written whole: that must cost less than scanning what it saves."""
+        unread = self._ledger.count_between(self.snapshot_position, self._ledger.last_confirmed)
+        many = unread >= min(_SNAPSHOT_FROM_ENTRIES, max_changes)
+        pays = many and self.changes > self.open.range_count
+        return pays or unread > _SCAN_LIMIT_ENTRIES
+
+    async def snapshot(self) -> None:
+        """Capture in one step, then write. Never from a completion: `last_confirmed` must be
+        what the completions so far have told. What is in flight belongs to the next scan.
+        """
+        position = self._ledger.last_confirmed
+        open_now = self.open.records()
+        hidden, trimmed = self.hidden.take_changes(), self._trimmed
+        self._trimmed = []
+        changes, self.changes = self.changes, 0
+        try:
+            await self.snapshots.write(await encode_buffer_head(position, open_now), hidden)
+            await self.snapshots.drop_ledgers(trimmed)
+        except (ManagedLedgerError, asyncio.CancelledError):
+            self.hidden.changed_again(hidden)
+            self._trimmed += trimmed
+            self.changes += changes
+            raise
+        self.snapshot_position = position
+
+    def ledger_trimmed(self, ledger_id: int) -> None:
+        self._gone_up_to = ledger_id
+        self.hidden.drop_ledger(ledger_id)
+        self._trimmed.append(ledger_id)
