@@ -1,5 +1,5 @@
-"""What a producer sent behind a message that waits: for the end of a transaction, or for its time
-under a publish rate.
+"""What a producer sent behind a message that waits: for the end of a transaction, for its topic to
+take part in one, or for its time under a publish rate.
 
 Nothing of it may get ahead, so it is kept in memory as far as there is room for all that is held in
 the broker. What does not fit is let go: the producer then has to start over, and the client sends
@@ -39,7 +39,7 @@ class HeldRuns:
         self._room = room
         self._runs: list[SendRun] = []
         self.size_bytes = 0
-        self.by_rate = False  # not by a transaction
+        self.by_rate = False  # or for a write: not by a transaction that others hold open
         self._complete = True
         self._timer = asyncio.get_running_loop().call_later(HOLD_S, too_long)
         self._taken: asyncio.Event | None = None  # while somebody waits for that

@@ -14,6 +14,7 @@ from pybroker.broker.served import ServedTopic
 from pybroker.broker.subscription import Subscription
 from pybroker.server.connection import Connection, Rest
 from pybroker.server.slots import ConsumerSlot
+from pybroker.transaction.coordinator.joining import Joined
 from pybroker.transaction.pending_acks.store import PendingAck
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.commands import ack_set_bits
@@ -40,7 +41,7 @@ def ack(session: Connection, command: pb.CommandAck) -> Rest | None:
     if command.HasField("txnid_least_bits"):
         _check_size_in_transaction(command)
         session.requests.answer_later(
-            _ack_in_transaction(slot, command),
+            _ack_in_transaction(session, slot, command),
             lambda _: _answer_ack(session, command, None),
             lambda error: _answer_ack(session, command, error),
             command.ByteSize(),
@@ -162,12 +163,32 @@ def _check_size_in_transaction(command: pb.CommandAck) -> None:
         )
 
 
-def _ack_in_transaction(slot: ConsumerSlot, command: pb.CommandAck) -> Awaitable[None]:
-    """At once, where it names whole entries only."""
+def _ack_in_transaction(
+    session: Connection, slot: ConsumerSlot, command: pb.CommandAck
+) -> Awaitable[None]:
+    """At once, where it names whole entries only, and the subscription takes part already."""
+    txn_id = TxnId(command.txnid_most_bits, command.txnid_least_bits)
+    joining, name = session.services.coordinators.joining, slot.subscription.name
+    joined = joining.subscription(txn_id, slot.topic.name, name, session.principal)
+    if joined is not None:
+        return _ack_when_joined(session, slot, command, joined)
     if any(message_id.ack_set for message_id in command.message_id):
         return _ack_parts_in_transaction(slot, command)
     acks = [PendingAck(position_of(message_id)) for message_id in command.message_id]
     return _hold(slot, command, acks)
+
+
+async def _ack_when_joined(
+    session: Connection, slot: ConsumerSlot, command: pb.CommandAck, joined: Joined
+) -> None:
+    """Whether it has, holding it finds out."""
+    await asyncio.wait([joined])
+    _check_stays(session, slot)
+    if any(message_id.ack_set for message_id in command.message_id):
+        await _ack_parts_in_transaction(slot, command)
+    else:
+        acks = [PendingAck(position_of(message_id)) for message_id in command.message_id]
+        await _hold(slot, command, acks)
 
 
 async def _ack_parts_in_transaction(slot: ConsumerSlot, command: pb.CommandAck) -> None:

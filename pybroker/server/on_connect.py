@@ -93,6 +93,7 @@ def _welcome(session: Connection, command: pb.CommandConnect) -> None:
             supports_get_partitioned_metadata_without_auto_creation=True,
             supports_committing_together=True,
             supports_asking_topics=True,
+            supports_spanning_namespaces=True,
         ),
     )
     session.send_command(pb.BaseCommand(type=_TYPE.CONNECTED, connected=answer))

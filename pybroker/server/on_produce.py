@@ -12,7 +12,6 @@ from typing import Final
 
 from managed_ledger.position import EARLIEST, Position
 from pybroker.base.errors import (
-    AuthorizationError,
     ChecksumError,
     NotAllowed,
     PersistenceError,
@@ -34,8 +33,8 @@ from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
 from pybroker.server.connection import Connection
 from pybroker.server.held_runs import HOLD_S, HeldRuns
+from pybroker.server.joining_sends import hold_until, joining
 from pybroker.server.slots import ProducerSlot
-from pybroker.server.transaction_owner import check_owner
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import BadChecksum, SendRun
@@ -201,16 +200,26 @@ def send(session: Connection, run: SendRun) -> None:
     slot = session.producers.get(run.producer_id)
     if slot is None:
         return  # closed by the broker a moment ago; the client resends once it is back
-    if run.txn_id is not None and session.login is not None:
+    joined = None
+    if run.txn_id is not None:
         try:
-            check_owner(session, run.txn_id)
-        except AuthorizationError as error:
+            joined = joining(session, slot, run.txn_id)
+        except PulsarError as error:
             refuse(session, run, error)
             return
     if slot.held is not None:
         slot.held.keep(run)
         if slot.held.by_rate:
             _rest_if_much(session, slot, slot.held)
+    elif joined is not None:
+        hold_until(
+            session,
+            slot,
+            run,
+            joined,
+            partial(_go_on_at_rate, session, slot),
+            partial(_start_over, session, slot, "its topic's part in the transaction is not noted"),
+        )
     elif slot.topic.gate is None:
         _send(session, slot, run)
     else:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from pybroker.base.errors import InvalidTxnStatus, NotAllowed, PulsarError
+from pybroker.base.errors import InvalidTopicName, InvalidTxnStatus, NotAllowed, PulsarError
 from pybroker.base.names import TopicName, TxnId
 from pybroker.broker.txn_participants import (
     LocalParticipants,
@@ -126,11 +126,25 @@ def connected(session: Connection, command: pb.CommandTcClientConnectRequest, _:
 
 
 def new_txn(session: Connection, command: pb.CommandNewTxn) -> Awaitable[TxnId]:
-    timeout_ms = command.txn_ttl_millis
+    timeout_ms, namespace = command.txn_ttl_millis, None
+    if command.HasField("spans_namespace"):
+        namespace = _checked_namespace(command.spans_namespace)
     return _on_coordinator(
         session,
         command.tc_id,
-        lambda coordinator: begin_within_share(session, coordinator, timeout_ms),
+        lambda coordinator: begin_within_share(session, coordinator, timeout_ms, namespace),
+    )
+
+
+def _checked_namespace(text: str) -> str:
+    """Whether it exists is not told: who touches its topics is asked for the permission to."""
+    try:
+        if TopicName.parse(f"persistent://{text}/topic").namespace_name == text:
+            return text
+    except InvalidTopicName:
+        pass
+    raise NotAllowed(
+        f"A transaction spans a namespace of the form tenant/namespace, which {text[:200]!r} is not"
     )
 
 

@@ -21,7 +21,10 @@ def is_exempt(session: Connection) -> bool:
 
 
 def begin_within_share(
-    session: Connection, coordinator: TransactionCoordinator, timeout_ms: int
+    session: Connection,
+    coordinator: TransactionCoordinator,
+    timeout_ms: int,
+    namespace: str | None = None,
 ) -> Awaitable[TxnId]:
     """Begins at once, or waits a short time for room: one that asks again at once costs little.
 
@@ -29,25 +32,33 @@ def begin_within_share(
     that come together do not pass it. Raises, or fails with, what `new_transaction` does.
     """
     if _excess(session) is None and (is_exempt(session) or not coordinator.is_full):
-        return _begin(session, coordinator, timeout_ms)
-    return _when_there_is_room(session, coordinator, timeout_ms)
+        return _begin(session, coordinator, timeout_ms, namespace)
+    return _when_there_is_room(session, coordinator, timeout_ms, namespace)
 
 
 async def _when_there_is_room(
-    session: Connection, coordinator: TransactionCoordinator, timeout_ms: int
+    session: Connection,
+    coordinator: TransactionCoordinator,
+    timeout_ms: int,
+    namespace: str | None,
 ) -> TxnId:
     await asyncio.sleep(_FULL_WAIT_S)
     excess = _excess(session)
     if excess is not None:
         raise TooManyRequests(excess)
-    return await _begin(session, coordinator, timeout_ms)
+    return await _begin(session, coordinator, timeout_ms, namespace)
 
 
 def _begin(
-    session: Connection, coordinator: TransactionCoordinator, timeout_ms: int
+    session: Connection,
+    coordinator: TransactionCoordinator,
+    timeout_ms: int,
+    namespace: str | None,
 ) -> asyncio.Future[TxnId]:
     is_counted = not is_exempt(session)
-    beginning = coordinator.new_transaction(timeout_ms, session.owner, exempt=not is_counted)
+    beginning = coordinator.new_transaction(
+        timeout_ms, session.owner, exempt=not is_counted, namespace=namespace
+    )
     if is_counted and session.services.config.max_active_transactions_per_connection:
         session.begun.begins(beginning)  # without a limit nothing would forget them
     return beginning

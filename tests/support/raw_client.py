@@ -125,13 +125,13 @@ class RawClient:
 
     # -- transactions, each returning the whole response, error or not
 
-    def new_txn(self, timeout_ms: int = 60_000, tc_id: int = 0) -> TxnId:
-        response = self.try_new_txn(timeout_ms, tc_id)
+    def new_txn(self, timeout_ms: int = 60_000, tc_id: int = 0, **fields: Any) -> TxnId:
+        response = self.try_new_txn(timeout_ms, tc_id, **fields)
         assert not response.HasField("error"), response
         return TxnId(response.txnid_most_bits, response.txnid_least_bits)
 
-    def try_new_txn(self, timeout_ms: int = 60_000, tc_id: int = 0) -> Any:
-        body = pb.CommandNewTxn(txn_ttl_millis=timeout_ms, tc_id=tc_id)
+    def try_new_txn(self, timeout_ms: int = 60_000, tc_id: int = 0, **fields: Any) -> Any:
+        body = pb.CommandNewTxn(txn_ttl_millis=timeout_ms, tc_id=tc_id, **fields)
         return self.request(_T.NEW_TXN, "newTxn", body)
 
     def add_partition(self, txn_id: TxnId, topic: str) -> Any:

@@ -16,6 +16,7 @@ from pybroker.transaction.coordinator.metadata_store import (
     IdsUsed,
     NewTransaction,
     Record,
+    SpanNamespace,
 )
 from pybroker.transaction.coordinator.outcome_window import OutcomeMark
 from pybroker.transaction.pending_acks import store
@@ -68,6 +69,7 @@ def test_a_pending_acknowledgement_of_a_kind_that_a_later_version_wrote_is_refus
         (AddSubscriptions(5, (("t", "s"),)), "010102050101740173"),
         (ChangeStatus(5, TxnStatus.ABORTING, 300), "0101030503ac02"),
         (ChangeStatus(5, TxnStatus.ABORTING, 300, "no"), "0101140503ac02026e6f"),
+        (SpanNamespace(5, "a/b"), "01011e0503612f62"),
         (IdsUsed(-1, -1), "0101040000"),
         (OutcomeMark(300, -1), "010105ac0200"),
     ],

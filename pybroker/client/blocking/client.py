@@ -96,19 +96,27 @@ class Client:
         """Where many topics end, and where a subscription stands: see pybroker.client.aio."""
         return self._thread.call(self._core.ask_topics(questions, *arguments, **options))
 
-    def new_transaction(self, timeout_ms: int = 60_000, beside: TxnId | None = None) -> Transaction:
+    def new_transaction(
+        self,
+        timeout_ms: int = 60_000,
+        beside: TxnId | None = None,
+        namespace: str | None = None,
+    ) -> Transaction:
         """The broker aborts it if it has not ended `timeout_ms` from now. `beside`: of the same
-        coordinator as that one, so that they may commit together."""
-        core = self._thread.call(self._core.new_transaction(timeout_ms, beside))
+        coordinator as that one, so that they may commit together. `namespace`: the broker takes in
+        what is touched there, see pybroker.client.aio."""
+        core = self._thread.call(self._core.new_transaction(timeout_ms, beside, namespace))
         return Transaction(self._thread, core)
 
-    def new_transactions(self, count: int, timeout_ms: int = 60_000) -> TransactionGroup:
+    def new_transactions(
+        self, count: int, timeout_ms: int = 60_000, namespace: str | None = None
+    ) -> TransactionGroup:
         """Several that commit by one decision: all or none. `with client.new_transactions(2) as
         (debits, credits):` commits both at the end, and aborts both on an exception.
 
         Raises NotAllowed with a broker that cannot, as Apache Pulsar: see `commits_together`.
         """
-        core = self._thread.call(self._core.new_transactions(count, timeout_ms))
+        core = self._thread.call(self._core.new_transactions(count, timeout_ms, namespace))
         return TransactionGroup(self._thread, [Transaction(self._thread, each) for each in core])
 
     def commit_together(self, transactions: Sequence[Transaction]) -> None:

@@ -86,6 +86,7 @@ class Connection(asyncio.Protocol):
         self.max_message_bytes = DEFAULT_MAX_MESSAGE_BYTES
         # Whether this broker commits several transactions by one decision.
         self.commits_together = False
+        self.spans_namespaces = False
         # Whether it answers questions about many topics at once.
         self.answers_topic_questions = False
         self.producers: dict[int, ProducerEnd] = {}
@@ -118,6 +119,7 @@ class Connection(asyncio.Protocol):
         self.post(body)
         connected = await self._connected
         self.commits_together = connected.feature_flags.supports_committing_together
+        self.spans_namespaces = connected.feature_flags.supports_spanning_namespaces
         self.answers_topic_questions = connected.feature_flags.supports_asking_topics
         if connected.max_message_size > 0:
             self.max_message_bytes = connected.max_message_size

@@ -34,18 +34,26 @@ class Coordinators:
         # Connections on which a coordinator has accepted us.
         self._serving: dict[int, Connection] = {}
 
-    async def new_transaction(self, timeout_ms: int, beside: TxnId | None = None) -> Transaction:
+    async def new_transaction(
+        self, timeout_ms: int, beside: TxnId | None = None, namespace: str | None = None
+    ) -> Transaction:
+        """With a broker that does not know of spanning a namespace, what is touched is added."""
         coordinator_id = await self._next_coordinator() if beside is None else beside.most
 
-        async def begin() -> TxnId:
+        async def begin() -> Transaction:
             request = pb.CommandNewTxn(tc_id=coordinator_id, txn_ttl_millis=timeout_ms)
+            spans = (await self._connection(coordinator_id)).spans_namespaces
+            if namespace is not None and spans:
+                request.spans_namespace = namespace
             answer = await self._ask(coordinator_id, request)
-            return TxnId(answer.txnid_most_bits, answer.txnid_least_bits)
+            txn_id = TxnId(answer.txnid_most_bits, answer.txnid_least_bits)
+            return self.attach(txn_id, namespace if spans else None)
 
-        return self.attach(await self._cluster.patiently(begin, "A new transaction"))
+        return await self._cluster.patiently(begin, "A new transaction")
 
-    def attach(self, txn_id: TxnId) -> Transaction:
-        return Transaction(self, txn_id, self._cluster.tasks)
+    def attach(self, txn_id: TxnId, namespace: str | None = None) -> Transaction:
+        """`namespace`: what it spans, at the broker."""
+        return Transaction(self, txn_id, self._cluster.tasks, namespace)
 
     async def add_partition(self, txn_id: TxnId, topic: str) -> None:
         async def add() -> None:

@@ -9,6 +9,7 @@ Differs: not with Apache Pulsar, which refuses the second of them.
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Final, overload
 
@@ -70,21 +71,17 @@ class TransactionGroup(Sequence[Transaction]):
 
 
 async def begin_together(
-    coordinators: Coordinators, count: int, timeout_ms: int
+    coordinators: Coordinators, count: int, timeout_ms: int, namespace: str | None = None
 ) -> TransactionGroup:
     """Raises NotAllowed where the broker cannot commit them together; nothing was begun then."""
     if not 1 <= count <= MAX_IN_GROUP:
         raise InvalidConfiguration(f"A group has 1 to {MAX_IN_GROUP} transactions, not {count}")
     if count > 1 and not await coordinators.commits_together():
         raise NotAllowed("This broker cannot commit several transactions by one decision")
-    leader = await coordinators.new_transaction(timeout_ms)
-    begun = [
-        leader,
-        *await asyncio.gather(
-            *(coordinators.new_transaction(timeout_ms, leader.txn_id) for _ in range(count - 1)),
-            return_exceptions=True,
-        ),
-    ]
+    begin = partial(coordinators.new_transaction, timeout_ms, namespace=namespace)
+    leader = await begin()
+    others = (begin(beside=leader.txn_id) for _ in range(count - 1))
+    begun = [leader, *await asyncio.gather(*others, return_exceptions=True)]
     transactions = [each for each in begun if isinstance(each, Transaction)]
     failures = [each for each in begun if isinstance(each, BaseException)]
     if failures:

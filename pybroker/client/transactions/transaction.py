@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final, Protocol
 
 from pybroker.base.errors import InvalidTxnStatus
-from pybroker.base.names import TxnId
+from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Tasks
 from pybroker.client.errors import (
     ClientError,
@@ -91,8 +91,15 @@ class Joining:
 class Transaction:
     """Use it as `async with`: it commits at the end of the block and aborts on an exception."""
 
-    def __init__(self, coordinator: CoordinatorApi, txn_id: TxnId, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        coordinator: CoordinatorApi,
+        txn_id: TxnId,
+        tasks: Tasks,
+        namespace: str | None = None,
+    ) -> None:
         self.txn_id = txn_id
+        self._namespace = namespace  # whose topics the broker takes in as they are touched
         self.state = TxnState.OPEN
         # Whether it was asked to, and the answer did not come.
         self.may_have_committed = False
@@ -228,7 +235,7 @@ class Transaction:
             done(message_id, error)
             self._operation_ended(error)
 
-        self._join(publisher.topic, None).then(lambda error: joined(error, finished))
+        self._take_in(publisher.topic, None).then(lambda error: joined(error, finished))
 
     async def acknowledge(
         self, topic: str, subscription: str, send: Callable[[], Awaitable[None]]
@@ -239,7 +246,7 @@ class Transaction:
         self._operations += 1
         failure: Exception | None = ClientError("An acknowledgement was cancelled half way")
         try:
-            await self.joined(topic, subscription)
+            await self._joined(self._take_in(topic, subscription))
             await send()
             failure = None
         except Exception as error:
@@ -261,15 +268,26 @@ class Transaction:
 
     async def joined(self, topic: str, subscription: str | None = None) -> None:
         """Returns once a topic or a subscription is part of it. Raises what prevents that."""
+        await self._joined(self._join(topic, subscription))
+
+    async def _joined(self, joining: Joining) -> None:
         waiter: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
         def joined(error: Exception | None) -> None:
             if not waiter.done():
                 waiter.set_result(error)
 
-        self._join(topic, subscription).then(joined)
+        joining.then(joined)
         if (error := await waiter) is not None:
             raise error
+
+    def _take_in(self, topic: str, subscription: str | None) -> Joining:
+        """Nobody needs to be asked about what the broker takes in by itself."""
+        if self._namespace is None or _namespace_of(topic) != self._namespace:
+            return self._join(topic, subscription)
+        taken_in = Joining()
+        taken_in.settle(None)
+        return taken_in
 
     def _join(self, topic: str, subscription: str | None) -> Joining:
         key = (topic, subscription)
@@ -293,3 +311,7 @@ class Transaction:
             joining.settle(failure)
             if self.state is not TxnState.OPEN:
                 self._flush_publishers()  # An end is waiting for what just went into batches.
+
+
+def _namespace_of(topic: str) -> str:
+    return TopicName.parse(topic).namespace_name

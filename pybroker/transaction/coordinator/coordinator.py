@@ -31,6 +31,7 @@ from pybroker.transaction.coordinator.metadata_store import (
     ChangeStatus,
     CoordinatorLimits,
     Record,
+    SpanNamespace,
     TransactionMetadata,
     TransactionMetadataStore,
 )
@@ -102,12 +103,22 @@ class TransactionCoordinator:
     # fails with TransactionCoordinatorNotFound when this coordinator is done for.
 
     def new_transaction(
-        self, timeout_ms: int, owner: str | None, exempt: bool = False
+        self,
+        timeout_ms: int,
+        owner: str | None,
+        exempt: bool = False,
+        namespace: str | None = None,
     ) -> asyncio.Future[TxnId]:
-        """Raises NotAllowed (timeout); TooManyRequests if it is full, except for the `exempt`."""
+        """What is touched in `namespace` takes part, see `joining`.
+
+        Raises NotAllowed (timeout); TooManyRequests if it is full, except for the `exempt`.
+        """
         self._check_open()
         decision = self._store.decide_new(timeout_ms, owner, self._clock.now_ms(), exempt)
         durable = self._log_and_apply(decision, decision.local_id)
+        if namespace is not None:  # a crash between the two leaves one that nobody heard of
+            spanning = SpanNamespace(decision.local_id, namespace)
+            durable = self._log_and_apply(spanning, decision.local_id)
         self._opened += 1
         self._track(decision.local_id, timeout_ms)
         return durable

@@ -19,6 +19,7 @@ from pybroker.transaction.coordinator.coordinator import (
     TransactionCoordinator,
     coordinator_not_ready,
 )
+from pybroker.transaction.coordinator.joining import Joining
 from pybroker.transaction.coordinator.metadata_store import CoordinatorLimits, TransactionMetadata
 from pybroker.transaction.coordinator.participants import Participants
 from pybroker.transaction.coordinator.transaction_log import TransactionLog, log_name
@@ -54,6 +55,7 @@ class Coordinators:
         self._opening: dict[int, asyncio.Task[TransactionCoordinator]] = {}
         # Failed, and not open again yet; the latest one, for its successor may fail at once.
         self._replacing: dict[int, TransactionCoordinator] = {}
+        self.joining = Joining(self._served)
         self._tasks = Tasks("transaction coordinators")
 
     async def recover_all(self, participants: Participants) -> None:

@@ -40,6 +40,14 @@ class NewTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class SpanNamespace:
+    """What is touched in it takes part: see `joining`."""
+
+    local_id: int
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
 class AddPartitions:
     local_id: int
     topics: tuple[str, ...]
@@ -67,7 +75,15 @@ class IdsUsed:
     low_watermark: int
 
 
-Record = NewTransaction | AddPartitions | AddSubscriptions | ChangeStatus | IdsUsed | OutcomeMark
+Record = (
+    NewTransaction
+    | SpanNamespace
+    | AddPartitions
+    | AddSubscriptions
+    | ChangeStatus
+    | IdsUsed
+    | OutcomeMark
+)
 
 
 @dataclass(slots=True)
@@ -81,6 +97,7 @@ class TransactionMetadata:
     status: TxnStatus = TxnStatus.OPEN
     partitions: dict[str, None] = field(default_factory=dict)
     subscriptions: dict[tuple[str, str], None] = field(default_factory=dict)
+    namespace: str | None = None  # whose topics take part by being touched
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +291,9 @@ class TransactionMetadataStore:
         match record:
             case NewTransaction():
                 self._apply_new(record)
+            case SpanNamespace(local_id, namespace):
+                if (transaction := self._live.get(local_id)) is not None:
+                    transaction.namespace = namespace
             case AddPartitions(local_id, topics):
                 if (transaction := self._live.get(local_id)) is not None:
                     transaction.partitions.update(dict.fromkeys(topics))
@@ -354,6 +374,8 @@ def _records(transaction: TransactionMetadata, reason: str = "") -> Iterator[Rec
     yield NewTransaction(
         local_id, transaction.timeout_ms, transaction.opened_at_ms, transaction.owner
     )
+    if transaction.namespace is not None:
+        yield SpanNamespace(local_id, transaction.namespace)
     topics, subscriptions = tuple(transaction.partitions), tuple(transaction.subscriptions)
     for at in range(0, len(topics), _PARTICIPANTS_PER_RECORD):
         yield AddPartitions(local_id, topics[at : at + _PARTICIPANTS_PER_RECORD])

@@ -21,6 +21,7 @@ from pybroker.transaction.coordinator.metadata_store import (
     IdsUsed,
     NewTransaction,
     Record,
+    SpanNamespace,
     TransactionMetadataStore,
 )
 from pybroker.transaction.coordinator.outcome_window import OutcomeMark
@@ -39,6 +40,7 @@ class _Operation(enum.IntEnum):
     IDS = 4
     MARK = 5
     STATUS_BECAUSE = 20
+    NAMESPACE = 30
 
 
 def log_name(coordinator_id: int | str) -> str:
@@ -60,6 +62,9 @@ def _encode(record: Record, out: Writer) -> None:
             _numbers(out, _Operation.NEW, record.local_id, record.timeout_ms, record.opened_at_ms)
             out.number(record.owner is not None)
             out.text(record.owner or "")
+        case SpanNamespace(local_id, namespace):
+            _numbers(out, _Operation.NAMESPACE, local_id)
+            out.text(namespace)
         case AddPartitions(local_id, topics):
             _numbers(out, _Operation.PARTITIONS, local_id, len(topics))
             for topic in topics:
@@ -107,6 +112,8 @@ def _decode(data: Reader, source: str) -> Record:
             return AddSubscriptions(local_id, pairs)
         case _Operation.STATUS:
             return ChangeStatus(data.number(), TxnStatus(data.number()), data.number())
+        case _Operation.NAMESPACE:
+            return SpanNamespace(data.number(), data.text())
         case _Operation.IDS:
             return IdsUsed(data.number() - 1, data.number() - 1)
         case _Operation.MARK:

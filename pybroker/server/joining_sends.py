@@ -1,0 +1,51 @@
+"""SENDs that wait until their topic takes part in a transaction that spans its namespace."""
+
+from collections.abc import Callable
+
+from pybroker.base.names import TxnId
+from pybroker.server.connection import Connection
+from pybroker.server.held_runs import HeldRoom, HeldRuns
+from pybroker.server.slots import ProducerSlot
+from pybroker.server.transaction_owner import check_owner
+from pybroker.transaction.coordinator.joining import Joined
+from pybroker.wire.frames import SendRun
+
+
+class _PublishRoom(HeldRoom):
+    """They wait as long as a write takes, and count as being written: that is their brake."""
+
+    def __init__(self, session: Connection) -> None:
+        super().__init__()
+        self._session = session
+
+    def take(self, size_bytes: int) -> bool:
+        self._session.spend_budget(size_bytes)
+        return True
+
+    def give_back(self, size_bytes: int) -> None:
+        self._session.services.budget.give_back(size_bytes)
+
+
+def joining(session: Connection, slot: ProducerSlot, txn_id: TxnId) -> Joined | None:
+    """None: it takes part, or will be told why not. Raises AuthorizationError, TransactionNotFound
+    (another principal's).
+    """
+    if session.login is not None:
+        check_owner(session, txn_id)
+    coordinators = session.services.coordinators
+    return coordinators.joining.partition(txn_id, slot.topic.name, session.principal)
+
+
+def hold_until(
+    session: Connection,
+    slot: ProducerSlot,
+    run: SendRun,
+    joined: Joined,
+    go_on: Callable[[HeldRuns], None],
+    too_long: Callable[[], None],
+) -> None:
+    """Keep `run`, and what the producer sends behind it. A close of the producer waits for it."""
+    held = slot.held = HeldRuns(_PublishRoom(session), too_long)
+    held.by_rate = True
+    held.keep(run)
+    joined.add_done_callback(lambda _: go_on(held))

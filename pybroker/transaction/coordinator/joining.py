@@ -1,0 +1,88 @@
+"""Transactions that span a namespace: what is touched there takes part, without being added first.
+
+    SEND, ACK ─▶ is it of a transaction that spans this topic's namespace, and new to it?
+                   │ ADD_PARTITION or ADD_SUBSCRIPTION, as a client would have asked for
+                   ▼
+                 the coordinator's log: durable ─▶ the message or acknowledgement goes on its way
+
+Nothing is stored for a participant that its coordinator might forget: nobody would end it. So who
+touches the same meanwhile waits, too; also one step longer than those who came first, for what they
+sent comes first.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from pybroker.base.names import TopicName, TxnId
+from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
+from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.txn_status import TxnStatus
+
+Joined = asyncio.Future[TxnId]
+
+
+class _Touched(NamedTuple):
+    txn_id: TxnId
+    topic: str
+    subscription: str | None
+
+
+class Joining:
+    """`serving`: the coordinators that are open, by id."""
+
+    def __init__(self, serving: Mapping[int, TransactionCoordinator]) -> None:
+        self._serving = serving
+        self._on_their_way: dict[_Touched, Joined] = {}
+
+    def partition(self, txn_id: TxnId, name: TopicName, principal: str | None) -> Joined | None:
+        """Done when the topic takes part, or cannot, which whoever looks again is told; None: there
+        is nothing to wait for. It is shared: let nobody cancel it.
+
+        Raises TransactionNotFound (the principal's is another).
+        """
+        topic = str(name)
+
+        def ask(coordinator: TransactionCoordinator, found: TransactionMetadata) -> Joined | None:
+            if topic in found.partitions:
+                return None
+            return coordinator.add_partitions(txn_id, [topic], principal)
+
+        return self._join(_Touched(txn_id, topic, None), name, ask)
+
+    def subscription(
+        self, txn_id: TxnId, name: TopicName, subscription: str, principal: str | None
+    ) -> Joined | None:
+        """As `partition`."""
+        pair = (str(name), subscription)
+
+        def ask(coordinator: TransactionCoordinator, found: TransactionMetadata) -> Joined | None:
+            if pair in found.subscriptions:
+                return None
+            return coordinator.add_subscriptions(txn_id, [pair], principal)
+
+        return self._join(_Touched(txn_id, *pair), name, ask)
+
+    def _join(
+        self,
+        touched: _Touched,
+        name: TopicName,
+        ask: Callable[[TransactionCoordinator, TransactionMetadata], Joined | None],
+    ) -> Joined | None:
+        coordinator = self._serving.get(touched.txn_id.most)
+        found = None if coordinator is None else coordinator.metadata(touched.txn_id)
+        if coordinator is None or found is None or found.namespace != name.namespace_name:
+            return None
+        under_way = self._on_their_way.get(touched)
+        if under_way is not None:
+            return under_way
+        if found.status is not TxnStatus.OPEN or not name.persistent:
+            return None  # which is told to who writes there all the same
+        joined = ask(coordinator, found)
+        if joined is not None:
+            self._on_their_way[touched] = joined
+            joined.add_done_callback(lambda _: self._forget_soon(touched))
+        return joined
+
+    def _forget_soon(self, touched: _Touched) -> None:
+        asyncio.get_running_loop().call_soon(self._on_their_way.pop, touched)

@@ -1,0 +1,138 @@
+"""What is touched in a namespace takes part in a transaction that spans it."""
+
+import asyncio
+
+import pytest
+from txn_world import COMMIT, ORDERS, World, in_world, in_world_with, soon
+
+from pybroker.base.errors import TransactionCoordinatorNotFound, TransactionNotFound
+from pybroker.base.names import TopicName, TxnId
+
+NAME = TopicName.parse(ORDERS)
+ELSEWHERE = TopicName.parse("persistent://public/other/orders")
+PASSING = TopicName.parse("non-persistent://public/default/orders")
+
+
+async def begin(world: World, owner: str | None = None) -> TxnId:
+    coordinator = await world.coordinators.get(0)
+    return await coordinator.new_transaction(60_000, owner, namespace="public/default")
+
+
+@in_world
+async def test_a_topic_of_the_namespace_joins_once(world: World) -> None:
+    txn_id, joining = await begin(world), world.coordinators.joining
+    joined = joining.partition(txn_id, NAME, None)
+    assert joined is not None
+    assert await joined == txn_id
+    await soon()
+    assert world.coordinators.has_partition(txn_id, ORDERS)
+    assert joining.partition(txn_id, NAME, None) is None
+
+
+@in_world
+async def test_a_subscription_joins_by_itself(world: World) -> None:
+    txn_id, joining = await begin(world), world.coordinators.joining
+    for name in ("one", "two"):
+        joined = joining.subscription(txn_id, NAME, name, None)
+        assert joined is not None
+        await joined
+    assert world.coordinators.has_subscription(txn_id, ORDERS, "one")
+    assert not world.coordinators.has_partition(txn_id, ORDERS)
+    await soon()
+    assert joining.subscription(txn_id, NAME, "two", None) is None
+
+
+@in_world
+async def test_what_is_elsewhere_or_keeps_nothing_does_not_join(world: World) -> None:
+    txn_id, plain = await begin(world), await world.begin()
+    joining = world.coordinators.joining
+    assert joining.partition(txn_id, ELSEWHERE, None) is None
+    assert joining.subscription(txn_id, ELSEWHERE, "sub", None) is None
+    assert joining.partition(txn_id, PASSING, None) is None
+    assert joining.partition(plain, NAME, None) is None
+    assert joining.partition(TxnId(0, 404), NAME, None) is None
+    assert joining.partition(TxnId(7, 0), NAME, None) is None
+
+
+@in_world
+async def test_nothing_joins_what_is_over(world: World) -> None:
+    txn_id = await begin(world)
+    await world.end(txn_id, COMMIT)
+    assert world.coordinators.joining.partition(txn_id, NAME, None) is None
+
+
+@in_world
+async def test_another_principal_makes_nothing_join(world: World) -> None:
+    txn_id = await begin(world, "alice")
+    with pytest.raises(TransactionNotFound, match="another principal"):
+        world.coordinators.joining.partition(txn_id, NAME, "mallory")
+    assert not world.coordinators.has_partition(txn_id, ORDERS)
+
+
+@in_world
+async def test_whoever_touches_it_meanwhile_waits_until_that_is_durable(world: World) -> None:
+    txn_id, joining = await begin(world), world.coordinators.joining
+    world.storage.holding = True
+    first, second = (joining.partition(txn_id, NAME, None) for _ in range(2))
+    await soon()
+    assert first is not None and first is second and not first.done()
+    world.storage.release()
+    await first
+
+
+@in_world
+async def test_who_comes_when_it_has_joined_comes_behind_those_who_waited(world: World) -> None:
+    txn_id, joining = await begin(world), world.coordinators.joining
+    order: list[str] = []
+    first = joining.partition(txn_id, NAME, None)
+    assert first is not None
+
+    async def waited() -> None:
+        await asyncio.wait([first])
+        order.append("waited")
+
+    def comes_when_it_has() -> None:
+        late = joining.partition(txn_id, NAME, None)
+        assert late is first
+        late.add_done_callback(lambda _: order.append("late"))
+
+    waiting = asyncio.create_task(waited())
+    await asyncio.sleep(0)
+    first.add_done_callback(lambda _: comes_when_it_has())
+    await waiting
+    await soon()
+    assert order == ["waited", "late"]
+
+
+@in_world_with(transaction_metadata_snapshot_entries=1)
+async def test_what_it_spans_is_known_after_a_crash_and_from_a_snapshot(world: World) -> None:
+    txn_id = await begin(world)
+    joined = world.coordinators.joining.partition(txn_id, NAME, None)
+    assert joined is not None
+    await joined
+    for _ in range(5):  # which snapshots are taken behind
+        await world.end(await world.begin(), COMMIT)
+    after = await world.crashed()
+    found = after.coordinators.begun(txn_id)
+    assert found is not None and found.namespace == "public/default"
+    assert after.coordinators.has_partition(txn_id, ORDERS)
+    other = after.coordinators.joining.subscription(txn_id, NAME, "sub", None)
+    assert other is not None
+    await other
+
+
+@in_world
+async def test_one_that_was_not_written_has_not_joined(world: World) -> None:
+    txn_id, joining = await begin(world), world.coordinators.joining
+    world.storage.full = True
+    joined = joining.partition(txn_id, NAME, None)
+    assert joined is not None
+    with pytest.raises(TransactionCoordinatorNotFound):
+        await joined
+    assert joining.partition(txn_id, NAME, None) is None  # nobody serves it at the moment
+    world.storage.full = False
+    await asyncio.sleep(5)
+    assert not world.coordinators.has_partition(txn_id, ORDERS)
+    again = joining.partition(txn_id, NAME, None)
+    assert again is not None
+    await again
