@@ -14,7 +14,9 @@ from managed_ledger.cursor import ManagedCursor
 from managed_ledger.position import Position
 from pybroker.base.errors import NotAllowed, SubscriptionNotFound
 from pybroker.base.names import check_subscription_name
+from pybroker.broker import isolation
 from pybroker.broker.deletions import Deletions, Doomed
+from pybroker.broker.isolation import Isolation
 from pybroker.broker.policies.limits import Limited, check_subscriptions
 from pybroker.broker.subscribed_topic import SubscribedTopic
 from pybroker.broker.subscription import Subscription
@@ -67,9 +69,11 @@ class Subscribing:
         create: bool,
     ) -> Subscription:
         """As Topic.subscription; raises LedgerClosed, too."""
+        asked = isolation.asked_for(properties)
         async with self._one_at_a_time(topic):
             existing = _existing(topic, name, durable=True)
             if existing is not None:
+                isolation.check_stays(existing.isolation, asked, existing)
                 return existing
             check_subscription_name(name)
             if not create:
@@ -83,15 +87,20 @@ class Subscribing:
             audit.done(audit.CREATE_SUBSCRIPTION, f"subscription {name} of {topic.name}")
             return await _opened(topic, cursor)
 
-    async def reader(self, topic: OpenTopic, name: str, start: Position | None) -> Subscription:
+    async def reader(
+        self, topic: OpenTopic, name: str, start: Position | None, asked: Isolation | None
+    ) -> Subscription:
         async with self._one_at_a_time(topic):
             existing = _existing(topic, name, durable=False)
             if existing is not None:
+                isolation.check_stays(existing.isolation, asked, existing)
                 return existing
             check_subscriptions(topic)
             await _free(topic, name)
             topic.check_open()  # it may have been closed meanwhile
             cursor = topic.ledger.new_non_durable_cursor(name, start)
+            if asked is Isolation.READ_UNCOMMITTED:
+                cursor.properties = {isolation.PROPERTY: asked.value}
             return await _opened(topic, cursor)
 
     async def delete(self, topic: OpenTopic, name: str) -> None:

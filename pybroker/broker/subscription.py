@@ -19,14 +19,14 @@ from pybroker.base.errors import NotAllowed, PersistenceError, ServiceNotReady
 from pybroker.base.names import TxnId
 from pybroker.broker.compaction.seeking import place_of_time
 from pybroker.broker.consumer import Consumer, SubscriptionType
-from pybroker.broker.dispatch.choosing import Dispatcher, dispatcher_of
+from pybroker.broker.dispatch.choosing import Dispatcher, dispatcher_of, reader_of
 from pybroker.broker.dispatch.compacted_reader import CompactedReader
-from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.broker.dispatch.passed_over import GivenSoFar
 from pybroker.broker.dispatch.redelivery import NO_REDELIVERIES, RedeliveryCounts
 from pybroker.broker.dispatch.shared import SharedDispatcher
 from pybroker.broker.dispatch.single import SingleActiveDispatcher
+from pybroker.broker.isolation import kept_in
 from pybroker.broker.joining import check_joinable
 from pybroker.broker.last_times import LastTimes
 from pybroker.broker.policies.dispatch_rate import DispatchPace, pace_of
@@ -54,6 +54,7 @@ class Subscription:
         "_transactional",
         "consumers",
         "cursor",
+        "isolation",
         "kind",
         "name",
         "pace",
@@ -67,7 +68,9 @@ class Subscription:
         self.kind: SubscriptionType | None = None  # of the last consumers
         self.consumers: list[Consumer] = []
         self._topic = topic
-        reader = self.reader = EntryReader(topic, cursor, self.notify, self._found_damage)
+        self.isolation = kept_in(cursor.properties)
+        means = (topic, cursor, self.notify, self._found_damage)
+        reader = self.reader = reader_of(self.isolation, *means, self._settled)
         self._dispatcher: Dispatcher | None = None
         self._redelivery_counts = NO_REDELIVERIES
         self._transactional = TransactionalAcks(topic, cursor, reader, self._restore, self.notify)
@@ -271,7 +274,7 @@ class Subscription:
     ) -> None:
         """Everything up to `position`. Raises NotAllowed on Shared and Key_Shared."""
         self._check_cumulative()
-        if position > (limit := self._topic.max_read_position):  # nobody was given what is there
+        if position > (limit := self.reader.limit):  # nobody was given what is there
             position, still_unacked = limit, None
         given = self._given(consumer, None if still_unacked else position)
         self._transactional.acknowledge_up_to(position, still_unacked, batch_size, given)
@@ -327,7 +330,6 @@ class Subscription:
         acks: Sequence[PendingAck],
         cumulative: bool,
     ) -> asyncio.Future[None]:
-        self.reader.withheld = pending
         if cumulative:
             consumer.left_out.check_clear(acks)
             not_given = self._transactional.not_given(acks[0], self._given(consumer))
@@ -347,15 +349,15 @@ class Subscription:
 
     def end_transaction(self, txn_id: TxnId, action: TxnAction) -> Awaitable[None] | None:
         """Acknowledge what the transaction did, or deliver it again; see PendingAcks.end."""
-        if (pending := self._transactional.opened) is not None:
-            self.reader.withheld = pending
-            return pending.end(txn_id, action)
-        return self._replay_and_end(txn_id, action) if self._transactional.exist else None
+        return self._transactional.end(txn_id, action)
 
-    async def _replay_and_end(self, txn_id: TxnId, action: TxnAction) -> None:
-        pending = await self.replayed()
-        if pending is not None and (ending := pending.end(txn_id, action)) is not None:
-            await asyncio.shield(ending)
+    def _settled(self, positions: Sequence[tuple[int, int]]) -> None:
+        """These were delivered, and the transaction that wrote them has aborted since."""
+        if self._dispatcher is not None:
+            self._dispatcher.release(self.consumers[0], positions)
+        self._redelivery_counts.forget(positions)
+        if self._last_message_is_there:
+            self.notify()
 
     def _restore(self, restored: Mapping[Position, Held]) -> None:
         """An aborted transaction held these singly. What it held cumulatively has been delivered,
@@ -369,12 +371,10 @@ class Subscription:
 
     async def replayed(self) -> PendingAcks | None:
         """Wait until its pending acknowledgements are known: before that, the backlog shows what
-        committed transactions have acknowledged. None if it never saw a transaction.
-
-        Raises PersistenceError, ServiceNotReady.
+        committed transactions have acknowledged. None if it never saw a transaction. Raises
+        PersistenceError, ServiceNotReady.
         """
-        self.reader.withheld = pending = await self._transactional.existing()
-        return pending
+        return await self._transactional.existing()
 
     # -- moving the cursor
 
@@ -412,14 +412,14 @@ class Subscription:
         self.check_open()
         self._damage = None
         self.reader.read_anew()
-        self.cursor.mark_delete(min(position, self._topic.max_read_position))
+        self.cursor.mark_delete(min(position, self.reader.limit))
         if self._dispatcher is not None:
             self._dispatcher.skipped_to(self.cursor.mark_delete_position)
         self.notify()
         await self.cursor.flush()
 
     async def skip_all(self) -> None:
-        await self.skip_to(self._topic.max_read_position)
+        await self.skip_to(self.reader.limit)
 
     # -- life
 
@@ -439,7 +439,7 @@ class Subscription:
             self._return.cancel()
 
     async def delete(self) -> None:
-        """A reader's, with its cursor and its pending acknowledgements."""
+        """A reader's, with its cursor."""
         await self.discard()
         await self._transactional.delete()
         if self._topic.ledger.cursors.get(self.name) is self.cursor:  # not a later one's

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from managed_ledger.cursor import ManagedCursor
+from pybroker.broker import isolation
 
 _REPLICATED: Final = "pulsar.replicated.subscription"
 
@@ -20,8 +21,13 @@ def is_replicated(cursor: ManagedCursor) -> bool:
 
 
 async def replace(cursor: ManagedCursor, properties: Mapping[str, str]) -> None:
-    """Durable when it returns."""
-    kept = {_REPLICATED: "true"} if is_replicated(cursor) else {}
+    """Durable when it returns. What was fixed when it was made stays, named or not: raises
+    NotAllowed for another isolation.
+    """
+    asked = isolation.asked_for(properties)
+    isolation.check_stays(isolation.kept_in(cursor.properties), asked, f"{cursor.name}")
+    fixed = (_REPLICATED, isolation.PROPERTY)
+    kept = {key: cursor.properties[key] for key in fixed if key in cursor.properties}
     said = {key: value for key, value in properties.items() if key != _REPLICATED}
     await cursor.replace_properties(said | kept)
 

@@ -31,6 +31,7 @@ from pybroker.broker.deduplication.snapshot import forget as forget_sequence_ids
 from pybroker.broker.dispatch.delayed import Delays, delay_policy
 from pybroker.broker.dispatch.delayed_account import DelayedAccount
 from pybroker.broker.entry_metadata import stamping
+from pybroker.broker.isolation import Isolation
 from pybroker.broker.life import Life
 from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.gate import Gate
@@ -299,18 +300,19 @@ class Topic(Life[Subscription]):
     def hidden(self) -> HiddenEntries:
         return self.buffer.hidden
 
-    async def last_message_id(self) -> tuple[Position, int]:
-        """The last deliverable entry and, if it is a batch, its last index; else -1.
+    async def last_message_id(self, limit: Position | None = None) -> tuple[Position, int]:
+        """The last deliverable entry and, if it is a batch, its last index; else -1. `limit` is how
+        far who asks may read, if that is not `max_read_position`.
 
         The entry id is -1 when there is nothing to deliver.
         """
-        position = self.buffer.last_visible_position()
+        position = self.buffer.last_visible_position(None if limit is None else limit.after)
         if position.entry_id < 0:
             return position, -1
         with self._told_when_unloaded():
             run = await self.ledger.read(position, position, 1, 1)
         if run is None:  # it was trimmed meanwhile; another one may have come before that
-            return await self.last_message_id()
+            return await self.last_message_id(limit)
         return position, last_batch_index(run.entries[0])
 
     async def message_count(self, position: Position) -> int:
@@ -353,9 +355,11 @@ class Topic(Life[Subscription]):
         with self._told_when_unloaded():
             return await self._subscribing.durable(self, name, start, properties, create)
 
-    async def reader_subscription(self, name: str, start: Position | None) -> Subscription:
+    async def reader_subscription(
+        self, name: str, start: Position | None, asked: Isolation | None = None
+    ) -> Subscription:
         """A subscription without a durable cursor; it goes with its last consumer."""
-        return await self._subscribing.reader(self, name, start)
+        return await self._subscribing.reader(self, name, start, asked)
 
     async def delete_subscription(self, name: str) -> None:
         """Disconnects its consumers. Raises SubscriptionNotFound."""
@@ -370,11 +374,15 @@ class Topic(Life[Subscription]):
         self.check_open()
         return self.buffer.end(txn_id, action, low_watermark)
 
-    def _transaction_ended(self, txn_id: TxnId, action: TxnAction) -> None:
+    def _transaction_ended(self, txn_id: TxnId, action: TxnAction, first: Position | None) -> None:
+        """Its entries here, if there are any, begin at `first`."""
         if action is TxnAction.COMMIT:
             self.committed += 1
         else:
             self.aborted += 1
+            if first is not None:
+                for subscription in self.subscriptions.values():
+                    subscription.reader.aborted(first)
         if self.deduplication is not None:
             self.deduplication.ended(txn_id, action is TxnAction.ABORT)
 

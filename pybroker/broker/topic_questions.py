@@ -148,10 +148,10 @@ def _move_up(topic: Topic, subscription: Subscription, position: Position) -> No
     """As a Failover consumer's cumulative acknowledgement. Raises ConsumerBusy.
 
     Who asks has read everything up to there by readers, from which nothing is kept but what stands
-    behind `max_read_position`.
+    behind the position up to which the subscription may be read.
     """
     check_joinable(subscription, SubscriptionType.FAILOVER)
-    subscription.cursor.mark_delete(min(position, topic.max_read_position))
+    subscription.cursor.mark_delete(min(position, subscription.reader.limit))
     subscription.times.mark_delete_moved_ms = topic.clock.now_ms()
     subscription.notify()
 

@@ -5,7 +5,7 @@ a transaction. Plain acknowledgements pass by here to leave alone what an open t
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from managed_ledger.cursor import ManagedCursor
@@ -14,13 +14,13 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.position import Position
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import PersistenceError, ServiceNotReady, TransactionConflict
-from pybroker.base.names import TopicName, pending_ack_log
+from pybroker.base.names import TopicName, TxnId, pending_ack_log
 from pybroker.base.runtime import Tasks, nobody_cares
 from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.passed_over import GivenSoFar, PassedOver
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
 from pybroker.transaction.pending_acks.store import ALL_INDEXES, NOTHING_HELD, Held, PendingAck
-from pybroker.transaction.txn_status import TransactionOutcomes
+from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction
 
 
 class TransactionalTopic(Protocol):
@@ -132,7 +132,7 @@ class TransactionalAcks:
             if (passed := self._reader.passed_over) is not None:
                 # Who had acknowledged that is not known any more, and may come back.
                 passed.last_acknowledged.suppose(self._cursor.last_acknowledged)
-            self.opened = opened
+            self.opened = self._reader.withheld = opened
             return opened
         finally:
             self._opening = None
@@ -140,6 +140,17 @@ class TransactionalAcks:
     def _committed(self) -> None:
         if self._topic.ended:
             self._notify()
+
+    def end(self, txn_id: TxnId, action: TxnAction) -> Awaitable[None] | None:
+        """As PendingAcks.end; what is not known yet is read first."""
+        if self.opened is not None:
+            return self.opened.end(txn_id, action)
+        return self._replay_and_end(txn_id, action) if self.exist else None
+
+    async def _replay_and_end(self, txn_id: TxnId, action: TxnAction) -> None:
+        pending = await self.existing()
+        if pending is not None and (ending := pending.end(txn_id, action)) is not None:
+            await asyncio.shield(ending)
 
     # -- what plain acknowledgements must leave alone
 

@@ -42,6 +42,7 @@ from pybroker.client.options import (
     ConsumerType,
     HashingScheme,
     InitialPosition,
+    IsolationLevel,
     KeySharedMode,
     PartitionsRoutingMode,
     ProducerAccessMode,
@@ -69,6 +70,7 @@ __all__ = [
     "ConsumerType",
     "HashingScheme",
     "InitialPosition",
+    "IsolationLevel",
     "KeySharedMode",
     "Message",
     "MessageId",
@@ -167,6 +169,7 @@ class Client:
         max_pending_chunked_message: int = 10,
         properties: dict[str, str] | None = None,
         create_topic: bool = True,
+        isolation_level: IsolationLevel | None = None,
     ) -> Reader:
         """Reads behind `start_message_id` (or from it, if inclusive), without a subscription.
 
@@ -185,6 +188,7 @@ class Client:
             start_message_id_inclusive=start_message_id_inclusive,
             max_pending_chunked_message=max_pending_chunked_message,
             properties=properties,
+            isolation_level=isolation_level,
         )
         start = Start(start_message_id, start_message_id_inclusive)
         spec = SubscriptionSpec(name, options, start, create_topic)

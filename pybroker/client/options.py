@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 from pybroker.client.crypto_keys import CryptoKeyReader
 
@@ -150,6 +150,13 @@ class ProducerOptions:
         return self.auto_update_partitions_interval_s if self.auto_update_partitions else 0.0
 
 
+class IsolationLevel(Enum):
+    """Of a subscription or a reader. Differs: official clients set the property that it sends."""
+
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
     """Differs: batch_index_ack_enabled is on, so an acknowledged part of a batch stays so. With
@@ -166,6 +173,9 @@ class ConsumerOptions:
     is_read_compacted: bool = False
     properties: dict[str, str] | None = None
     subscription_properties: dict[str, str] | None = None
+    # READ_UNCOMMITTED: messages of open transactions come as they are published. Fixed when the
+    # subscription is made; None: as it is, or read_committed. Apache Pulsar ignores it.
+    isolation_level: IsolationLevel | None = None
     replicate_subscription_state_enabled: bool = False
     subscription_mode: SubscriptionMode = SubscriptionMode.Durable
     start_message_id_inclusive: bool = False

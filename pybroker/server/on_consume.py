@@ -16,7 +16,7 @@ from pybroker.base.errors import (
 )
 from pybroker.base.names import TopicName, check_client
 from pybroker.base.runtime import iso_time
-from pybroker.broker import subscription_properties
+from pybroker.broker import isolation, subscription_properties
 from pybroker.broker.consumer import (
     Consumer,
     KeySharedMode,
@@ -24,6 +24,7 @@ from pybroker.broker.consumer import (
     SubscribeRequest,
     SubscriptionType,
 )
+from pybroker.broker.isolation import Isolation
 from pybroker.broker.joining import check_sole_consumer
 from pybroker.broker.policies.limits import check_type
 from pybroker.broker.policies.table import AUTO_SUBSCRIPTION_CREATION
@@ -40,6 +41,10 @@ from pybroker.wire import pulsar_api_pb2 as pb
 
 _MAX_PERMITS: Final = 2**31 - 1
 MAX_HASH_RANGES: Final = 1000
+_COMPACTED_IS_COMMITTED: Final = (
+    "readCompacted shows of each key the last message that is committed: use it without "
+    f"{isolation.PROPERTY}, on a subscription that is read_committed"
+)
 
 
 # -- SUBSCRIBE
@@ -72,6 +77,8 @@ async def subscribe(session: Connection, command: pb.CommandSubscribe) -> None:
         _check_compacted(topic, kind)
     consumer = _consumer(session, command)
     subscription = await _subscription(topic, command)
+    if command.read_compacted:
+        _check_reads_committed(subscription)
     session.add_consumer(topic, subscription, consumer)
     slot = session.consumers[command.consumer_id]
     if command.HasField("consumer_epoch"):
@@ -101,12 +108,27 @@ def _check_compacted(topic: ServedTopic, kind: SubscriptionType) -> None:
         raise NotAllowed("readCompacted only allowed on failover or exclusive subscriptions")
 
 
+def _check_reads_committed(subscription: ServedSubscription) -> None:
+    """Raises NotAllowed."""
+    if (
+        isinstance(subscription, Subscription)
+        and subscription.isolation is Isolation.READ_UNCOMMITTED
+    ):
+        raise NotAllowed(_COMPACTED_IS_COMMITTED)
+
+
 async def _subscription(topic: ServedTopic, command: pb.CommandSubscribe) -> ServedSubscription:
     start = _start_position(command)
-    if not command.durable:
-        return await topic.reader_subscription(command.subscription, start)
     properties = {pair.key: pair.value for pair in command.subscription_properties}
     check_client("Subscription", command.subscription, properties)
+    # Readers of official clients have no subscription whose properties they could set.
+    asked = isolation.asked_for(properties, {pair.key: pair.value for pair in command.metadata})
+    if command.read_compacted and asked is Isolation.READ_UNCOMMITTED:
+        raise NotAllowed(_COMPACTED_IS_COMMITTED)
+    if not command.durable:
+        return await topic.reader_subscription(command.subscription, start, asked)
+    if asked is not None:
+        properties[isolation.PROPERTY] = asked.value
     policy = topic.policies[AUTO_SUBSCRIPTION_CREATION]
     may_create = policy["allowAutoSubscriptionCreation"] or not topic.name.persistent
     subscription = await topic.subscription(
@@ -259,7 +281,10 @@ async def close_consumer(session: Connection, command: pb.CommandCloseConsumer) 
 
 async def get_last_message_id(session: Connection, command: pb.CommandGetLastMessageId) -> None:
     slot = _slot(session, command.consumer_id)
-    position, batch_index = await slot.topic.last_message_id()
+    limit = None
+    if isinstance(slot.subscription, Subscription):
+        limit = slot.subscription.reader.limit
+    position, batch_index = await slot.topic.last_message_id(limit)
     marked = slot.subscription.mark_delete_position
     if isinstance(slot.subscription, Subscription) and slot.consumer.read_compacted:
         compaction = persistent(slot.topic).compaction

@@ -294,3 +294,16 @@ def test_a_large_transaction_acknowledges_as_it_goes(
 def test_a_transaction_for_ever_is_refused(run: Run, topic: str) -> None:
     code, _, err = run("consume", topic, "-s", "s", "-n", "0", "--txn")
     assert (code, "never commit" in err) == (1, True)
+
+
+def test_what_is_not_committed_is_shown_to_who_asks_for_it(
+    run: Run, client: Client, topic: str
+) -> None:
+    txn = client.new_transaction()
+    client.create_producer(topic).send(b"open", txn=txn)
+    words = ["--isolation", "read_uncommitted"]
+    assert contents(run("consume", topic, "-s", "s", "-p", "Earliest", *words)[1]) == ["open"]
+    assert contents(run("read", topic, "-m", "earliest", *words)[1]) == ["open"]
+    txn.abort()
+    code, _, err = run("consume", topic, "-s", "s", "--isolation", "read_committed")
+    assert (code, "is read_uncommitted, which was fixed" in err) == (1, True)

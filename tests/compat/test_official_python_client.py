@@ -376,6 +376,20 @@ class TestWithOurClient:
         assert contents_of(receive_all(consumer, 2)) == [b"committed", b"plain"]
         assert_nothing_more(consumer)
 
+    def test_they_see_open_transactions_where_they_ask_for_it(
+        self, client: pulsar.Client, ours: pybroker.client.Client, topic: str
+    ):
+        consumer = earliest(client, topic, properties={"isolation.level": "read_uncommitted"})
+        producer = ours.create_producer(topic)
+        with ours.new_transaction() as txn:
+            producer.send(b"open", txn=txn)
+            assert contents_of([consumer.receive(SOON_MS)]) == [b"open"]
+            txn.abort()
+        producer.send(b"plain")
+        consumer.redeliver_unacknowledged_messages()
+        assert contents_of(receive_all(consumer, 1)) == [b"plain"]
+        assert_nothing_more(consumer)
+
 
 @pytest.mark.feature("restarts of the broker")
 class TestRestart:

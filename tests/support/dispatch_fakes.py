@@ -210,9 +210,19 @@ class FakeTopic:
             while len(self.tasks):  # noqa: ASYNC110 - tasks end without telling
                 await asyncio.sleep(0)
 
-    async def subscribe(self, name: str = "sub", durable: bool = True) -> Subscription:
+    async def abort(self, positions: Sequence[Position]) -> None:
+        """As a transaction's end does that had written these."""
+        for position in positions:
+            self.hidden.hide(position.ledger_id, position.entry_id, position.entry_id)
+        for subscription in self.subscriptions.values():
+            subscription.reader.aborted(min(positions))
+        await self.changed()
+
+    async def subscribe(
+        self, name: str = "sub", durable: bool = True, properties: dict[str, str] | None = None
+    ) -> Subscription:
         if durable:
-            cursor = await self.ledger.open_cursor(name, EARLIEST)
+            cursor = await self.ledger.open_cursor(name, EARLIEST, properties or {})
         else:
             cursor = self.ledger.new_non_durable_cursor(name, EARLIEST)
         subscription = await Subscription.open(self, cursor)

@@ -149,7 +149,7 @@ class SubscriptionRoutes:
         async for topic, subscription in self._each(request):
             if count := request.path_params["count"]:
                 last = nth_waiting(topic.ledger, subscription.cursor, topic.hidden, count)
-                await subscription.skip_to(last or topic.max_read_position)
+                await subscription.skip_to(last or subscription.reader.limit)
 
     async def properties(self, request: Request) -> dict[str, str]:
         async for _, subscription in self._each(request):

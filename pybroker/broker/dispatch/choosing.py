@@ -1,15 +1,18 @@
-"""Which dispatcher a subscription's type asks for."""
+"""Which dispatcher a subscription's type asks for, and which reader its isolation."""
 
 from collections.abc import Callable
 
+from managed_ledger.cursor import ManagedCursor
 from pybroker.broker.consumer import Consumer, SubscriptionType
 from pybroker.broker.dispatch.compacted_reader import CompactedReader
 from pybroker.broker.dispatch.delayed import Delays
-from pybroker.broker.dispatch.entry_reader import EntryReader
+from pybroker.broker.dispatch.entry_reader import EntryReader, OnDamage, ReadableTopic
 from pybroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pybroker.broker.dispatch.redelivery import RedeliveryCounts
 from pybroker.broker.dispatch.shared import SharedDispatcher, UnackedLimits
 from pybroker.broker.dispatch.single import SingleActiveDispatcher
+from pybroker.broker.dispatch.uncommitted_reader import OnSettled, UncommittedReader
+from pybroker.broker.isolation import Isolation
 
 Dispatcher = SingleActiveDispatcher | SharedDispatcher | KeySharedDispatcher
 
@@ -34,3 +37,16 @@ def dispatcher_of(
         return SharedDispatcher(reader, counts, limits, delays, resume)
     policy = first.request.key_shared
     return KeySharedDispatcher(reader, counts, limits, delays, resume, policy, consistent)
+
+
+def reader_of(
+    isolation: Isolation,
+    topic: ReadableTopic,
+    cursor: ManagedCursor,
+    resume: Callable[[], None],
+    on_damage: OnDamage,
+    on_settled: OnSettled,
+) -> EntryReader:
+    if isolation is Isolation.READ_UNCOMMITTED:
+        return UncommittedReader(topic, cursor, resume, on_damage, on_settled)
+    return EntryReader(topic, cursor, resume, on_damage)

@@ -3,7 +3,7 @@
 Left out are acknowledged entries (the cursor knows their ranges), hidden ones (aborted messages and
 transaction markers) and those that an open transaction has acknowledged singly. Hidden entries are
 deleted in the cursor by range as the reader passes, so that mark-delete goes over them. Nothing
-behind the topic's `max_read_position` is looked at.
+behind the topic's `max_read_position` is looked at (uncommitted_reader.py goes further).
 
 Entries come from memory; when they are not there, one asynchronous read is started and `resume` is
 called when it has ended. Callers then ask again, so whatever changed meanwhile is seen.
@@ -195,6 +195,14 @@ class EntryReader:
         # What transactions that aborted had kept from the one consumer that is served.
         self.passed_over: PassedOver | None = None
 
+    @property
+    def limit(self) -> Position:
+        """Nothing behind it may be read, or be acknowledged without being read."""
+        return self._topic.max_read_position
+
+    def aborted(self, first: Position) -> None:
+        """Some entries from there on are hidden since now: none of them has been read."""
+
     def rewind(self) -> None:
         """Back to the first entry that is not acknowledged."""
         self.position = self._cursor.mark_delete_position.after
@@ -300,7 +308,7 @@ class EntryReader:
         The ranges lie in one ledger, within `window` entries, and may name entries that are not
         there yet.
         """
-        limit = self._topic.max_read_position
+        limit = self.limit
         while True:
             self._pass_acknowledged()
             position = self._ledger.next_position(self.position.before)

@@ -26,6 +26,7 @@ from pybroker.base.names import TopicName, check_subscription_name
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.broker.deduplication import Taken
 from pybroker.broker.dispatch.delivery import ROUND_BYTES, Delivery
+from pybroker.broker.isolation import Isolation
 from pybroker.broker.life import Life
 from pybroker.broker.nonpersistent.subscription import NonPersistentSubscription
 from pybroker.broker.policies.effective import Effective
@@ -173,7 +174,7 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
 
     # -- what other topics read from their log
 
-    async def last_message_id(self) -> tuple[Position, int]:
+    async def last_message_id(self, limit: Position | None = None) -> tuple[Position, int]:
         """There is nothing to read."""
         return Position(_LEDGER, -1), -1
 
@@ -201,9 +202,9 @@ class NonPersistentTopic(Life[NonPersistentSubscription]):
         return self._subscribe(name, durable=True, properties=properties)
 
     async def reader_subscription(
-        self, name: str, start: Position | None
+        self, name: str, start: Position | None, asked: Isolation | None = None
     ) -> NonPersistentSubscription:
-        """It goes with its last consumer."""
+        """It goes with its last consumer. Transactions cannot write here, so all is committed."""
         return self._existing(name, durable=False) or self._subscribe(name, False, {})
 
     def _subscribe(

@@ -2,7 +2,8 @@
 
 What is acknowledged reaches up to a message that has expired, by its publish time; what stands
 before it goes too, as the log is one. Never dropped: messages of open transactions, which nobody
-may read yet, and what an open transaction has acknowledged, until it has ended.
+may read yet (but on a subscription that is read_uncommitted), and what an open transaction has
+acknowledged, until it has ended.
 
 Damaged entries have no time that could be read: they go with what has expired behind them.
 
@@ -89,7 +90,7 @@ async def drop(
     gone = topic.closed or topic.subscriptions.get(subscription.name) is not subscription
     if gone or not holds():
         return 0
-    up_to = min(up_to, topic.max_read_position)
+    up_to = min(up_to, subscription.reader.limit)
     if pending is not None and (held := pending.first_pending) is not None:
         up_to = min(up_to, topic.ledger.previous_position(held))
     dropped = 0

@@ -133,7 +133,7 @@ def subscribe_command(
         read_compacted=options.is_read_compacted,
         initialPosition=_initial_position(options, start),
         metadata=key_values(options.properties),
-        subscription_properties=key_values(options.subscription_properties),
+        subscription_properties=key_values(_subscription_properties(options)),
         replicate_subscription_state=options.replicate_subscription_state_enabled,
         consumer_epoch=epoch,
         force_topic_creation=spec.create_topic,
@@ -143,6 +143,13 @@ def subscribe_command(
     if options.consumer_type is ConsumerType.KeyShared or options.key_shared_policy is not None:
         command.keySharedMeta.CopyFrom(_key_shared(options.key_shared_policy))
     return command
+
+
+def _subscription_properties(options: ConsumerOptions) -> dict[str, str] | None:
+    if options.isolation_level is None:
+        return options.subscription_properties
+    said = options.subscription_properties or {}
+    return {**said, "isolation.level": options.isolation_level.value}
 
 
 def _initial_position(

@@ -22,8 +22,10 @@ from pybroker.client import (
 )
 from pybroker.commands.messages.receiving import (
     Screen,
+    add_isolation,
     add_look,
     counting,
+    isolation_of,
     look_of,
     settings_of,
 )
@@ -56,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="Latest", help="where a new subscription begins (default Latest)")  # fmt: skip
     add("--regex", action="store_true", help="TOPIC is a pattern of a namespace's topics")
     add("-rs", "--replicated", action="store_true", help="the subscription's state too")
+    add_isolation(parser)
     add("-stp", "--start-timestamp", type=natural, default=0, metavar="MS",
         help="seek to this publish time first")  # fmt: skip
     add("-etp", "--end-timestamp", type=natural, default=0, metavar="MS",
@@ -163,6 +166,7 @@ class _Source:
             initial_position=InitialPosition[options.subscription_position],
             subscription_mode=SubscriptionMode[options.subscription_mode],
             replicate_subscription_state_enabled=options.replicated,
+            isolation_level=isolation_of(options),
             **settings_of(options),
         )
         if options.start_timestamp:

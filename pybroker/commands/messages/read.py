@@ -4,7 +4,14 @@ import argparse
 from argparse import Namespace
 
 from pybroker.client import MessageId
-from pybroker.commands.messages.receiving import add_look, counting, look_of, settings_of
+from pybroker.commands.messages.receiving import (
+    add_isolation,
+    add_look,
+    counting,
+    isolation_of,
+    look_of,
+    settings_of,
+)
 from pybroker.commands.messages.service import connect
 from pybroker.commands.messages.shown import Shown
 from pybroker.commands.messages.values import Pace, message_id
@@ -17,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="latest (default), earliest or ledgerId:entryId: behind that one")  # fmt: skip
     add("-i", "--start-message-id-inclusive", action="store_true", help="with that one")
     add("-rc", "--readCompacted", action="store_true", help="of each key the last message")
+    add_isolation(parser)
     add_look(parser, "read")
 
 
@@ -28,6 +36,7 @@ def run(options: Namespace) -> None:
             options.start_message_id,
             start_message_id_inclusive=options.start_message_id_inclusive,
             is_read_compacted=options.readCompacted,
+            isolation_level=isolation_of(options),
             **settings_of(options),
         )
         pace = Pace(options.rate)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from typing import Any
 
-from pybroker.client import Client, ConsumerCryptoFailureAction
+from pybroker.client import Client, ConsumerCryptoFailureAction, IsolationLevel
 from pybroker.commands.messages.schemas import Decoder
 from pybroker.commands.messages.shown import Look, Shown
 from pybroker.commands.messages.values import KeyUri, natural, rate
@@ -36,6 +36,15 @@ def add_look(parser: argparse.ArgumentParser, verb: str) -> None:
         help="the private key to decrypt with: file:///… or data:…;base64,…")  # fmt: skip
     add("-ca", "--crypto-failure-action", choices=[a.name for a in ConsumerCryptoFailureAction],
         default="FAIL", help="what becomes of what cannot be decrypted")  # fmt: skip
+
+
+def add_isolation(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--isolation", choices=[level.value for level in IsolationLevel],
+        help="read_uncommitted: with what open transactions have written")  # fmt: skip
+
+
+def isolation_of(options: Namespace) -> IsolationLevel | None:
+    return None if options.isolation is None else IsolationLevel(options.isolation)
 
 
 def settings_of(options: Namespace) -> dict[str, Any]:

@@ -53,6 +53,8 @@ from pybroker.transaction.txn_status import (
 _SETTLED_A_TURN: Final = 1000
 
 Appended = Callable[[Position | None, Exception | None], None]
+# The last one: where its entries begin that could be read before; None if there are none.
+OnEnded = Callable[[TxnId, TxnAction, Position | None], None]
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +101,7 @@ class LogOrderBuffer:
         self._ledger = ledger
         self._outcomes, self.stable_moved = outcomes, stable_moved
         self._clock, self._config = clock, config
-        self.on_ended: Callable[[TxnId, TxnAction], None] = lambda txn_id, action: None
+        self.on_ended: OnEnded = lambda txn_id, action, first: None
         self._books = Books(ledger, metadata)
         self.hidden, self._open = NOTHING_HIDDEN, NONE_OPEN
         self.times = BufferTimes(recovery_began=clock.now_ms())
@@ -236,7 +238,7 @@ class LogOrderBuffer:
             return
         self._books.over(txn_id, transaction, action, position)
         ending.set_result(None)
-        self.on_ended(txn_id, action)
+        self.on_ended(txn_id, action, transaction.ranges.first_position)
         self.stable_moved()
         if self._books.changes >= self._config.transaction_buffer_snapshot_max_transaction_count:
             self._start_snapshot_if_due()

@@ -1,0 +1,99 @@
+"""The read position of a subscription that is read_uncommitted: it goes up to the log's end.
+
+What is aborted may have been read by then. So it is left out once more wherever entries are about
+to go out, new ones and those that come again; and what was delivered of it is settled behind the
+read position, some entries in a turn: nobody owes an acknowledgement for it any more, and the
+mark-delete position goes over it as if it had never come.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from managed_ledger.cursor import ManagedCursor
+from managed_ledger.position import Position
+from pybroker.broker.dispatch.delivery import Delivery
+from pybroker.broker.dispatch.entry_reader import EntryReader, OnDamage, ReadableTopic, between
+
+SETTLED_A_TURN: Final = 1000  # entries
+
+# Told of entries that were delivered, and that nobody owes any more.
+OnSettled = Callable[[Sequence[tuple[int, int]]], None]
+
+
+class UncommittedReader(EntryReader):
+    __slots__ = ("_behind", "_on_settled")
+
+    def __init__(
+        self,
+        topic: ReadableTopic,
+        cursor: ManagedCursor,
+        resume: Callable[[], None],
+        on_damage: OnDamage,
+        on_settled: OnSettled,
+    ) -> None:
+        super().__init__(topic, cursor, resume, on_damage)
+        self._behind: Position | None = None  # from here on, something is to be settled
+        self._on_settled: OnSettled | None = on_settled
+
+    @property
+    def limit(self) -> Position:
+        return self._ledger.last_confirmed
+
+    def rewind(self) -> None:
+        super().rewind()
+        self._behind = None  # all of it is read once more
+
+    def break_cycles(self) -> None:
+        super().break_cycles()
+        self._behind = self._on_settled = None
+
+    # -- what may be delivered
+
+    def reread(self, ledger_id: int, first: int, last: int, max_bytes: int) -> Delivery | None:
+        self._settle_hidden(ledger_id, first, last)
+        return super().reread(ledger_id, first, last, max_bytes)
+
+    def wants(self, position: Position) -> bool:
+        ledger_id, entry_id = position
+        hidden = self._topic.hidden.ranges_within(ledger_id, entry_id, entry_id)
+        return not hidden and super().wants(position)
+
+    def _settle_hidden(self, ledger_id: int, first: int, last: int) -> None:
+        """Each time anew: what was visible a moment ago may be hidden now."""
+        cursor = self._cursor
+        for start, stop in self._topic.hidden.ranges_within(ledger_id, first, last):
+            for left in between(start, stop, cursor.deleted_within(ledger_id, start, stop)):
+                cursor.delete_range(ledger_id, *left)
+
+    # -- what was aborted after it was read
+
+    def aborted(self, first: Position) -> None:
+        """Some entries from there on are hidden since now."""
+        if first < self.position and self._on_settled is not None:
+            if self._behind is None:
+                asyncio.get_running_loop().call_soon(self._settle_some)
+            self._behind = first if self._behind is None else min(first, self._behind)
+
+    def _settle_some(self) -> None:
+        at, left = self._behind, SETTLED_A_TURN
+        settled: list[tuple[int, int]] = []
+        while at is not None and left > 0:
+            at = self._ledger.next_position(at.before)
+            if at >= self.position:
+                at = None
+                break
+            ledger_id, first = at
+            last = first + left - 1
+            if ledger_id == self.position.ledger_id:
+                last = min(last, self.position.entry_id - 1)
+            self._settle_hidden(ledger_id, first, last)
+            for start, stop in self._topic.hidden.ranges_within(ledger_id, first, last):
+                settled += [(ledger_id, entry_id) for entry_id in range(start, stop + 1)]
+            left -= last - first + 1
+            at = Position(ledger_id, last + 1)
+        self._behind = at
+        if self._on_settled is not None:
+            self._on_settled(settled)
+        if at is not None:
+            asyncio.get_running_loop().call_soon(self._settle_some)
