@@ -119,6 +119,7 @@ class BrokerConfig:
     max_active_transactions_per_principal: int = 10_000  # on all coordinators together
     max_active_transactions_per_connection: int = 5_000
     max_transaction_timeout_ms: int = 86_400_000
+    transaction_abort_on_disconnect: bool = False  # of all whose connection closes
     transaction_outcome_retention_ms: int = 3_600_000
     transaction_metadata_snapshot_entries: int = 10_000
     transaction_buffer_snapshot_max_transaction_count: int = 1000

@@ -37,6 +37,8 @@ DYNAMIC: Final = (
     "managed_ledger_default_mark_delete_rate_limit",
     "broker_deduplication_enabled",
     "broker_deduplication_snapshot_interval_seconds",
+    # transactions
+    "transaction_abort_on_disconnect",
     # how fast
     "max_publish_rate_per_topic_in_messages",
     "max_publish_rate_per_topic_in_bytes",

@@ -289,14 +289,20 @@ class Client:
         timeout_ms: int = 60_000,
         beside: TxnId | None = None,
         namespace: str | None = None,
+        abort_on_disconnect: bool = False,
     ) -> Transaction:
         """The broker aborts it if it has not ended `timeout_ms` from now. `beside`: of the same
         coordinator as that one, so that they may commit together.
 
         `namespace`, as "public/default": the broker takes in what is touched there by itself, which
         spares a request for each topic and subscription. Differs: Apache Pulsar is asked for each.
+
+        `abort_on_disconnect`: at once when the connection breaks, unless a commit has been decided.
+        Differs: raises NotAllowed with Apache Pulsar.
         """
-        return await self._transactions().new_transaction(timeout_ms, beside, namespace)
+        return await self._transactions().new_transaction(
+            timeout_ms, beside, namespace, abort_on_disconnect
+        )
 
     async def new_transactions(
         self, count: int, timeout_ms: int = 60_000, namespace: str | None = None

@@ -46,6 +46,7 @@ from pybroker.server.guarded import Revocations, guarded_handlers
 from pybroker.server.handler import Handler
 from pybroker.server.handlers import HANDLERS
 from pybroker.server.outbox import Outboxes
+from pybroker.server.owned_transactions import Disconnections
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.services import Services
 from pybroker.server.transport import BrokerServer, Endpoint
@@ -120,6 +121,7 @@ class Broker:
             budget=PublishBudget(config.max_pending_publish_bytes),
             frames=FrameBudget(config.max_pending_frame_bytes),
             outboxes=Outboxes(config.max_pending_delivery_bytes),
+            disconnections=Disconnections(self.coordinators, self.topics.policies),
             storage_refusal=backend.refusal,
         )
         self.server = BrokerServer(self._services, audited_handlers(handlers))

@@ -9,6 +9,7 @@ from pybroker.broker.served import ServedSubscription, ServedTopic
 from pybroker.security.identity import Certificate
 from pybroker.server.begun_transactions import BegunTransactions
 from pybroker.server.live_login import LiveLogin
+from pybroker.server.owned_transactions import OwnedTransactions
 from pybroker.server.requests import Requests
 from pybroker.server.services import Services
 from pybroker.server.slots import ConsumerSlot, ProducerSlot
@@ -35,6 +36,7 @@ class Connection(ProducerOwner, ConsumerSink, Protocol):
     consumers: dict[int, ConsumerSlot]
     watchers: dict[int, Watcher]
     begun: BegunTransactions
+    owned: OwnedTransactions
 
     @property
     def closed(self) -> bool: ...

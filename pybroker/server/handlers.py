@@ -114,7 +114,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     _T.NEW_TXN: Handler(
         "newTxn",
         begun=on_transaction.new_txn,
-        answer=on_transaction.done,
+        answer=on_transaction.begun,
         answer_error=on_transaction.failed,
     ),
     _T.ADD_PARTITION_TO_TXN: Handler(

@@ -94,6 +94,7 @@ def _welcome(session: Connection, command: pb.CommandConnect) -> None:
             supports_committing_together=True,
             supports_asking_topics=True,
             supports_spanning_namespaces=True,
+            supports_aborting_on_disconnect=True,
         ),
     )
     session.send_command(pb.BaseCommand(type=_TYPE.CONNECTED, connected=answer))

@@ -148,6 +148,14 @@ def _checked_namespace(text: str) -> str:
     )
 
 
+def begun(session: Connection, command: pb.CommandNewTxn, txn_id: TxnId) -> None:
+    services = session.services
+    session.owned.add(txn_id, command.abort_on_disconnect, services.coordinators)
+    if session.closed:  # meanwhile
+        services.disconnections.closed(session.owned)
+    done(session, command, txn_id)
+
+
 def add_partition(session: Connection, command: pb.CommandAddPartitionToTxn) -> Awaitable[TxnId]:
     txn_id, principal = _txn_id(command), session.principal
     topics = [partition_to_add(session.services.topics, topic) for topic in command.partitions]
@@ -183,10 +191,15 @@ def end_txn(session: Connection, command: pb.CommandEndTxn) -> Awaitable[TxnId]:
 
 
 def ended(session: Connection, command: pb.CommandEndTxn, txn_id: TxnId) -> None:
-    session.begun.ended(txn_id)
+    _ended(session, txn_id)
     for least in command.together_with:
-        session.begun.ended(TxnId(txn_id.most, least))
+        _ended(session, TxnId(txn_id.most, least))
     done(session, command, txn_id)
+
+
+def _ended(session: Connection, txn_id: TxnId) -> None:
+    session.begun.ended(txn_id)
+    session.owned.ended(txn_id)
 
 
 def _commit_together(

@@ -15,6 +15,7 @@ from pybroker.security.identity import Identity
 from pybroker.server.frame_budget import FrameBudget
 from pybroker.server.held_runs import HeldRoom
 from pybroker.server.outbox import Outboxes
+from pybroker.server.owned_transactions import Disconnections
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.wire import commands
@@ -35,6 +36,7 @@ class Services:
     budget: PublishBudget
     frames: FrameBudget
     outboxes: Outboxes
+    disconnections: Disconnections
     # Why the storage would refuse a message now; None if it would take it.
     storage_refusal: Callable[[], str | None] = lambda: None
     authentication: Authentication | None = None  # None: everybody may do everything

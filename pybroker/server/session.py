@@ -25,6 +25,7 @@ from pybroker.server.handler import Handler
 from pybroker.server.inbox import Inbox, Pause
 from pybroker.server.live_login import LiveLogin
 from pybroker.server.outbox import Outbox, Waking
+from pybroker.server.owned_transactions import OwnedTransactions
 from pybroker.server.requests import Requests, as_answer
 from pybroker.server.services import Services
 from pybroker.server.slots import ConsumerSlot, ProducerSlot
@@ -70,6 +71,7 @@ class Session(asyncio.BufferedProtocol):
         self.consumers: dict[int, ConsumerSlot] = {}
         self.watchers: dict[int, Watcher] = {}
         self.begun = BegunTransactions()
+        self.owned = OwnedTransactions()
         self.writable = True
         self.peer = ""
         self._admit = admit
@@ -160,6 +162,7 @@ class Session(asyncio.BufferedProtocol):
             producer_slot.forget_held()
             topic = producer_slot.topic
             topic.tasks.start(topic.producers.remove(producer_slot.producer), "producer gone")
+        self.services.disconnections.closed(self.owned)
         self._forget(self)
         self.ended.set_result(None)
 

@@ -165,9 +165,11 @@ class BrokerServer:
         await self.stop_listening()
         sessions = list(self._sessions)
         if not sessions:
+            await self._services.disconnections.close()
             return
         if answer_timeout_s:
             await self._answer(sessions, answer_timeout_s)
+        await self._services.disconnections.close()  # these clients come back
         for session in sessions:
             session.close("the broker shuts down")
         for session in sessions:

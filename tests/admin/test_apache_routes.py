@@ -25,6 +25,7 @@ OURS: Final = {
     ("GET", "/admin/namespaces/{}/antiAffinity/{}"),
     ("GET", "/admin/namespaces/{}/{}"),
     ("DELETE", "/admin/v2/namespaces/{}/{}/deduplicationSnapshotInterval"),
+    *((verb, "/admin/v2/namespaces/{}/{}/transactionLimits") for verb in ("GET", "POST", "DELETE")),
 }
 
 

@@ -46,7 +46,7 @@ OURS = {
         "retries",
         "givenUp",
     },
-    "Policies": {"antiAffinityGroup", "bookieAffinityGroup"},
+    "Policies": {"antiAffinityGroup", "bookieAffinityGroup", "transaction_limits"},
 }
 
 

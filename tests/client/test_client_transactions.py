@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from scripted_broker import Peer, ScriptedBroker, Sent, receipt, refusal
 
+from pybroker.base.errors import NotAllowed
 from pybroker.base.names import TxnId
 from pybroker.client import (
     ConnectError,
@@ -398,3 +399,16 @@ class TestEnding:
                 await txn.commit()
 
         broker.run(work())
+
+
+def test_an_abort_on_disconnect_is_asked_only_of_a_broker_that_knows_it(
+    broker: ScriptedBroker, client: Any
+):
+    """Others would drop the field, and leave the transaction open."""
+
+    async def work() -> None:
+        with pytest.raises(NotAllowed, match="aborts no transaction when its client is gone"):
+            await client.new_transaction(abort_on_disconnect=True)
+
+    broker.run(work())
+    assert broker.asked_for(pb.CommandNewTxn) == []

@@ -13,6 +13,7 @@ from pybroker.server import requests as requests_module
 from pybroker.server.frame_budget import FrameBudget
 from pybroker.server.handlers import HANDLERS
 from pybroker.server.outbox import Outboxes
+from pybroker.server.owned_transactions import Disconnections
 from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.requests import as_answer
 from pybroker.server.services import Services
@@ -73,7 +74,16 @@ class Connection:
         self.budget = PublishBudget(settings.max_pending_publish_bytes)
         frames = FrameBudget(settings.max_pending_frame_bytes)
         outboxes = Outboxes(settings.max_pending_delivery_bytes)
-        services = Services(topics, None, None, settings, self.budget, frames, outboxes)  # type: ignore[arg-type]
+        services = Services(
+            topics,
+            None,  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type]
+            settings,
+            self.budget,
+            frames,
+            outboxes,
+            Disconnections(None, None),  # type: ignore[arg-type]
+        )
         self.session = Session(services, HANDLERS, lambda *_: True, lambda _: None, lambda _: None)
         self.transport = NotingTransport()
         self.session.connection_made(self.transport)

@@ -304,6 +304,15 @@ MAX_MESSAGE_SIZE: Final = Policy[int](
     topic=Level("maxMessageSize", "maxMessageSize"),
 )
 
+# -- transactions
+
+TRANSACTION_LIMITS: Final = Policy[Record](
+    "transactionLimits",
+    record(abortOnDisconnect=(truth, False)),
+    {"abortOnDisconnect": Key("transaction_abort_on_disconnect")},
+    Level("transactionLimits", "transaction_limits"),
+)
+
 # -- what comes by itself, and goes by itself
 
 AUTO_TOPIC_CREATION: Final = Policy[Record](
@@ -433,6 +442,7 @@ POLICIES: Final[tuple[Policy[Any], ...]] = (
     MAX_UNACKED_PER_SUBSCRIPTION,
     MAX_TOPICS,
     MAX_MESSAGE_SIZE,
+    TRANSACTION_LIMITS,
     AUTO_TOPIC_CREATION,
     AUTO_SUBSCRIPTION_CREATION,
     INACTIVE_TOPICS,

@@ -101,11 +101,14 @@ class Client:
         timeout_ms: int = 60_000,
         beside: TxnId | None = None,
         namespace: str | None = None,
+        abort_on_disconnect: bool = False,
     ) -> Transaction:
         """The broker aborts it if it has not ended `timeout_ms` from now. `beside`: of the same
         coordinator as that one, so that they may commit together. `namespace`: the broker takes in
-        what is touched there, see pybroker.client.aio."""
-        core = self._thread.call(self._core.new_transaction(timeout_ms, beside, namespace))
+        what is touched there. `abort_on_disconnect`: at once when the connection breaks, unless a
+        commit has been decided. See pybroker.client.aio."""
+        beginning = self._core.new_transaction(timeout_ms, beside, namespace, abort_on_disconnect)
+        core = self._thread.call(beginning)
         return Transaction(self._thread, core)
 
     def new_transactions(

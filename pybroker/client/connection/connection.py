@@ -89,6 +89,8 @@ class Connection(asyncio.Protocol):
         self.spans_namespaces = False
         # Whether it answers questions about many topics at once.
         self.answers_topic_questions = False
+        # Whether it aborts transactions at the end of a connection, where NEW_TXN asks for it.
+        self.aborts_on_disconnect = False
         self.producers: dict[int, ProducerEnd] = {}
         self.consumers: dict[int, ConsumerEnd] = {}
         self._authentication = authentication
@@ -121,6 +123,7 @@ class Connection(asyncio.Protocol):
         self.commits_together = connected.feature_flags.supports_committing_together
         self.spans_namespaces = connected.feature_flags.supports_spanning_namespaces
         self.answers_topic_questions = connected.feature_flags.supports_asking_topics
+        self.aborts_on_disconnect = connected.feature_flags.supports_aborting_on_disconnect
         if connected.max_message_size > 0:
             self.max_message_bytes = connected.max_message_size
         if self.closed:

@@ -35,16 +35,28 @@ class Coordinators:
         self._serving: dict[int, Connection] = {}
 
     async def new_transaction(
-        self, timeout_ms: int, beside: TxnId | None = None, namespace: str | None = None
+        self,
+        timeout_ms: int,
+        beside: TxnId | None = None,
+        namespace: str | None = None,
+        abort_on_disconnect: bool = False,
     ) -> Transaction:
-        """With a broker that does not know of spanning a namespace, what is touched is added."""
+        """With a broker that does not know of spanning a namespace, what is touched is added.
+
+        Raises NotAllowed if the broker does not know `abort_on_disconnect`.
+        """
         coordinator_id = await self._next_coordinator() if beside is None else beside.most
 
         async def begin() -> Transaction:
             request = pb.CommandNewTxn(tc_id=coordinator_id, txn_ttl_millis=timeout_ms)
-            spans = (await self._connection(coordinator_id)).spans_namespaces
+            connection = await self._connection(coordinator_id)
+            spans = connection.spans_namespaces
             if namespace is not None and spans:
                 request.spans_namespace = namespace
+            if abort_on_disconnect:
+                if not connection.aborts_on_disconnect:
+                    raise NotAllowed("This broker aborts no transaction when its client is gone")
+                request.abort_on_disconnect = True
             answer = await self._ask(coordinator_id, request)
             txn_id = TxnId(answer.txnid_most_bits, answer.txnid_least_bits)
             return self.attach(txn_id, namespace if spans else None)

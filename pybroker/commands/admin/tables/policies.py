@@ -169,6 +169,8 @@ _INACTIVE: Final = (
 _DELAYED: Final = _SWITCH + " [--time|-t Seconds] [--maxDelay|-md Seconds]"
 _QUOTA: Final = "[-l|--limit Bytes] [-lt|--limitTime Seconds] -p|--policy String [-t|--type String]"
 _QUOTA_QUERY: Final = {"backlogQuotaType": "type"}
+_TRANSACTIONS: Final = "[--abort-on-disconnect]"
+_TRANSACTIONS_BODY: Final = fields(abortOnDisconnect="abort_on_disconnect")
 _MAX_NUM: Final = "-m|--maxNum int"
 _GET_SET: Final = ("get", "set")
 
@@ -194,6 +196,7 @@ OF_NAMESPACES: Final = (
     At("max-unacked-messages-per-consumer", "maxUnackedMessagesPerConsumer", "--max-unacked-messages-per-topic|-c int", value("max_unacked_messages_per_topic")),
     At("max-unacked-messages-per-subscription", "maxUnackedMessagesPerSubscription", "--max-unacked-messages-per-subscription|-c int", value("max_unacked_messages_per_subscription")),
     At("max-topics-per-namespace", "maxTopicsPerNamespace", "--max-topics-per-namespace|-t int", value("max_topics_per_namespace")),
+    At("transaction-limits", "transactionLimits", _TRANSACTIONS, _TRANSACTIONS_BODY),
     At("auto-topic-creation", "autoTopicCreation", _SWITCH + " [--type|-t String] [--num-partitions|-n Integer]", _topic_creation),
     At("auto-subscription-creation", "autoSubscriptionCreation", "[--enable|-e]", fields(allowAutoSubscriptionCreation="enable")),
     At("inactive-topic-policies", "inactiveTopicPolicies", _INACTIVE, _inactive),
