@@ -224,12 +224,12 @@ class TransactionalAcks:
         passed, cursor, pending = self._reader.passed_over, self._cursor, self._pending
         if passed is None:
             return {}
-        if passed.is_unclear(ack.position, given):
+        covered = passed.covered(ack.position, ack.still_unacked, given)
+        if passed.is_unclear(ack.position, given, covered):
             raise TransactionConflict(
                 f"Messages up to {ack.position} were delivered again meanwhile, some for the first "
                 "time: abort, ask for redelivery, and acknowledge what comes then"
             )
-        covered = passed.covered(ack.position, ack.still_unacked, given)
         for at in passed.in_doubt(ack.position, given.name, covered):
             if not (cursor.is_deleted(at) or (pending is not None and pending.is_pending(*at))):
                 raise TransactionConflict(

@@ -195,10 +195,15 @@ class PassedOver:
                 late.append(position)
         return [each for each in late if each <= position]
 
-    def is_unclear(self, position: Position, given: GivenSoFar) -> bool:
-        """Whether `covered` leaves something out that the client may have meant."""
+    def is_unclear(
+        self, position: Position, given: GivenSoFar, covered: Sequence[Position]
+    ) -> bool:
+        """Whether `covered` leaves something out that the client may have meant: it was given the
+        entry at `position` twice, perhaps because an abort gave back another part of that batch.
+        """
         both = chain(self._given, self._doubtful)
-        return not given.once(position) and any(each <= position for each in both)
+        left = [each for each in both if each <= position and each not in covered]
+        return bool(left) and (position in left or not given.once(position))
 
     def in_doubt(self, up_to: Position, name: str, covered: Sequence[Position]) -> list[Position]:
         """What that client may have dropped, by what it has acknowledged since this was kept."""

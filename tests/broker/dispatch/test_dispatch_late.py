@@ -67,6 +67,34 @@ def test_in_order_again_too_only_what_is_acknowledged_of_a_batch_is_settled() ->
     with_topic(scenario)
 
 
+def test_a_transaction_names_no_message_before_which_others_of_its_batch_came_late() -> None:
+    """What it was given first, or what came then? Its effects stay, and the first one comes."""
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        consumer, sink = await topic.consumer(subscription, EXCLUSIVE, 100)
+        (batch,) = await topic.publish(1, batch=3)
+        acks = [PendingAck(batch, 0b110, 3)]
+        await subscription.acknowledge_in_transaction(consumer, T1, acks, cumulative=False)
+        await end(subscription, T1, ABORT)
+        await topic.settled()
+        assert sink.take() == [0, 0]
+        up_to_the_second = [PendingAck(batch, 0b100, 3)]
+        with pytest.raises(TransactionConflict, match="ask for redelivery"):
+            await subscription.acknowledge_in_transaction(
+                consumer, T2, up_to_the_second, cumulative=True
+            )
+        subscription.redeliver(consumer, None)
+        await topic.settled()
+        await subscription.acknowledge_in_transaction(
+            consumer, T2, up_to_the_second, cumulative=True
+        )
+        await end(subscription, T2, COMMIT)
+        assert subscription.cursor.unacked_indexes(batch) == 0b100
+
+    with_topic(scenario)
+
+
 def test_of_a_batch_that_came_late_what_is_held_again_is_spared() -> None:
     async def scenario(topic: FakeTopic) -> None:
         subscription, consumer, positions = await late_batch(topic, None)
