@@ -10,6 +10,11 @@ from typing import Protocol
 
 from pybroker.base.errors import InvalidTopicName, NotAllowed
 from pybroker.base.names import TopicName, TxnId, check_subscription_name
+from pybroker.broker.policies.bound_coordinators import (
+    TRANSACTION_COORDINATORS,
+    check_coordinator,
+)
+from pybroker.broker.policies.policies import Policies
 from pybroker.broker.topic import Topic
 from pybroker.transaction.coordinator.participants import CannotParticipate
 from pybroker.transaction.txn_status import TxnAction
@@ -31,9 +36,17 @@ class LoadsTopics(Protocol):
 
 class ChecksTopics(Protocol):
     def check_usable(self, name: TopicName) -> None: ...
+    @property
+    def policies(self) -> Policies: ...
 
 
-def partition_to_add(topics: ChecksTopics, topic: str) -> str:
+def check_may_join(policies: Policies, txn_id: TxnId, namespace: str) -> None:
+    """Raises BoundElsewhere where only other coordinators' transactions take part."""
+    allowed = policies.of_namespace(namespace)[TRANSACTION_COORDINATORS]
+    check_coordinator(allowed, namespace, txn_id.most)
+
+
+def partition_to_add(topics: ChecksTopics, txn_id: TxnId, topic: str) -> str:
     """Its name, as the client sent it: that is how transactions show it. Raises InvalidTopicName,
     NotAllowed, TopicNotFound, NotFound.
     """
@@ -41,13 +54,16 @@ def partition_to_add(topics: ChecksTopics, topic: str) -> str:
     if not name.persistent:
         raise NotAllowed(f"{name} cannot take part in a transaction: it is not persistent")
     topics.check_usable(name)
+    check_may_join(topics.policies, txn_id, name.namespace_name)
     return topic
 
 
-def subscription_to_add(topics: ChecksTopics, topic: str, subscription: str) -> tuple[str, str]:
+def subscription_to_add(
+    topics: ChecksTopics, txn_id: TxnId, topic: str, subscription: str
+) -> tuple[str, str]:
     """As `partition_to_add`, with the subscription's name."""
     check_subscription_name(subscription)
-    return partition_to_add(topics, topic), subscription
+    return partition_to_add(topics, txn_id, topic), subscription
 
 
 class LocalParticipants:

@@ -4,11 +4,13 @@ A refusal by the broker arrives as a code and a text; `from_wire` makes it the e
 broker raised (pybroker.base.errors, one class per code). Everything derives from PulsarException.
 """
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from pybroker.base import errors
 from pybroker.base.errors import InvalidTxnStatus, PulsarError
 from pybroker.base.names import TxnId
+from pybroker.wire import pulsar_api_pb2 as pb
 
 PulsarException = PulsarError
 
@@ -117,3 +119,18 @@ _BY_CODE: Final[dict[int, type[PulsarError]]] = {
 
 def from_wire(code: int, message: str) -> PulsarError:
     return _BY_CODE.get(code, PulsarError)(message)
+
+
+class BoundElsewhere(errors.NotAllowed):
+    """A namespace's policy names the coordinators whose transactions take part there."""
+
+    def __init__(self, message: str, allowed: Sequence[int]) -> None:
+        super().__init__(message)
+        self.allowed = list(allowed)
+
+
+def refusal(body: Any) -> PulsarError:
+    """What an answer with an error says."""
+    if isinstance(body, pb.CommandNewTxnResponse) and body.allowed_coordinators:
+        return BoundElsewhere(body.message, body.allowed_coordinators)
+    return from_wire(body.error, body.message)

@@ -12,6 +12,7 @@ import random
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -32,7 +33,7 @@ from pybroker.broker.permissions import Permissions
 from pybroker.broker.policies.persistence import flush_interval_ms
 from pybroker.broker.tenants import Tenants
 from pybroker.broker.topics import Topics
-from pybroker.broker.txn_participants import LocalParticipants
+from pybroker.broker.txn_participants import LocalParticipants, check_may_join
 from pybroker.logs.control import LogControl
 from pybroker.process.ports import Ports, StartFailed, tls_contexts, web_tls_contexts
 from pybroker.security.authentication import authentication_of
@@ -156,6 +157,7 @@ class Broker:
             parts.push_async_callback(self.topics.close)
             parts.push_async_callback(self.coordinators.close)
             self.coordinators.count = self.topics.tenants.partitions(COORDINATOR_ASSIGN)
+            self.coordinators.joining.check = partial(check_may_join, self.topics.policies)
             await self.coordinators.recover_all(LocalParticipants(self.topics))
             parts.push_async_callback(self.server.stop)
             if self.revocations is not None:

@@ -6,8 +6,10 @@ from typing import Any, Final, TypeVar
 
 from pybroker.base.errors import InvalidTopicName, InvalidTxnStatus, NotAllowed, PulsarError
 from pybroker.base.names import TopicName, TxnId
+from pybroker.broker.policies.bound_coordinators import BoundElsewhere
 from pybroker.broker.txn_participants import (
     LocalParticipants,
+    check_may_join,
     partition_to_add,
     subscription_to_add,
 )
@@ -68,6 +70,8 @@ def failed(session: Connection, command: Any, error: PulsarError) -> None:
         response.txnid_most_bits, response.txnid_least_bits = _txn_id(command)
     elif isinstance(command, pb.CommandNewTxn):  # the Java client finds who asked by it
         response.txnid_most_bits = command.tc_id
+        if isinstance(error, BoundElsewhere):
+            response.allowed_coordinators.extend(error.allowed)
     response.error, response.message = error.code, error.on_the_wire
     session.send_command(envelope)
 
@@ -129,6 +133,7 @@ def new_txn(session: Connection, command: pb.CommandNewTxn) -> Awaitable[TxnId]:
     timeout_ms, namespace = command.txn_ttl_millis, None
     if command.HasField("spans_namespace"):
         namespace = _checked_namespace(command.spans_namespace)
+        check_may_join(session.services.topics.policies, TxnId(command.tc_id, 0), namespace)
     return _on_coordinator(
         session,
         command.tc_id,
@@ -158,7 +163,8 @@ def begun(session: Connection, command: pb.CommandNewTxn, txn_id: TxnId) -> None
 
 def add_partition(session: Connection, command: pb.CommandAddPartitionToTxn) -> Awaitable[TxnId]:
     txn_id, principal = _txn_id(command), session.principal
-    topics = [partition_to_add(session.services.topics, topic) for topic in command.partitions]
+    known = session.services.topics
+    topics = [partition_to_add(known, txn_id, topic) for topic in command.partitions]
     return _on_coordinator(
         session,
         txn_id.most,
@@ -171,7 +177,7 @@ def add_subscription(
 ) -> Awaitable[TxnId]:
     txn_id, principal = _txn_id(command), session.principal
     subscriptions = [
-        subscription_to_add(session.services.topics, added.topic, added.subscription)
+        subscription_to_add(session.services.topics, txn_id, added.topic, added.subscription)
         for added in command.subscription
     ]
     return _on_coordinator(

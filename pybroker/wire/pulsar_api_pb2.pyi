@@ -665,18 +665,20 @@ class CommandNewTxn(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., txn_ttl_millis: _Optional[int] = ..., tc_id: _Optional[int] = ..., scalable: bool = ..., spans_namespace: _Optional[str] = ..., abort_on_disconnect: bool = ...) -> None: ...
 
 class CommandNewTxnResponse(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
+    __slots__ = ("allowed_coordinators", "request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
+    ALLOWED_COORDINATORS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    allowed_coordinators: _containers.RepeatedScalarFieldContainer[int]
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     error: ServerError
     message: str
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, allowed_coordinators: _Optional[_Iterable[int]] = ..., request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class CommandAddPartitionToTxn(_message.Message):
     __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "partitions", "scalable")

@@ -27,6 +27,7 @@ VALUES: dict[str, Any] = {
     "allowedTopicPropertyKeysForMetrics": ["owner"],
     "replication": ["standalone"],
     "shadowTopics": [],
+    "transactionCoordinators": [0, 3],
 }
 
 

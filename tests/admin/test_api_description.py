@@ -46,7 +46,12 @@ OURS = {
         "retries",
         "givenUp",
     },
-    "Policies": {"antiAffinityGroup", "bookieAffinityGroup", "transaction_limits"},
+    "Policies": {
+        "antiAffinityGroup",
+        "bookieAffinityGroup",
+        "transaction_coordinators",
+        "transaction_limits",
+    },
 }
 
 

@@ -113,6 +113,18 @@ def names(*choices: str) -> Check:
     return _plain(json_schema.list_of(check_item.takes, _MOST_ITEMS), check)
 
 
+def whole_numbers(least: int, most: int, items: int) -> Check:
+    """A list of up to `items` of them, without repetitions."""
+    check_item = whole(least, most)
+
+    def check(value: Any) -> list[int]:
+        if not isinstance(value, list) or len(value) > items:
+            raise BadPolicy(f"it must be a list of at most {items} whole numbers")
+        return list(dict.fromkeys(map(check_item, value)))
+
+    return _plain(json_schema.list_of(check_item.takes, items), check)
+
+
 def _properties(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
         raise BadPolicy("properties must be an object whose values are strings")

@@ -9,6 +9,7 @@ why nobody acts on them; a test finds who acts on each other one.
 from typing import Any, Final
 
 from pybroker.base.config import BrokerConfig
+from pybroker.broker.policies.bound_coordinators import TRANSACTION_COORDINATORS
 from pybroker.broker.policies.kept import KEPT, NO_BOOKIES, ONE_CLUSTER
 from pybroker.broker.policies.kinds import (
     LONG,
@@ -454,6 +455,7 @@ POLICIES: Final[tuple[Policy[Any], ...]] = (
     SCHEMA_AUTO_UPDATE_STRATEGY,
     SCHEMA_ENFORCED,
     SCHEMA_AUTO_UPDATE,
+    TRANSACTION_COORDINATORS,
     *KEPT,
 )
 BY_NAME: Final = {policy.name: policy for policy in POLICIES}

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from google.protobuf.message import Message as Body
 
 from pybroker.client.connection.auth import Authentication
-from pybroker.client.errors import ConnectError, Timeout, from_wire
+from pybroker.client.errors import ConnectError, Timeout, refusal
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import CommandFrame, ProtocolError, encode_frame
 from pybroker.wire.message_run import ClientDecoder, MessageRun
@@ -243,7 +243,7 @@ class Connection(asyncio.Protocol):
         if answer is None or answer.done():
             return
         if "error" in body.DESCRIPTOR.fields_by_name and body.HasField("error"):
-            answer.set_exception(from_wire(body.error, body.message))
+            answer.set_exception(refusal(body))
         else:
             answer.set_result(body)
 

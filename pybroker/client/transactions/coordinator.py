@@ -17,6 +17,7 @@ from pybroker.client.connection.cluster import Cluster
 from pybroker.client.connection.connection import Connection
 from pybroker.client.connection.retry import PASSING
 from pybroker.client.errors import (
+    BoundElsewhere,
     ConnectError,
     PulsarException,
     Timeout,
@@ -31,6 +32,8 @@ class Coordinators:
         self._cluster = cluster
         self._count = 0
         self._turn: int | None = None
+        # Of namespaces whose transactions some coordinators alone may have.
+        self._bound_to: dict[str | None, list[int]] = {}
         # Connections on which a coordinator has accepted us.
         self._serving: dict[int, Connection] = {}
 
@@ -46,7 +49,20 @@ class Coordinators:
         Raises NotAllowed if the broker does not know `abort_on_disconnect`.
         """
         coordinator_id = await self._next_coordinator() if beside is None else beside.most
+        if beside is None and namespace in self._bound_to:
+            coordinator_id = self._cluster.rng.choice(self._bound_to[namespace])
+        try:
+            return await self._begin(coordinator_id, timeout_ms, namespace)
+        except BoundElsewhere as refusal:
+            if namespace is None or beside is not None:
+                raise
+            self._bound_to[namespace] = refusal.allowed
+            coordinator_id = self._cluster.rng.choice(refusal.allowed)
+        return await self._begin(coordinator_id, timeout_ms, namespace)
 
+    async def _begin(
+        self, coordinator_id: int, timeout_ms: int, namespace: str | None
+    ) -> Transaction:
         async def begin() -> Transaction:
             request = pb.CommandNewTxn(tc_id=coordinator_id, txn_ttl_millis=timeout_ms)
             connection = await self._connection(coordinator_id)

@@ -33,19 +33,22 @@ class Joining:
 
     def __init__(self, serving: Mapping[int, TransactionCoordinator]) -> None:
         self._serving = serving
+        # Raises why a transaction may not take part in a namespace.
+        self.check: Callable[[TxnId, str], None] = lambda txn_id, namespace: None
         self._on_their_way: dict[_Touched, Joined] = {}
 
     def partition(self, txn_id: TxnId, name: TopicName, principal: str | None) -> Joined | None:
         """Done when the topic takes part, or cannot, which whoever looks again is told; None: there
         is nothing to wait for. It is shared: let nobody cancel it.
 
-        Raises TransactionNotFound (the principal's is another).
+        Raises TransactionNotFound (the principal's is another), and what `check` does.
         """
         topic = str(name)
 
         def ask(coordinator: TransactionCoordinator, found: TransactionMetadata) -> Joined | None:
             if topic in found.partitions:
                 return None
+            self.check(txn_id, name.namespace_name)
             return coordinator.add_partitions(txn_id, [topic], principal)
 
         return self._join(_Touched(txn_id, topic, None), name, ask)
@@ -59,6 +62,7 @@ class Joining:
         def ask(coordinator: TransactionCoordinator, found: TransactionMetadata) -> Joined | None:
             if pair in found.subscriptions:
                 return None
+            self.check(txn_id, name.namespace_name)
             return coordinator.add_subscriptions(txn_id, [pair], principal)
 
         return self._join(_Touched(txn_id, *pair), name, ask)

@@ -208,6 +208,7 @@ OF_NAMESPACES: Final = (
     At("schema-autoupdate-strategy", "schemaAutoUpdateCompatibilityStrategy", "[--compatibility|-c String] [--disabled|-d]", lambda o: "AutoUpdateDisabled" if o.disabled else o.compatibility),
     At("is-allow-auto-update-schema", "isAllowAutoUpdateSchema", _SWITCH, switched),
     At("subscription-auth-mode", "subscriptionAuthMode", "-m|--subscription-auth-mode String", value("subscription_auth_mode")),
+    At("transaction-coordinators", "transactionCoordinators", "-c|--coordinators List", lambda o: [int(each) for each in o.coordinators]),
     At("entry-filters", "entryFilters", "--entry-filters-name|-efn String", fields(entryFilterNames="entry_filters_name")),
     At("dispatcher-pause-on-ack-state-persistent", "dispatcherPauseOnAckStatePersistent"),
     At("offload-policies", "offloadPolicies", _OFFLOAD, _offload),
