@@ -116,12 +116,12 @@ class Disconnections:
 
 
 def namespaces_of(transaction: TransactionMetadata) -> set[str]:
-    """Where it takes part."""
+    """Where it takes part, or may without being asked."""
     topics: Iterable[str] = chain(
         transaction.partitions, (topic for topic, _ in transaction.subscriptions)
     )
     folders = {topic.rpartition("/")[0] for topic in topics}  # few, however many topics
-    found = set()
+    found = set() if transaction.namespace is None else {transaction.namespace}
     for folder in folders:
         with suppress(InvalidTopicName):  # of a log from before names were checked
             found.add(TopicName.parse(f"{folder}/t" if folder else "t").namespace_name)

@@ -201,3 +201,18 @@ def test_a_topic_that_is_deleted_meanwhile_keeps_nobody(
     producer.send(b"a", txn=txn)
     delete_topic(shared_broker, topic)
     txn.commit()
+
+
+def test_all_that_it_touched_is_aborted_as_one_when_its_session_dies(
+    client: Client, shared_broker: Any, topics: Callable[[int], list[str]]
+) -> None:
+    """Behind it other messages become readable at once, long before the timeout."""
+    names = topics(2)
+    consumers = [subscribe(client, name) for name in names]
+    with Client(shared_broker.service_url) as dying:
+        txn = dying.new_transaction(3_600_000, namespace=HERE, abort_on_disconnect=True)
+        for name in names:
+            dying.create_producer(name).send(b"never", txn=txn)
+    for name, consumer in zip(names, consumers, strict=True):
+        client.create_producer(name).send(b"plain")
+        assert drain(consumer, 1) == [b"plain"]

@@ -9,6 +9,7 @@ Source: PIP-31, "Transaction Coordinator".
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from pybroker.base.errors import InvalidTxnStatus, NotAllowed, TransactionCoordinatorNotFound
@@ -51,17 +52,22 @@ class Coordinators:
         coordinator_id = await self._next_coordinator() if beside is None else beside.most
         if beside is None and namespace in self._bound_to:
             coordinator_id = self._cluster.rng.choice(self._bound_to[namespace])
+        begin = partial(self._begin, timeout_ms, namespace, abort_on_disconnect)
         try:
-            return await self._begin(coordinator_id, timeout_ms, namespace)
+            return await begin(coordinator_id)
         except BoundElsewhere as refusal:
             if namespace is None or beside is not None:
                 raise
             self._bound_to[namespace] = refusal.allowed
             coordinator_id = self._cluster.rng.choice(refusal.allowed)
-        return await self._begin(coordinator_id, timeout_ms, namespace)
+        return await begin(coordinator_id)
 
     async def _begin(
-        self, coordinator_id: int, timeout_ms: int, namespace: str | None
+        self,
+        timeout_ms: int,
+        namespace: str | None,
+        abort_on_disconnect: bool,
+        coordinator_id: int,
     ) -> Transaction:
         async def begin() -> Transaction:
             request = pb.CommandNewTxn(tc_id=coordinator_id, txn_ttl_millis=timeout_ms)
