@@ -121,6 +121,8 @@ class BrokerConfig:
     max_transaction_timeout_ms: int = 86_400_000
     transaction_abort_on_disconnect: bool = False  # of all whose connection closes
     transaction_outcome_retention_ms: int = 3_600_000
+    transactional_id_expiration_ms: int = 604_800_000  # since the last use
+    max_transactional_ids_per_principal: int = 10_000  # 0: no limit
     transaction_metadata_snapshot_entries: int = 10_000
     transaction_buffer_snapshot_max_transaction_count: int = 1000
     transaction_buffer_snapshot_min_time_in_millis: int = 5000

@@ -87,6 +87,7 @@ _MINIMUM: Final = {  # of every other number: 0
     "authentication_refresh_check_seconds": 1,
     "max_message_size": 1,
     "transaction_coordinators": 1,
+    "transactional_id_expiration_ms": 1000,
 }
 _PORTS: Final = (
     "broker_service_port",

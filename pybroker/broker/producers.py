@@ -60,6 +60,7 @@ class Producer:
     user_provided_name: bool = True
     encrypts: bool = False
     topic_epoch: int | None = None
+    session_epoch: int = 0  # of its transactional id; 0: it has none
     address: str = ""
     client_version: str = ""
     supports_partial: bool = False  # its client knows of producers for some partitions

@@ -159,6 +159,8 @@ class Broker:
             self.coordinators.count = self.topics.tenants.partitions(COORDINATOR_ASSIGN)
             self.coordinators.joining.check = partial(check_may_join, self.topics.policies)
             await self.coordinators.recover_all(LocalParticipants(self.topics))
+            parts.push_async_callback(self._services.sessions.close)
+            self._services.sessions.look_after_ids()
             parts.push_async_callback(self.server.stop)
             if self.revocations is not None:
                 parts.push_async_callback(self.revocations.close)

@@ -13,7 +13,9 @@ from pybroker.server.owned_transactions import OwnedTransactions
 from pybroker.server.requests import Requests
 from pybroker.server.services import Services
 from pybroker.server.slots import ConsumerSlot, ProducerSlot
+from pybroker.server.transactional_session import TransactionalSession
 from pybroker.server.watcher import Watcher
+from pybroker.transaction.coordinator.transactional_ids import TransactionalId
 from pybroker.wire import pulsar_api_pb2 as pb
 
 # What is left of a command's work; what came behind it on its connection waits for it.
@@ -37,6 +39,7 @@ class Connection(ProducerOwner, ConsumerSink, Protocol):
     watchers: dict[int, Watcher]
     begun: BegunTransactions
     owned: OwnedTransactions
+    sessions: dict[TransactionalId, TransactionalSession]
 
     @property
     def closed(self) -> bool: ...

@@ -92,6 +92,7 @@ def _welcome(session: Connection, command: pb.CommandConnect) -> None:
             supports_topic_watchers=config.enable_broker_side_subscription_pattern_evaluation,
             supports_get_partitioned_metadata_without_auto_creation=True,
             supports_committing_together=True,
+            supports_transactional_ids=True,
             supports_asking_topics=True,
             supports_spanning_namespaces=True,
             supports_aborting_on_disconnect=True,

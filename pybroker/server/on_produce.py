@@ -31,6 +31,7 @@ from pybroker.broker.schemas.compatibility import StoredSchema
 from pybroker.broker.schemas.registry import version_bytes
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
+from pybroker.server import fencing
 from pybroker.server.connection import Connection
 from pybroker.server.held_runs import HOLD_S, HeldRuns
 from pybroker.server.joining_sends import hold_until, joining
@@ -70,11 +71,17 @@ async def producer(session: Connection, command: pb.CommandProducer) -> None:
     if command.initial_subscription_name:  # the Go client sends an empty one
         await _create_initial_subscription(topic, command.initial_subscription_name)
     new = _new_producer(session, command)
-    await topic.add_producer(new, _granter(session, command, topic, new, schema_version))
+    joined = await fencing.joined(session, new)
     if session.closed:
+        return
+    await topic.add_producer(new, _granter(session, command, topic, new, schema_version))
+    if session.closed or (joined is not None and joined.is_fenced):
         await topic.producers.remove(new)
+        if joined is not None:
+            joined.require_current()
         return
     session.add_producer(topic, new)
+    session.producers[new.producer_id].session = joined
     _answer(session, command, topic, new, schema_version)
 
 
@@ -154,8 +161,8 @@ def _answer(
         schema_version=version_bytes(schema_version),
         producer_ready=producer.state is ProducerState.WRITING,
     )
-    if producer.topic_epoch is not None:
-        answer.topic_epoch = producer.topic_epoch
+    if (topic_epoch := fencing.topic_epoch_to_tell(producer)) is not None:
+        answer.topic_epoch = topic_epoch
     session.send_command(
         pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS, producer_success=answer)
     )
@@ -201,9 +208,11 @@ def send(session: Connection, run: SendRun) -> None:
     if slot is None:
         return  # closed by the broker a moment ago; the client resends once it is back
     joined = None
-    if run.txn_id is not None:
+    if run.txn_id is not None or slot.session is not None:
         try:
-            joined = joining(session, slot, run.txn_id)
+            joined = fencing.bound(session, slot.session, run.txn_id)
+            if run.txn_id is not None:
+                joined = joined or joining(session, slot, run.txn_id)
         except PulsarError as error:
             refuse(session, run, error)
             return
@@ -218,7 +227,7 @@ def send(session: Connection, run: SendRun) -> None:
             run,
             joined,
             partial(_go_on_at_rate, session, slot),
-            partial(_start_over, session, slot, "its topic's part in the transaction is not noted"),
+            partial(_start_over, session, slot, "its part in the transaction is not noted"),
         )
     elif slot.topic.gate is None:
         _send(session, slot, run)

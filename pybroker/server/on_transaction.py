@@ -13,8 +13,11 @@ from pybroker.broker.txn_participants import (
     partition_to_add,
     subscription_to_add,
 )
+from pybroker.server import fencing
 from pybroker.server.connection import Connection
 from pybroker.server.transaction_share import begin_within_share
+from pybroker.server.transactional_session import TransactionalSession
+from pybroker.server.transactional_sessions import Claim
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.transaction.coordinator.participants import CannotParticipate
@@ -130,6 +133,22 @@ def connected(session: Connection, command: pb.CommandTcClientConnectRequest, _:
 
 
 def new_txn(session: Connection, command: pb.CommandNewTxn) -> Awaitable[TxnId]:
+    claim = fencing.claimed(session, command)
+    if claim is None:
+        return _begin(session, command, None)
+    joined = session.services.sessions.granted(session, claim)
+    if joined is None:
+        return _begin_when_joined(session, command, claim)
+    return _begin(session, command, joined)
+
+
+async def _begin_when_joined(session: Connection, command: pb.CommandNewTxn, claim: Claim) -> TxnId:
+    return await _begin(session, command, await session.services.sessions.join(session, claim))
+
+
+def _begin(
+    session: Connection, command: pb.CommandNewTxn, joined: TransactionalSession | None
+) -> Awaitable[TxnId]:
     timeout_ms, namespace = command.txn_ttl_millis, None
     if command.HasField("spans_namespace"):
         namespace = _checked_namespace(command.spans_namespace)
@@ -137,7 +156,7 @@ def new_txn(session: Connection, command: pb.CommandNewTxn) -> Awaitable[TxnId]:
     return _on_coordinator(
         session,
         command.tc_id,
-        lambda coordinator: begin_within_share(session, coordinator, timeout_ms, namespace),
+        lambda coordinator: begin_within_share(session, coordinator, timeout_ms, namespace, joined),
     )
 
 
@@ -158,16 +177,39 @@ def begun(session: Connection, command: pb.CommandNewTxn, txn_id: TxnId) -> None
     session.owned.add(txn_id, command.abort_on_disconnect, services.coordinators)
     if session.closed:  # meanwhile
         services.disconnections.closed(session.owned)
-    done(session, command, txn_id)
+    if not command.HasField("transactional_id"):
+        done(session, command, txn_id)
+        return
+    transaction = session.services.coordinators.begun(txn_id)
+    bound = None if transaction is None else transaction.session
+    response = pb.CommandNewTxnResponse(
+        request_id=command.request_id,
+        txnid_most_bits=txn_id.most,
+        txnid_least_bits=txn_id.least,
+        session_epoch=0 if bound is None else bound.epoch,
+    )
+    session.send_command(pb.BaseCommand(type=_TYPE.NEW_TXN_RESPONSE, newTxnResponse=response))
+
+
+def _adding(
+    session: Connection,
+    txn_id: TxnId,
+    add: Callable[[TransactionCoordinator], Awaitable[TxnId]],
+) -> Awaitable[TxnId]:
+    def unless_fenced(coordinator: TransactionCoordinator) -> Awaitable[TxnId]:
+        fencing.require_current(session, coordinator, [txn_id])
+        return add(coordinator)
+
+    return _on_coordinator(session, txn_id.most, unless_fenced)
 
 
 def add_partition(session: Connection, command: pb.CommandAddPartitionToTxn) -> Awaitable[TxnId]:
     txn_id, principal = _txn_id(command), session.principal
     known = session.services.topics
     topics = [partition_to_add(known, txn_id, topic) for topic in command.partitions]
-    return _on_coordinator(
+    return _adding(
         session,
-        txn_id.most,
+        txn_id,
         lambda coordinator: coordinator.add_partitions(txn_id, topics, principal),
     )
 
@@ -180,9 +222,9 @@ def add_subscription(
         subscription_to_add(session.services.topics, txn_id, added.topic, added.subscription)
         for added in command.subscription
     ]
-    return _on_coordinator(
+    return _adding(
         session,
-        txn_id.most,
+        txn_id,
         lambda coordinator: coordinator.add_subscriptions(txn_id, subscriptions, principal),
     )
 
@@ -191,9 +233,13 @@ def end_txn(session: Connection, command: pb.CommandEndTxn) -> Awaitable[TxnId]:
     txn_id, action, principal = _txn_id(command), _action(command), session.principal
     if command.together_with:
         return _commit_together(session, txn_id, action, command.together_with)
-    return _on_coordinator(
-        session, txn_id.most, lambda coordinator: coordinator.end(txn_id, action, principal)
-    )
+
+    def end(coordinator: TransactionCoordinator) -> Awaitable[TxnId]:
+        if action is TxnAction.COMMIT:  # to abort is what fencing does, too
+            fencing.require_current(session, coordinator, [txn_id])
+        return coordinator.end(txn_id, action, principal)
+
+    return _on_coordinator(session, txn_id.most, end)
 
 
 def ended(session: Connection, command: pb.CommandEndTxn, txn_id: TxnId) -> None:
@@ -216,11 +262,13 @@ def _commit_together(
     if len(others) > MAX_TOGETHER:
         raise NotAllowed(f"{len(others)} transactions are too many: commit up to {MAX_TOGETHER}")
     least_bits, principal = list(others), session.principal
-    return _on_coordinator(
-        session,
-        txn_id.most,
-        lambda coordinator: coordinator.commit_together(txn_id, least_bits, principal),
-    )
+    all_of_them = [txn_id, *(TxnId(txn_id.most, least) for least in least_bits)]
+
+    def commit(coordinator: TransactionCoordinator) -> Awaitable[TxnId]:
+        fencing.require_current(session, coordinator, all_of_them)
+        return coordinator.commit_together(txn_id, least_bits, principal)
+
+    return _on_coordinator(session, txn_id.most, commit)
 
 
 # -- from other brokers

@@ -17,6 +17,7 @@ from pybroker.server.held_runs import HeldRoom
 from pybroker.server.outbox import Outboxes
 from pybroker.server.owned_transactions import Disconnections
 from pybroker.server.publish_budget import PublishBudget
+from pybroker.server.transactional_sessions import TransactionalSessions
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.wire import commands
 
@@ -50,6 +51,10 @@ class Services:
     _encoded_topics: dict[tuple[str, int], tuple[TopicList, bytes]] = field(default_factory=dict)
     # What sockets are read into; a fresh buffer for each read would be mapped and unmapped.
     receive_buffer: memoryview = field(default_factory=_receive_buffer)
+    sessions: TransactionalSessions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sessions = TransactionalSessions(self.coordinators)
 
     def encoded_topics(self, namespace: str, mode: int, topics: TopicList) -> bytes:
         """The answer to GET_TOPICS_OF_NAMESPACE, encoded once for each list."""

@@ -29,7 +29,9 @@ from pybroker.server.owned_transactions import OwnedTransactions
 from pybroker.server.requests import Requests, as_answer
 from pybroker.server.services import Services
 from pybroker.server.slots import ConsumerSlot, ProducerSlot
+from pybroker.server.transactional_session import TransactionalSession
 from pybroker.server.watcher import Watcher
+from pybroker.transaction.coordinator.transactional_ids import TransactionalId
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.connection_state import ACCEPTED, ConnectionState
@@ -72,6 +74,7 @@ class Session(asyncio.BufferedProtocol):
         self.watchers: dict[int, Watcher] = {}
         self.begun = BegunTransactions()
         self.owned = OwnedTransactions()
+        self.sessions: dict[TransactionalId, TransactionalSession] = {}
         self.writable = True
         self.peer = ""
         self._admit = admit
@@ -157,6 +160,8 @@ class Session(asyncio.BufferedProtocol):
         for watcher in self.watchers.values():
             watcher.end()
         self.watchers.clear()
+        if self.sessions:
+            self.services.sessions.left(self)
         producers, self.producers = self.producers, {}
         for producer_slot in producers.values():
             producer_slot.forget_held()

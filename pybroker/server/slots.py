@@ -6,13 +6,14 @@ from pybroker.broker.consumer import Consumer
 from pybroker.broker.producers import Producer
 from pybroker.broker.served import ServedSubscription, ServedTopic, may_be_stamped
 from pybroker.server.held_runs import HeldRuns
+from pybroker.server.transactional_session import TransactionalSession
 from pybroker.wire import commands
 
 
 class ProducerSlot:
     """A producer and its topic, as this connection knows them."""
 
-    __slots__ = ("behind", "held", "producer", "topic")
+    __slots__ = ("behind", "held", "producer", "session", "topic")
 
     def __init__(self, topic: ServedTopic, producer: Producer) -> None:
         self.topic = topic
@@ -20,6 +21,7 @@ class ProducerSlot:
         # Answers that wait for the last published run to be answered; None if it is.
         self.behind: list[Callable[[], None]] | None = None
         self.held: HeldRuns | None = None  # what may not be published yet
+        self.session: TransactionalSession | None = None  # if it has a transactional id
 
     def forget_held(self) -> None:
         """The client has it still, and sends it again if it comes back."""

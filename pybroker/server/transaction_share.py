@@ -10,7 +10,9 @@ from typing import Final
 
 from pybroker.base.errors import TooManyRequests
 from pybroker.base.names import TxnId
+from pybroker.server import fencing
 from pybroker.server.connection import Connection
+from pybroker.server.transactional_session import TransactionalSession
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
 
 _FULL_WAIT_S: Final = 0.1  # before a refusal, so that nobody asks again at once
@@ -25,6 +27,7 @@ def begin_within_share(
     coordinator: TransactionCoordinator,
     timeout_ms: int,
     namespace: str | None = None,
+    joined: TransactionalSession | None = None,
 ) -> Awaitable[TxnId]:
     """Begins at once, or waits a short time for room: one that asks again at once costs little.
 
@@ -32,8 +35,8 @@ def begin_within_share(
     that come together do not pass it. Raises, or fails with, what `new_transaction` does.
     """
     if _excess(session) is None and (is_exempt(session) or not coordinator.is_full):
-        return _begin(session, coordinator, timeout_ms, namespace)
-    return _when_there_is_room(session, coordinator, timeout_ms, namespace)
+        return _begin(session, coordinator, timeout_ms, namespace, joined)
+    return _when_there_is_room(session, coordinator, timeout_ms, namespace, joined)
 
 
 async def _when_there_is_room(
@@ -41,12 +44,13 @@ async def _when_there_is_room(
     coordinator: TransactionCoordinator,
     timeout_ms: int,
     namespace: str | None,
+    joined: TransactionalSession | None,
 ) -> TxnId:
     await asyncio.sleep(_FULL_WAIT_S)
     excess = _excess(session)
     if excess is not None:
         raise TooManyRequests(excess)
-    return await _begin(session, coordinator, timeout_ms, namespace)
+    return await _begin(session, coordinator, timeout_ms, namespace, joined)
 
 
 def _begin(
@@ -54,10 +58,15 @@ def _begin(
     coordinator: TransactionCoordinator,
     timeout_ms: int,
     namespace: str | None,
+    joined: TransactionalSession | None,
 ) -> asyncio.Future[TxnId]:
     is_counted = not is_exempt(session)
     beginning = coordinator.new_transaction(
-        timeout_ms, session.owner, exempt=not is_counted, namespace=namespace
+        timeout_ms,
+        session.owner,
+        exempt=not is_counted,
+        namespace=namespace,
+        session=fencing.session_of_new(session, joined),
     )
     if is_counted and session.services.config.max_active_transactions_per_connection:
         session.begun.begins(beginning)  # without a limit nothing would forget them

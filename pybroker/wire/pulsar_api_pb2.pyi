@@ -407,7 +407,7 @@ class CommandConnect(_message.Message):
     def __init__(self, client_version: _Optional[str] = ..., auth_method: _Optional[_Union[AuthMethod, str]] = ..., auth_method_name: _Optional[str] = ..., auth_data: _Optional[bytes] = ..., protocol_version: _Optional[int] = ..., proxy_to_broker_url: _Optional[str] = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., feature_flags: _Optional[_Union[FeatureFlags, _Mapping]] = ..., proxy_version: _Optional[str] = ...) -> None: ...
 
 class FeatureFlags(_message.Message):
-    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "supports_committing_together", "supports_asking_topics", "supports_spanning_namespaces", "supports_aborting_on_disconnect")
+    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "supports_committing_together", "supports_asking_topics", "supports_spanning_namespaces", "supports_aborting_on_disconnect", "supports_transactional_ids")
     SUPPORTS_AUTH_REFRESH_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_BROKER_ENTRY_METADATA_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_PARTIAL_PRODUCER_FIELD_NUMBER: _ClassVar[int]
@@ -421,6 +421,7 @@ class FeatureFlags(_message.Message):
     SUPPORTS_ASKING_TOPICS_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_SPANNING_NAMESPACES_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_ABORTING_ON_DISCONNECT_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTS_TRANSACTIONAL_IDS_FIELD_NUMBER: _ClassVar[int]
     supports_auth_refresh: bool
     supports_broker_entry_metadata: bool
     supports_partial_producer: bool
@@ -434,7 +435,8 @@ class FeatureFlags(_message.Message):
     supports_asking_topics: bool
     supports_spanning_namespaces: bool
     supports_aborting_on_disconnect: bool
-    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., supports_scalable_topics: bool = ..., supports_tc_metadata_discovery: bool = ..., supports_committing_together: bool = ..., supports_asking_topics: bool = ..., supports_spanning_namespaces: bool = ..., supports_aborting_on_disconnect: bool = ...) -> None: ...
+    supports_transactional_ids: bool
+    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., supports_scalable_topics: bool = ..., supports_tc_metadata_discovery: bool = ..., supports_committing_together: bool = ..., supports_asking_topics: bool = ..., supports_spanning_namespaces: bool = ..., supports_aborting_on_disconnect: bool = ..., supports_transactional_ids: bool = ...) -> None: ...
 
 class CommandConnected(_message.Message):
     __slots__ = ("server_version", "protocol_version", "max_message_size", "feature_flags")
@@ -649,36 +651,44 @@ class CommandTcClientConnectResponse(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class CommandNewTxn(_message.Message):
-    __slots__ = ("request_id", "txn_ttl_millis", "tc_id", "scalable", "spans_namespace", "abort_on_disconnect")
+    __slots__ = ("request_id", "txn_ttl_millis", "tc_id", "scalable", "spans_namespace", "abort_on_disconnect", "transactional_id", "session", "session_epoch")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXN_TTL_MILLIS_FIELD_NUMBER: _ClassVar[int]
     TC_ID_FIELD_NUMBER: _ClassVar[int]
     SCALABLE_FIELD_NUMBER: _ClassVar[int]
     SPANS_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     ABORT_ON_DISCONNECT_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SESSION_EPOCH_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     txn_ttl_millis: int
     tc_id: int
     scalable: bool
     spans_namespace: str
     abort_on_disconnect: bool
-    def __init__(self, request_id: _Optional[int] = ..., txn_ttl_millis: _Optional[int] = ..., tc_id: _Optional[int] = ..., scalable: bool = ..., spans_namespace: _Optional[str] = ..., abort_on_disconnect: bool = ...) -> None: ...
+    transactional_id: str
+    session: str
+    session_epoch: int
+    def __init__(self, request_id: _Optional[int] = ..., txn_ttl_millis: _Optional[int] = ..., tc_id: _Optional[int] = ..., scalable: bool = ..., spans_namespace: _Optional[str] = ..., abort_on_disconnect: bool = ..., transactional_id: _Optional[str] = ..., session: _Optional[str] = ..., session_epoch: _Optional[int] = ...) -> None: ...
 
 class CommandNewTxnResponse(_message.Message):
-    __slots__ = ("allowed_coordinators", "request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")
+    __slots__ = ("allowed_coordinators", "request_id", "txnid_least_bits", "txnid_most_bits", "error", "message", "session_epoch")
     ALLOWED_COORDINATORS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    SESSION_EPOCH_FIELD_NUMBER: _ClassVar[int]
     allowed_coordinators: _containers.RepeatedScalarFieldContainer[int]
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     error: ServerError
     message: str
-    def __init__(self, allowed_coordinators: _Optional[_Iterable[int]] = ..., request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    session_epoch: int
+    def __init__(self, allowed_coordinators: _Optional[_Iterable[int]] = ..., request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ..., session_epoch: _Optional[int] = ...) -> None: ...
 
 class CommandAddPartitionToTxn(_message.Message):
     __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "partitions", "scalable")

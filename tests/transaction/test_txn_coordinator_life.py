@@ -75,7 +75,9 @@ async def test_what_happened_is_counted(world: World) -> None:
 async def begin_on_a_connection(world: World) -> TxnId:
     config = BrokerConfig()
     services = SimpleNamespace(config=config, coordinators=world.coordinators)
-    session = SimpleNamespace(login=None, owner=None, begun=BegunTransactions(), services=services)
+    session = SimpleNamespace(
+        login=None, owner=None, begun=BegunTransactions(), services=services, sessions={}
+    )
     coordinator = await world.coordinators.get(0)
     return await begin_within_share(cast("Connection", session), coordinator, 1000)
 

@@ -28,6 +28,7 @@ from pybroker.base.names import TxnId
 from pybroker.base.runtime import Clock, Pace, Tasks
 from pybroker.transaction.coordinator.endings import Endings, fail
 from pybroker.transaction.coordinator.metadata_store import (
+    BindSession,
     ChangeStatus,
     CoordinatorLimits,
     Record,
@@ -38,6 +39,7 @@ from pybroker.transaction.coordinator.metadata_store import (
 from pybroker.transaction.coordinator.participants import ParticipantEnds, Participants, Retry
 from pybroker.transaction.coordinator.timeout_tracker import TimeoutTracker
 from pybroker.transaction.coordinator.transaction_log import TransactionLog
+from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
 from pybroker.transaction.snapshot_log import Done
 from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnAction, TxnStatus
 
@@ -108,8 +110,10 @@ class TransactionCoordinator:
         owner: str | None,
         exempt: bool = False,
         namespace: str | None = None,
+        session: SessionRef | None = None,
     ) -> asyncio.Future[TxnId]:
-        """What is touched in `namespace` takes part, see `joining`.
+        """What is touched in `namespace` takes part, see `joining`. `session`: of a transactional
+        id, which it belongs to from the beginning.
 
         Raises NotAllowed (timeout); TooManyRequests if it is full, except for the `exempt`.
         """
@@ -119,9 +123,16 @@ class TransactionCoordinator:
         if namespace is not None:  # a crash between the two leaves one that nobody heard of
             spanning = SpanNamespace(decision.local_id, namespace)
             durable = self._log_and_apply(spanning, decision.local_id)
+        if session is not None:  # as a rule in the same entry; without it nobody hears of the id
+            durable = self.bind(decision.local_id, session)
         self._opened += 1
         self._track(decision.local_id, timeout_ms)
         return durable
+
+    def bind(self, local_id: int, session: SessionRef) -> asyncio.Future[TxnId]:
+        """Have a live transaction that belongs to no session belong to this one."""
+        self._check_open()
+        return self._log_and_apply(BindSession(local_id, session), local_id)
 
     def add_partitions(
         self, txn_id: TxnId, topics: list[str], principal: str | None
@@ -415,6 +426,10 @@ class TransactionCoordinator:
     def live_of(self, owner: str) -> int:
         """How many of these are live."""
         return self._store.live_of(owner)
+
+    def bound_to(self, transactional_id: TransactionalId) -> list[TransactionMetadata]:
+        """The live ones that belong to sessions of it."""
+        return self._store.bound_to(transactional_id)
 
     def live(self) -> list[TransactionMetadata]:
         """For the admin API, oldest first."""

@@ -23,6 +23,7 @@ from pybroker.transaction.coordinator.joining import Joining
 from pybroker.transaction.coordinator.metadata_store import CoordinatorLimits, TransactionMetadata
 from pybroker.transaction.coordinator.participants import Participants
 from pybroker.transaction.coordinator.transaction_log import TransactionLog, log_name
+from pybroker.transaction.coordinator.transactional_ids import TransactionalIds
 from pybroker.transaction.txn_status import TxnStatus
 
 _REOPEN_PAUSE_S: Final = 1.0
@@ -50,6 +51,7 @@ class Coordinators:
             config.transaction_metadata_snapshot_entries,
         )
         self.count = config.transaction_coordinators  # the admin API may raise it
+        self.ids = TransactionalIds(metadata, clock, config)
         self._participants: Participants | None = None
         self._served: dict[int, TransactionCoordinator] = {}
         self._opening: dict[int, asyncio.Task[TransactionCoordinator]] = {}
@@ -61,6 +63,7 @@ class Coordinators:
     async def recover_all(self, participants: Participants) -> None:
         """Start serving: open every coordinator whose log exists."""
         self._participants = participants
+        self.ids.load()
         prefix = log_name("")
         logs = [name.removeprefix(prefix) for name in self._factory.names(prefix)]
         await asyncio.gather(*(self._open_once(int(coordinator_id)) for coordinator_id in logs))
@@ -87,6 +90,11 @@ class Coordinators:
     def live_of(self, owner: str) -> int:
         """How many transactions of this owner are live on all coordinators that are open."""
         return sum(coordinator.live_of(owner) for coordinator in self._served.values())
+
+    @property
+    def are_all_open(self) -> bool:
+        """Of those that have begun a transaction; else some is being opened again."""
+        return not self._replacing
 
     def served(self) -> list[TransactionCoordinator]:
         return list(self._served.values())

@@ -19,6 +19,7 @@ from pybroker.base.errors import InvalidTxnStatus, NotAllowed, TooManyRequests, 
 from pybroker.base.names import TxnId
 from pybroker.transaction.coordinator.abort_reasons import AbortReasons
 from pybroker.transaction.coordinator.outcome_window import OutcomeMark, OutcomeWindow
+from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
 from pybroker.transaction.txn_status import (
     ACTION_OF_STATUS,
     ENDED_STATUS,
@@ -75,6 +76,14 @@ class IdsUsed:
     low_watermark: int
 
 
+@dataclass(frozen=True, slots=True)
+class BindSession:
+    """It belongs to a session of a transactional id, and is aborted with it."""
+
+    local_id: int
+    session: SessionRef
+
+
 Record = (
     NewTransaction
     | SpanNamespace
@@ -83,6 +92,7 @@ Record = (
     | ChangeStatus
     | IdsUsed
     | OutcomeMark
+    | BindSession
 )
 
 
@@ -98,6 +108,7 @@ class TransactionMetadata:
     partitions: dict[str, None] = field(default_factory=dict)
     subscriptions: dict[tuple[str, str], None] = field(default_factory=dict)
     namespace: str | None = None  # whose topics take part by being touched
+    session: SessionRef | None = None  # of a transactional id, if it belongs to one
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +125,7 @@ class TransactionMetadataStore:
         self._limits = limits
         self._live: dict[int, TransactionMetadata] = {}
         self._live_of: Counter[str] = Counter()  # by owner
+        self._bound: dict[TransactionalId, dict[int, None]] = {}
         self._highest_id = -1
         self._lowest_live = 0  # every id below it has ended; advances, never goes back
         self._replaying = False
@@ -131,6 +143,10 @@ class TransactionMetadataStore:
 
     def live(self) -> list[TransactionMetadata]:
         return list(self._live.values())
+
+    def bound_to(self, transactional_id: TransactionalId) -> list[TransactionMetadata]:
+        """The live ones that belong to sessions of it."""
+        return [self._live[local_id] for local_id in self._bound.get(transactional_id, ())]
 
     def get(self, local_id: int) -> TransactionMetadata | None:
         return self._live.get(local_id)
@@ -307,6 +323,10 @@ class TransactionMetadataStore:
                 self._lowest_live = max(self._lowest_live, low_watermark + 1)
             case OutcomeMark():
                 self.outcomes.restore_mark(record)
+            case BindSession(local_id, session):
+                if (transaction := self._live.get(local_id)) is not None:
+                    transaction.session = session
+                    self._bound.setdefault(session.id, {})[local_id] = None
 
     def _apply_new(self, record: NewTransaction) -> None:
         # A snapshot that a crash cut short repeats, in part, what was replayed before it.
@@ -336,10 +356,17 @@ class TransactionMetadataStore:
 
     def _forget(self, local_id: int) -> None:
         ended = self._live.pop(local_id, None)
-        if ended is not None and ended.owner is not None:
+        if ended is None:
+            return
+        if ended.owner is not None:
             self._live_of[ended.owner] -= 1
             if not self._live_of[ended.owner]:
                 del self._live_of[ended.owner]
+        if ended.session is not None:
+            bound = self._bound[ended.session.id]
+            del bound[local_id]
+            if not bound:
+                del self._bound[ended.session.id]
 
     def snapshot_pays_after(self, entries: int) -> bool:
         """Writing all live transactions again must cost less than what was logged since."""
@@ -376,6 +403,8 @@ def _records(transaction: TransactionMetadata, reason: str = "") -> Iterator[Rec
     )
     if transaction.namespace is not None:
         yield SpanNamespace(local_id, transaction.namespace)
+    if transaction.session is not None:
+        yield BindSession(local_id, transaction.session)
     topics, subscriptions = tuple(transaction.partitions), tuple(transaction.subscriptions)
     for at in range(0, len(topics), _PARTICIPANTS_PER_RECORD):
         yield AddPartitions(local_id, topics[at : at + _PARTICIPANTS_PER_RECORD])

@@ -17,6 +17,7 @@ from pybroker.base.names import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX
 from pybroker.transaction.coordinator.metadata_store import (
     AddPartitions,
     AddSubscriptions,
+    BindSession,
     ChangeStatus,
     IdsUsed,
     NewTransaction,
@@ -25,10 +26,14 @@ from pybroker.transaction.coordinator.metadata_store import (
     TransactionMetadataStore,
 )
 from pybroker.transaction.coordinator.outcome_window import OutcomeMark
+from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
 from pybroker.transaction.snapshot_log import Done, SnapshotLog
 from pybroker.transaction.txn_status import TxnStatus
 
 _FORMAT: Final = 1
+# Of an entry that binds a transaction to a session: a version that does not know such records would
+# take one for something else, so it shall not read that entry at all.
+_FORMAT_WITH_SESSIONS: Final = 2
 _CURSOR: Final = "transaction.subscription"
 
 
@@ -41,6 +46,7 @@ class _Operation(enum.IntEnum):
     MARK = 5
     STATUS_BECAUSE = 20
     NAMESPACE = 30
+    SESSION = 40
 
 
 def log_name(coordinator_id: int | str) -> str:
@@ -49,7 +55,8 @@ def log_name(coordinator_id: int | str) -> str:
 
 def encode_entry(records: Sequence[Record]) -> bytes:
     out = Writer()
-    out.number(_FORMAT)
+    has_sessions = any(isinstance(record, BindSession) for record in records)
+    out.number(_FORMAT_WITH_SESSIONS if has_sessions else _FORMAT)
     out.number(len(records))
     for record in records:
         _encode(record, out)
@@ -83,6 +90,10 @@ def _encode(record: Record, out: Writer) -> None:
             _numbers(out, _Operation.IDS, highest_id + 1, low_watermark + 1)
         case OutcomeMark(at_ms, watermark):
             _numbers(out, _Operation.MARK, at_ms, watermark + 1)
+        case BindSession(local_id, ((owner, name), epoch)):
+            _numbers(out, _Operation.SESSION, local_id, epoch, owner is not None)
+            out.text(owner or "")
+            out.text(name)
 
 
 def _numbers(out: Writer, *values: int) -> None:
@@ -93,7 +104,8 @@ def _numbers(out: Writer, *values: int) -> None:
 def decode_entry(entry: bytes, source: str) -> list[Record]:
     """Raises CorruptStorage."""
     data = Reader(entry, source)
-    data.version(_FORMAT)
+    with_sessions = entry[:1] == bytes([_FORMAT_WITH_SESSIONS])
+    data.version(_FORMAT_WITH_SESSIONS if with_sessions else _FORMAT)
     return [_decode(data, source) for _ in range(data.number())]
 
 
@@ -116,6 +128,11 @@ def _decode(data: Reader, source: str) -> Record:
             return SpanNamespace(data.number(), data.text())
         case _Operation.IDS:
             return IdsUsed(data.number() - 1, data.number() - 1)
+        case _Operation.SESSION:
+            local_id, epoch, owned = data.number(), data.number(), data.number()
+            owner, name = data.text(), data.text()
+            whose = TransactionalId(owner if owned else None, name)
+            return BindSession(local_id, SessionRef(whose, epoch))
         case _Operation.MARK:
             return OutcomeMark(data.number(), data.number() - 1)
         case _Operation.STATUS_BECAUSE:

@@ -1,0 +1,129 @@
+"""What handlers ask about sessions of transactional ids: which a command belongs to, and whether a
+newer one has fenced it.
+
+A transaction belongs to a session from its beginning if NEW_TXN names the session, or comes on a
+connection that has exactly one; else from the first message of a producer that has an id. That is a
+record in its coordinator's log: at the beginning beside the one that there is anyway, later one of
+its own, before the message is published.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from pybroker.base.errors import NotAllowed, PulsarError
+from pybroker.base.names import TxnId
+from pybroker.broker.producers import Producer
+from pybroker.server.connection import Connection
+from pybroker.server.transactional_session import TransactionalSession
+from pybroker.server.transactional_sessions import Claim
+from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
+from pybroker.transaction.coordinator.transactional_ids import SessionRef, fenced
+from pybroker.transaction.txn_status import TxnStatus
+from pybroker.wire import pulsar_api_pb2 as pb
+
+_EPOCH_BITS: Final = 32  # of a topic epoch; above them stands the session's
+
+
+# -- producers
+
+
+async def joined(session: Connection, producer: Producer) -> TransactionalSession | None:
+    """The session of a producer's transactional id, once it holds it; None: it has no id.
+
+    Raises ProducerFenced, NotAllowed, ServiceNotReady.
+    """
+    told = producer.topic_epoch or 0
+    claim = Claim.of_producer(session.owner, producer.properties, told)
+    if claim is None:
+        return None
+    if producer.topic_epoch is not None:
+        producer.topic_epoch = told & ((1 << _EPOCH_BITS) - 1)
+    sessions = session.services.sessions
+    found = sessions.granted(session, claim) or await sessions.join(session, claim)
+    assert found.ref is not None
+    producer.session_epoch = found.ref.epoch
+    return found
+
+
+def topic_epoch_to_tell(producer: Producer) -> int | None:
+    """What clients give back when they reconnect: with the session's epoch, where there is one."""
+    if not producer.session_epoch:
+        return producer.topic_epoch
+    return (producer.session_epoch << _EPOCH_BITS) | (producer.topic_epoch or 0)
+
+
+def bound(
+    session: Connection, joined: TransactionalSession | None, txn_id: TxnId | None
+) -> asyncio.Future[TxnId] | None:
+    """None: a producer of this session may publish; else it may ask again when that is done, or has
+    failed. It is shared: let nobody cancel it.
+
+    Raises ProducerFenced, InvalidTxnStatus (the transaction is an older session's), NotAllowed (it
+    is one of another id).
+    """
+    if joined is None:
+        return None
+    joined.require_current()
+    if txn_id is None:
+        return None
+    if (binding := joined.binding.get(txn_id)) is not None:
+        return binding
+    coordinator = session.services.coordinators.serving(txn_id.most)
+    transaction = None if coordinator is None else coordinator.metadata(txn_id)
+    if coordinator is None or transaction is None or transaction.status is not TxnStatus.OPEN:
+        return None  # its topic refuses it
+    if transaction.session == joined.ref:
+        return None
+    if transaction.session is not None:
+        raise _of_another(session, txn_id, transaction.session)
+    assert joined.ref is not None
+    binding = joined.binding[txn_id] = coordinator.bind(txn_id.least, joined.ref)
+    binding.add_done_callback(lambda _: joined.binding.pop(txn_id))
+    return binding
+
+
+def _of_another(session: Connection, txn_id: TxnId, other: SessionRef) -> PulsarError:
+    if session.services.coordinators.ids.is_fenced(other):
+        return fenced(txn_id, other)
+    return NotAllowed(
+        f"Transaction {txn_id} belongs to a session of transactional id {other.id.name!r}: "
+        "producers with another id cannot publish in it"
+    )
+
+
+# -- transactions
+
+
+def claimed(session: Connection, command: pb.CommandNewTxn) -> Claim | None:
+    """What NEW_TXN says of its session. Raises NotAllowed."""
+    if not command.HasField("transactional_id"):
+        return None
+    name, epoch = command.transactional_id, command.session_epoch
+    return Claim.of(session.owner, name, command.session, epoch)
+
+
+def session_of_new(session: Connection, joined: TransactionalSession | None) -> SessionRef | None:
+    """The one that a transaction belongs to from its beginning. Raises ProducerFenced."""
+    if joined is None and len(session.sessions) == 1:
+        (joined,) = session.sessions.values()
+    if joined is None:
+        return None
+    joined.require_current()
+    return joined.ref
+
+
+def require_current(
+    session: Connection, coordinator: TransactionCoordinator, txn_ids: Iterable[TxnId]
+) -> None:
+    """That no newer session has fenced theirs; of what is decided the coordinator tells.
+
+    Raises InvalidTxnStatus.
+    """
+    ids = session.services.coordinators.ids
+    for txn_id in txn_ids:
+        transaction = coordinator.metadata(txn_id)
+        if transaction is None or transaction.session is None:
+            continue
+        if transaction.status is TxnStatus.OPEN and ids.is_fenced(transaction.session):
+            raise fenced(txn_id, transaction.session)

@@ -1,0 +1,299 @@
+"""Sessions of transactional ids: who holds one now, and who is a newer one.
+
+A producer says which id it has (`txn.transactional.id`), and so may NEW_TXN. What comes with it
+belongs to the session that holds the id if it says that session's epoch, which each answer carries
+and official clients give back when they reconnect; or says its name (`txn.session`), if it has one;
+or if it comes on a connection of that session. All else is a newer session, which begins so:
+
+    1  its epoch is durable                       from here on the older ones are fenced
+    2  the older one's producers are closed       in the same turn: nothing of it is published
+    3  its open transactions are aborted, and those that are ending have ended
+    4  who asked is answered
+
+After a crash in between, the next one who asks begins with 1 again, and 3 finds what is left.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
+
+from pybroker.base.errors import ServiceNotReady
+from pybroker.base.runtime import Pace, Tasks
+from pybroker.broker.producers import ProducerOwner
+from pybroker.logs import audit
+from pybroker.server.slots import ProducerSlot
+from pybroker.server.transactional_session import TransactionalSession
+from pybroker.transaction.coordinator.coordinators import Coordinators
+from pybroker.transaction.coordinator.fencing import end_older
+from pybroker.transaction.coordinator.transactional_ids import (
+    NOTES_PER_EXPIRATION,
+    IdRecord,
+    SessionRef,
+    TransactionalId,
+    check_id,
+    digest,
+    producer_fenced,
+)
+
+ID_PROPERTY: Final = "txn.transactional.id"
+SESSION_PROPERTY: Final = "txn.session"
+
+_GRANTED_WITHIN_S: Final = 20.0  # less than the official clients' operation timeout
+_CLOSED_A_TURN: Final = 50
+_LOOKS_PER_NOTE: Final = 4
+
+log = logging.getLogger(__name__)
+
+
+class Claim(NamedTuple):
+    """What a command says of its session."""
+
+    id: TransactionalId
+    session: str  # the digest of the name that its client gave it; empty where it has none
+    epoch: int  # that it was given; 0: none yet
+
+    @classmethod
+    def of_producer(
+        cls, owner: str | None, properties: Mapping[str, str], topic_epoch: int
+    ) -> "Claim | None":
+        """Raises NotAllowed."""
+        name = properties.get(ID_PROPERTY)
+        if name is None:
+            return None
+        return cls.of(owner, name, properties.get(SESSION_PROPERTY, ""), topic_epoch >> 32)
+
+    @classmethod
+    def of(cls, owner: str | None, name: str, session: str, epoch: int) -> "Claim":
+        """Raises NotAllowed."""
+        check_id(name)
+        return cls(TransactionalId(owner, name), digest(session), epoch)
+
+
+class Holder(ProducerOwner, Protocol):
+    """A connection, as its sessions see it."""
+
+    peer: str
+    producers: dict[int, ProducerSlot]
+    sessions: dict[TransactionalId, TransactionalSession]
+
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def owner(self) -> str | None: ...
+
+
+class _Held:
+    """An id that a session holds, or is about to."""
+
+    __slots__ = ("connections", "granting", "recorded", "session")
+
+    def __init__(self, session: TransactionalSession) -> None:
+        self.session = session
+        self.connections: dict[Holder, None] = {}
+        self.recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.granting: asyncio.Task[int] | None = None
+
+    @property
+    def is_granted(self) -> bool:
+        return self.is_settled and self.session.ref is not None
+
+    @property
+    def is_settled(self) -> bool:
+        return self.granting is not None and self.granting.done()
+
+
+class TransactionalSessions:
+    """Those whose clients are connected."""
+
+    def __init__(self, coordinators: Coordinators) -> None:
+        self._coordinators = coordinators
+        self._newest: dict[TransactionalId, _Held] = {}
+        self._tasks = Tasks("transactional ids")
+        self._looking = False
+
+    def granted(self, connection: Holder, claim: Claim) -> TransactionalSession | None:
+        """The session that this belongs to, if that is known at once."""
+        newest = self._newest.get(claim.id)
+        if newest is None or not newest.is_granted or not _is_of(newest, connection, claim):
+            return None
+        newest.connections[connection] = None
+        connection.sessions[claim.id] = newest.session
+        return newest.session
+
+    async def join(self, connection: Holder, claim: Claim) -> TransactionalSession:
+        """The session that this belongs to, once it holds its id.
+
+        Raises ProducerFenced, NotAllowed (too many ids), or
+        ServiceNotReady: it takes long, and is to be asked again.
+        """
+        held = await self._find(connection, claim)
+        held.connections[connection] = None
+        connection.sessions[claim.id] = held.session
+        if connection.closed:
+            self.left(connection)
+        assert held.granting is not None
+        await asyncio.wait([held.granting], timeout=_GRANTED_WITHIN_S)
+        if not held.is_settled:
+            raise ServiceNotReady(
+                f"Transactional id {claim.id.name!r}: transactions of the session before this one "
+                "are still being ended; try again"
+            )
+        await held.granting
+        held.session.require_current()
+        await self._coordinators.ids.used(claim.id)
+        held.session.require_current()
+        return held.session
+
+    async def _find(self, connection: Holder, claim: Claim) -> _Held:
+        while True:
+            newest = self._newest.get(claim.id)
+            if newest is not None and _is_of(newest, connection, claim):
+                return newest
+            if newest is None or newest.recorded.done():
+                break
+            await asyncio.wait([newest.recorded])
+        known = self._coordinators.ids.get(claim.id)
+        if _was_fenced(known, claim) or _is_fenced_here(connection, claim):
+            raise producer_fenced(claim.id.name)
+        if newest is None and known is not None and _holds(known, claim):
+            return self._again(known, claim)
+        return self._newer(newest, connection, claim)
+
+    def _again(self, known: IdRecord, claim: Claim) -> _Held:
+        """Its connection was lost, perhaps with the broker."""
+        session = TransactionalSession(claim.id, known.session)
+        session.ref = SessionRef(claim.id, known.epoch)
+        held = self._newest[claim.id] = _Held(session)
+        held.recorded.set_result(None)
+        held.granting = self._tasks.start(self._grant(held, session.ref), "a session comes again")
+        return held
+
+    def _newer(self, older: _Held | None, connection: Holder, claim: Claim) -> _Held:
+        held = self._newest[claim.id] = _Held(TransactionalSession(claim.id, claim.session))
+        actor = audit.Actor(connection.owner or "", connection.peer)
+        held.granting = self._tasks.start(self._begin(held, older, actor), "a newer session")
+        return held
+
+    async def _begin(self, held: _Held, older: _Held | None, actor: audit.Actor) -> int:
+        ids, session = self._coordinators.ids, held.session
+        is_first = ids.get(session.id) is None
+        try:
+            session.ref = await ids.begin(session.id, session.name)
+        except BaseException:
+            self._forget(held)
+            if older is not None and older.connections:
+                self._newest[session.id] = older  # which holds it still
+            raise
+        finally:
+            held.recorded.set_result(None)
+        self._look_after()
+        if older is not None:
+            older.session.is_fenced = True
+            await _close_producers(older)
+        aborted = await self._grant(held, session.ref)
+        if not is_first:
+            audit.act_as(actor)
+            audit.done(
+                "fence older sessions",
+                f"transactional id {session.id.name}",
+                why=f"session {session.ref.epoch} began; {aborted} open transactions were aborted",
+            )
+        return aborted
+
+    async def _grant(self, held: _Held, session: SessionRef) -> int:
+        aborted = await end_older(self._coordinators, session)
+        if not held.connections:
+            self._forget(held)
+        return aborted
+
+    def _forget(self, held: _Held) -> None:
+        if self._newest.get(held.session.id) is held:
+            del self._newest[held.session.id]
+
+    def left(self, connection: Holder) -> None:
+        """It is closed. Who comes again is known by the id's record."""
+        for transactional_id in connection.sessions:
+            held = self._newest.get(transactional_id)
+            if held is None:
+                continue
+            held.connections.pop(connection, None)
+            if not held.connections and held.is_settled:
+                self._forget(held)
+        connection.sessions.clear()
+
+    # -- expiry
+
+    def look_after_ids(self) -> None:
+        """At the start: those that are there expire by time."""
+        if len(self._coordinators.ids):
+            self._look_after()
+
+    def _look_after(self) -> None:
+        if not self._looking:
+            self._looking = True
+            self._tasks.start(self._expire(), "expiry")
+
+    async def _expire(self) -> None:
+        """Ids that are in use are noted, others go when their time is over."""
+        ids = self._coordinators.ids
+        while len(ids):
+            await asyncio.sleep(ids.expiration_ms / 1000 / NOTES_PER_EXPIRATION / _LOOKS_PER_NOTE)
+            pace = Pace(_CLOSED_A_TURN)
+            for transactional_id, _ in ids:
+                await pace.step()
+                try:
+                    if transactional_id in self._newest or self._has_open(transactional_id):
+                        await ids.used(transactional_id)
+                    elif self._coordinators.are_all_open:
+                        await ids.expire(transactional_id)
+                except Exception as error:  # at the next look, then
+                    log.warning("Transactional id %r: %s", transactional_id.name, error)
+        self._looking = False
+
+    def _has_open(self, transactional_id: TransactionalId) -> bool:
+        return any(each.bound_to(transactional_id) for each in self._coordinators.served())
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+
+def _is_of(held: _Held, connection: Holder, claim: Claim) -> bool:
+    session = held.session
+    if claim.epoch:
+        return session.ref is not None and session.ref.epoch == claim.epoch
+    if claim.session:
+        return session.name == claim.session
+    return connection in held.connections
+
+
+def _was_fenced(known: IdRecord | None, claim: Claim) -> bool:
+    """An epoch that is not the latest one is an older one; or the id has expired meanwhile."""
+    if claim.epoch:
+        return known is None or known.epoch != claim.epoch
+    return known is not None and bool(claim.session) and claim.session in known.fenced
+
+
+def _is_fenced_here(connection: Holder, claim: Claim) -> bool:
+    """By no name, and on a connection whose session was fenced."""
+    session = connection.sessions.get(claim.id)
+    return session is not None and session.is_fenced and claim.session in ("", session.name)
+
+
+def _holds(known: IdRecord, claim: Claim) -> bool:
+    return known.epoch == claim.epoch or bool(claim.session and known.session == claim.session)
+
+
+async def _close_producers(fenced: _Held) -> None:
+    """At once as far as few are concerned; SENDs of the others are refused until it is their turn.
+    Their clients come back, and are told why not.
+    """
+    pace = Pace(_CLOSED_A_TURN)
+    for connection in list(fenced.connections):
+        for producer_id, slot in list(connection.producers.items()):
+            if slot.session is not fenced.session:
+                continue
+            if connection.producers.get(producer_id) is slot:
+                slot.topic.tasks.start(slot.topic.producers.remove(slot.producer), "fenced")
+                connection.close_producer(slot.producer, str(fenced.session.fenced()))
+            await pace.step()
