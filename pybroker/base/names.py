@@ -21,6 +21,7 @@ TRANSACTION_LOG_PREFIX: Final = "__transaction_log_"
 PENDING_ACK_SUFFIX: Final = "__transaction_pending_ack"
 PENDING_ACK_LOGS: Final = "pending-acks/"
 COMPACTED_LOGS: Final = "compacted/"
+SIDE_LOGS: Final = "transactions-aside/"
 
 
 class TxnId(NamedTuple):
@@ -170,6 +171,16 @@ def compacted_log(topic: TopicName, generation: int) -> str:
 def compacted_logs(topic: TopicName) -> str:
     """What the names of a topic's compacted logs begin with, and no others."""
     return f"{COMPACTED_LOGS}{quote(topic.ledger_name, safe='')}/"
+
+
+def side_log(ledger_name: str) -> str:
+    """The managed ledger in which a topic's transactions wait for their commit."""
+    return f"{SIDE_LOGS}{quote(ledger_name, safe='')}/log"
+
+
+def topic_of_side_log(name: str) -> str:
+    """The topic's ledger name."""
+    return unquote(name.removeprefix(SIDE_LOGS).split("/")[0])
 
 
 def belongs_to_a_topic(ledger_name: str) -> bool:

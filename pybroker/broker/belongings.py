@@ -2,8 +2,8 @@
 
     of a subscription    its pending-ack log; its cursor
     of a topic           the pending-ack logs of its subscriptions; what its compactions kept; the
-                         managed ledger with its cursors; the snapshots of deduplication and of the
-                         transaction buffer
+                         log of the transactions that are kept aside; the managed ledger with its
+                         cursors; the snapshots of deduplication and of the transaction buffer
     of a whole           (a partitioned topic, or one that is no partition) the schemas; the
                          policies; the number of its partitions; of either, what was granted on it
 
@@ -20,13 +20,16 @@ from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.names import (
     COMPACTED_LOGS,
     PENDING_ACK_LOGS,
+    SIDE_LOGS,
     TopicName,
     belongs_to_a_topic,
     compacted_logs,
     pending_ack_log,
     pending_ack_logs,
+    side_log,
     subscription_of_log,
     topic_of_compacted_log,
+    topic_of_side_log,
 )
 from pybroker.broker import tenants
 from pybroker.broker.compaction.compaction import generation_that_counts
@@ -53,6 +56,7 @@ class Belongings:
         """One topic, or one partition."""
         await self._factory.delete_all(pending_ack_logs(topic))
         await self._factory.delete_all(compacted_logs(topic))
+        await self._factory.delete(side_log(topic.ledger_name))
         await self._factory.delete(topic.ledger_name)
         await self._remove_snapshots(topic.ledger_name)
 
@@ -73,6 +77,9 @@ class Belongings:
         for log in filter(belongs_to_a_topic, self._factory.names(COMPACTED_LOGS)):
             ledger_name, generation = topic_of_compacted_log(log)
             if generation != generation_that_counts(self._factory.properties(ledger_name)):
+                await self._factory.delete(log)
+        for log in filter(belongs_to_a_topic, self._factory.names(SIDE_LOGS)):
+            if not self._factory.exists(topic_of_side_log(log)):
                 await self._factory.delete(log)
         for log in filter(belongs_to_a_topic, self._factory.names(PENDING_ACK_LOGS)):
             if not self._factory.has_cursor(*subscription_of_log(log)):

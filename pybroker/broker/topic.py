@@ -45,7 +45,7 @@ from pybroker.broker.subscribing import Subscribing
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic_services import TopicServices
 from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
-from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
+from pybroker.transaction.buffer.topic_transactions import TopicTransactions
 from pybroker.transaction.buffer.transactional_entries import with_sent
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire.message_metadata import last_batch_index
@@ -122,7 +122,7 @@ class Topic(Life[Subscription]):
         self.published_at_ms = 0  # the last one since the topic was loaded
         self.chunked = False  # there was a message in chunks since then
         self.committed = self.aborted = 0  # transactions that wrote here, since then
-        self.buffer: LogOrderBuffer
+        self.buffer: TopicTransactions
         self.compaction_turn = NO_TURN
         self.delayed_account = DelayedAccount()
         self._compaction = Compaction(self) if PROPERTY in ledger.properties else None
@@ -168,8 +168,14 @@ class Topic(Life[Subscription]):
         return self.policies[DEDUPLICATION] and self.name.namespace_name != SYSTEM_NAMESPACE
 
     async def _recover(self) -> None:
-        self.buffer = await LogOrderBuffer.recover(
-            self.ledger, self.metadata, self.outcomes, self.clock, self.config, self.notify
+        self.buffer = await TopicTransactions.recover(
+            self.ledger,
+            self.factory,
+            self.metadata,
+            self.outcomes,
+            self.clock,
+            self.config,
+            self.notify,
         )
         self.buffer.on_ended = self._transaction_ended
         try:
@@ -370,7 +376,7 @@ class Topic(Life[Subscription]):
     def end_transaction(
         self, txn_id: TxnId, action: TxnAction, low_watermark: int
     ) -> "asyncio.Future[None] | None":
-        """Write the marker; see LogOrderBuffer.end. Raises ServiceNotReady."""
+        """Write the marker; see TopicTransactions.end. Raises ServiceNotReady."""
         self.check_open()
         return self.buffer.end(txn_id, action, low_watermark)
 

@@ -80,6 +80,15 @@ def require_open(outcomes: TransactionOutcomes, txn_id: TxnId) -> None:
     )
 
 
+def require_partition(outcomes: TransactionOutcomes, txn_id: TxnId, topic: str) -> None:
+    """Raises InvalidTxnStatus, TransactionCoordinatorNotFound."""
+    if not outcomes.has_partition(txn_id, topic):
+        raise InvalidTxnStatus(
+            f"Transaction {txn_id} does not write to {topic}: add the partition to it before "
+            "sending"
+        )
+
+
 def require_decided(outcomes: TransactionOutcomes, txn_id: TxnId, action: TxnAction) -> bool:
     """Whether it is being ended so; False: it is over. Raises TransactionNotFound, InvalidTxnStatus
     (open, or decided otherwise), TransactionCoordinatorNotFound.

@@ -70,7 +70,7 @@ def test_a_load_that_failed_half_way_leaves_nothing_at_work(
             with pytest.raises(StorageFailed):
                 await world.topic()
         topic = await world.topic()
-        assert left[0].ledger.closed and not left[0].buffer._live
+        assert left[0].ledger.closed and not left[0].buffer._log._live
         assert not topic.ledger.closed
 
     run(scenario, broker_deduplication_enabled=True)

@@ -8,8 +8,10 @@ acknowledged exactly when its output shows.
 import asyncio
 import random
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import pytest
+from aside_world import AsideWorld, ChangingWorld
 from txn_world import ABORT, COMMIT, COPIES, ORDERS, StorageToBreak, World
 from virtual_loop import run_virtually
 
@@ -18,6 +20,7 @@ from managed_ledger.position import Position
 from managed_ledger.storage.group_commit import Group
 from pybroker.base.errors import PulsarError
 from pybroker.base.names import TxnId
+from pybroker.transaction.buffer.commit_order import commit_order_buffer
 from pybroker.transaction.pending_acks.pending_ack import PendingAck
 
 WORKERS, LIVES, INPUTS = 6, 4, 400
@@ -109,10 +112,10 @@ class Workload:
             assert cursor.is_deleted(source) == (source in consumed), source
 
 
-async def lives(seed: int) -> None:
+async def lives(seed: int, kind: type[World]) -> None:
     rng = random.Random(seed)
     workload = Workload(rng)
-    world = await World(SlowStorage(rng), **SETTINGS).start()
+    world = await kind(SlowStorage(rng), **SETTINGS).start()
     await workload.prepare(world)
     for _ in range(LIVES):
         workers = [asyncio.ensure_future(workload.work(world)) for _ in range(WORKERS)]
@@ -121,7 +124,7 @@ async def lives(seed: int) -> None:
         for worker in workers:
             worker.cancel()
         await world.stopped()
-        world = await World(storage, **SETTINGS).start()
+        world = await kind(storage, **SETTINGS).start()
     await asyncio.sleep(100)  # what was left open times out
     for topic in (ORDERS, COPIES):
         assert (await world.buffer(topic)).ongoing() == []
@@ -131,5 +134,8 @@ async def lives(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_partial_transaction_survives_a_kill(seed: int) -> None:
-    run_virtually(lives(seed))
+@pytest.mark.parametrize("kind", [World, AsideWorld, ChangingWorld])
+def test_no_partial_transaction_survives_a_kill(seed: int, kind: type[World]) -> None:
+    at_once = 0 if seed % 2 else 256 * 1024  # of commit order: copies in several turns, or in one
+    with patch.object(commit_order_buffer, "_AT_ONCE_BYTES", at_once):
+        run_virtually(lives(seed, kind))

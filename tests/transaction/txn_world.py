@@ -8,7 +8,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from virtual_loop import LoopClock, run_virtually
 
@@ -112,14 +112,14 @@ class World:
         # Called before a participant ends a transaction; may raise or wait.
         self.before_end: Callable[[str], Coroutine[Any, Any, None]] = nothing
 
-    async def start(self) -> "World":
+    async def start(self) -> Self:
         await self.coordinators.recover_all(self)
         return self
 
-    async def crashed(self) -> "World":
-        return await World(self.storage.durable_copy(), **self.settings).start()
+    async def crashed(self) -> Self:
+        return await type(self)(self.storage.durable_copy(), **self.settings).start()
 
-    async def restarted(self) -> "World":
+    async def restarted(self) -> Self:
         await self.stopped()
         return await self.crashed()
 
@@ -226,10 +226,13 @@ class World:
 
         entries, counts = [message(text) for text in payloads], [1] * len(payloads)
         if txn_id is None:
-            buffer._ledger.append(entries, counts, done)
+            self.log_of(buffer).append(entries, counts, done)
         else:
             buffer.append(txn_id, entries, counts, done)
         return sent
+
+    def log_of(self, buffer: LogOrderBuffer) -> ManagedLedger:
+        return buffer._ledger
 
     async def read(self, topic: str = ORDERS) -> list[str]:
         """What a new consumer gets from the beginning."""

@@ -5,6 +5,7 @@ whether something is told twice is all one.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable, Container
 from typing import Final
 
 from managed_ledger.errors import ManagedLedgerError
@@ -48,6 +49,8 @@ class Books:
     """Of one topic's log."""
 
     __slots__ = (
+        "_ended_aside",
+        "_given_up",
         "_gone_up_to",
         "_ledger",
         "_metadata",
@@ -64,6 +67,9 @@ class Books:
         self.snapshot_position = ledger.last_confirmed
         self.changes, self._gone_up_to = 0, -1  # a ledger; what is going may yet come back
         self._trimmed: list[int] = []
+        # Of the transactions that the topic keeps aside, as recovery found them.
+        self._ended_aside: list[TxnId] = []
+        self._given_up: list[TxnId] = []
 
     def begin(self) -> None:
         """From the first transaction on. A topic that never had one has nothing of its own."""
@@ -84,6 +90,12 @@ class Books:
         self.open.remove(txn_id)
         self.changes += 1
 
+    def give_up(self, txn_id: TxnId, transaction: OpenTransaction) -> None:
+        """It is half a copy, which stays hidden. Only the next snapshot tells that."""
+        self.hide(transaction)
+        self.open.remove(txn_id)
+        self.changes += 1
+
     def hide(self, transaction: OpenTransaction) -> None:
         for ledger_id, first, last in transaction.ranges:
             if ledger_id > self._gone_up_to:
@@ -91,7 +103,7 @@ class Books:
 
     # Recovery
 
-    async def recover(self, clock: Clock) -> None:
+    async def recover(self, clock: Clock, aside: Container[TxnId]) -> None:
         """Raises ManagedLedgerError; then half of what is there is known."""
         if TAGGED_SINCE not in self._ledger.properties:  # the last writer had no tags
             end = position_text(self._ledger.last_confirmed)
@@ -107,7 +119,19 @@ class Books:
         ):
             for entries in transactional_entries(run, untagged):
                 self.replay(entries, clock)
+                if entries.action is not None and entries.txn_id in aside:
+                    self._ended_aside.append(entries.txn_id)
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
+        for txn_id, transaction in list(self.open.items()):
+            if txn_id in aside:
+                self.give_up(txn_id, transaction)
+                self._given_up.append(txn_id)
+
+    def take_aside(self) -> tuple[list[TxnId], list[TxnId]]:
+        """Those that ended behind the snapshot, and those of which half a copy is hidden now."""
+        found = self._ended_aside, self._given_up
+        self._ended_aside, self._given_up = [], []
+        return found
 
     def _restore(self, head: BufferHead) -> None:
         self.snapshot_position = head.position
@@ -139,9 +163,10 @@ class Books:
         pays = many and self.changes > self.open.range_count
         return pays or unread > _SCAN_LIMIT_ENTRIES
 
-    async def snapshot(self) -> None:
+    async def snapshot(self, written_first: Callable[[], Awaitable[None]] | None) -> None:
         """Capture in one step, then write. Never from a completion: `last_confirmed` must be
         what the completions so far have told. What is in flight belongs to the next scan.
+        `written_first` makes durable what the log will not tell any more.
         """
         position = self._ledger.last_confirmed
         open_now = self.open.records()
@@ -149,6 +174,8 @@ class Books:
         self._trimmed = []
         changes, self.changes = self.changes, 0
         try:
+            if written_first is not None:
+                await written_first()
             await self.snapshots.write(await encode_buffer_head(position, open_now), hidden)
             await self.snapshots.drop_ledgers(trimmed)
         except (ManagedLedgerError, asyncio.CancelledError):

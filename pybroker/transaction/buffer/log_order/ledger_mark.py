@@ -10,7 +10,12 @@ from functools import partial
 
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
-from pybroker.transaction.buffer.transactional_entries import SINCE, TAGGED_SINCE, position_text
+from pybroker.transaction.buffer.transactional_entries import (
+    SINCE,
+    TAGGED_SINCE,
+    parse_position,
+    position_text,
+)
 
 
 class LedgerMark:
@@ -37,6 +42,14 @@ class LedgerMark:
         write = partial(self._write, {SINCE: since, TAGGED_SINCE: since}, failed)
         write()
         self._ledger.call_ahead_of_held(write)  # which may get there though this did not
+
+    async def durable(self) -> None:
+        """Raises ManagedLedgerError."""
+        if not self._is_durable:
+            since = position_text(self._plain_up_to or self._ledger.last_confirmed)
+            self._plain_up_to = parse_position(since)
+            await self._ledger.update_properties({SINCE: since, TAGGED_SINCE: since})
+            self._is_durable = True
 
     def _write(self, mark: Mapping[str, str], failed: Callable[[], None]) -> None:
         if not mark.items() <= self._ledger.properties_to_come.items():

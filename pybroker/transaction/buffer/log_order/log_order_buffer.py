@@ -18,17 +18,23 @@ when an END's low watermark says that it must be over.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from managed_ledger.appender import Appended
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.config import BrokerConfig
-from pybroker.base.errors import InvalidTxnStatus, PulsarError, TransactionCoordinatorNotFound
+from pybroker.base.errors import (
+    InvalidTxnStatus,
+    PulsarError,
+    ServiceNotReady,
+    TransactionCoordinatorNotFound,
+)
 from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Clock, Pace, Tasks
 from pybroker.transaction.buffer.buffer_times import BufferTimes
@@ -48,11 +54,11 @@ from pybroker.transaction.txn_status import (
     TxnAction,
     action_to_settle,
     require_open,
+    require_partition,
 )
 
 _SETTLED_A_TURN: Final = 1000
 
-Appended = Callable[[Position | None, Exception | None], None]
 # The last one: where its entries begin that could be read before; None if there are none.
 OnEnded = Callable[[TxnId, TxnAction, Position | None], None]
 
@@ -87,6 +93,7 @@ class LogOrderBuffer:
         "on_ended",
         "stable_moved",
         "times",
+        "written_first",
     )
 
     def __init__(
@@ -106,6 +113,8 @@ class LogOrderBuffer:
         self.hidden, self._open = NOTHING_HIDDEN, NONE_OPEN
         self.times = BufferTimes(recovery_began=clock.now_ms())
         self._tasks = Tasks(self)
+        # What has to be durable before a snapshot tells what was known when it began.
+        self.written_first: Callable[[], Awaitable[None]] | None = None
         self._visit: Visit | None = None  # while there is something to settle or to write
         self._live = False  # half of what there is is known: that must not be written as a whole
 
@@ -154,11 +163,7 @@ class LogOrderBuffer:
         self._ledger.append(entries, message_counts, answered, tag)
 
     def _begin(self, txn_id: TxnId) -> OpenTransaction:
-        if not self._outcomes.has_partition(txn_id, self._topic):
-            raise InvalidTxnStatus(
-                f"Transaction {txn_id} does not write to {self._topic}: add the partition to it "
-                "before sending"
-            )
+        require_partition(self._outcomes, txn_id, self._topic)
         self._keep_books()
         self._visit_later()
         return self._open.begin(txn_id, self._ledger.last_confirmed, self._clock.now_ms())
@@ -236,8 +241,14 @@ class LogOrderBuffer:
             ending.set_exception(error or RuntimeError("The marker was not written"))
             ending.exception()  # retrieved: nobody may be waiting any more
             return
-        self._books.over(txn_id, transaction, action, position)
         ending.set_result(None)
+        self._over(txn_id, transaction, action, position)
+
+    def _over(
+        self, txn_id: TxnId, transaction: OpenTransaction, action: TxnAction, position: Position
+    ) -> None:
+        """Its marker is durable at `position`."""
+        self._books.over(txn_id, transaction, action, position)
         self.on_ended(txn_id, action, transaction.ranges.first_position)
         self.stable_moved()
         if self._books.changes >= self._config.transaction_buffer_snapshot_max_transaction_count:
@@ -246,7 +257,7 @@ class LogOrderBuffer:
     def _settle(self, txn_id: TxnId) -> None:
         """End it here if it is over elsewhere. Source: KIP-98, "correlated hard failures"."""
         transaction = self._open.get(txn_id)
-        if transaction is None or transaction.ending is not None:
+        if transaction is None or transaction.ending is not None or transaction.is_copy:
             return
         try:
             action = action_to_settle(self._outcomes, txn_id)
@@ -255,6 +266,85 @@ class LogOrderBuffer:
         if action is not None:
             log.warning("%s: transaction %s was left open; %s", self._topic, txn_id, action.name)
             self._append_marker(txn_id, action)
+
+    # Copies of what was kept aside (commit_order). Whoever copies ends it: nobody else does.
+
+    async def prepare_for_copies(self) -> None:
+        """Recovery will look for them from now on. Raises ManagedLedgerError."""
+        self._keep_books()
+        await self._mark.durable()
+
+    def copy(
+        self,
+        txn_id: TxnId,
+        entries: Sequence[bytes],
+        message_counts: Sequence[int],
+        tag: bytes,
+        done: Appended,
+    ) -> None:
+        """The transaction was decided. Readers wait before it until `end_copy` is durable."""
+        transaction = self._open.get(txn_id)
+        if transaction is None:
+            last = self._ledger.last_confirmed
+            transaction = self._open.begin(txn_id, last, self._clock.now_ms())
+            transaction.is_copy = True
+        transaction.in_flight += 1
+        answered = partial(self._appended, txn_id, transaction, len(entries), done)
+        self._ledger.append(entries, message_counts, answered, tag)
+
+    def end_copy(
+        self, txn_id: TxnId, action: TxnAction, done: Callable[[Exception | None], None]
+    ) -> None:
+        """The marker, behind all that was copied. Where any of that fails, so does this. `done` is
+        called when it is durable, before anybody else hears of it.
+        """
+        transaction = self._open.get(txn_id)
+        assert transaction is not None
+        transaction.in_flight += 1
+        entry = marker(txn_id, action, self._clock.now_ms())
+        ended = partial(self._copy_ended, txn_id, transaction, action, done)
+        self._ledger.append([entry], [0], ended, tag_of(txn_id, action))
+
+    def _copy_ended(
+        self,
+        txn_id: TxnId,
+        transaction: OpenTransaction,
+        action: TxnAction,
+        done: Callable[[Exception | None], None],
+        position: Position | None,
+        error: Exception | None,
+    ) -> None:
+        transaction.in_flight -= 1
+        if position is None:
+            done(error or RuntimeError("The marker was not written"))
+            return
+        done(None)
+        self._over(txn_id, transaction, action, position)
+
+    def hide(self, position: Position) -> None:
+        """What was copied there is no message."""
+        self.hidden.hide(position.ledger_id, position.entry_id, position.entry_id)
+
+    def give_up_copy(self, txn_id: TxnId) -> bool:
+        """Hide what there is of it: it will be copied anew. True if there is anything: then call
+        `write_snapshot` before that, for nothing in the log tells that it is to be hidden.
+        """
+        transaction = self._open.get(txn_id)
+        if transaction is None:
+            return False
+        self._books.give_up(txn_id, transaction)
+        self.stable_moved()
+        return bool(transaction.ranges)
+
+    async def write_snapshot(self) -> None:
+        """Of all that is known at the call. Raises ManagedLedgerError, ServiceNotReady."""
+        while len(self._tasks):
+            await self._tasks.ended()
+        writing = self._tasks.start(self._snapshot(), "snapshot")
+        await asyncio.wait([writing])
+        if writing.cancelled():
+            raise ServiceNotReady(f"{self._topic} is being unloaded: try again")
+        writing.result()
 
     # What may be read
 
@@ -273,6 +363,10 @@ class LogOrderBuffer:
                 return Position(position.ledger_id, visible)
             position = Position(position.ledger_id, 0)
         return position
+
+    def holds(self, txn_id: TxnId) -> bool:
+        """Whether it wrote here and has not ended."""
+        return self._open.get(txn_id) is not None
 
     @property
     def has_open(self) -> bool:
@@ -312,12 +406,15 @@ class LogOrderBuffer:
         clock: Clock,
         config: BrokerConfig,
         stable_moved: Callable[[], None],
+        aside: Container[TxnId] = (),
     ) -> "LogOrderBuffer":
-        """`stable_moved` is called whenever `max_read_position` may have moved."""
+        """`stable_moved` is called whenever `max_read_position` may have moved. `aside` are those
+        that the topic keeps aside: what the log has of them are copies, see `ended_aside`.
+        """
         buffer = cls(ledger, metadata, outcomes, clock, config, stable_moved)
         if SINCE in ledger.properties:
             try:
-                await buffer._recover()
+                await buffer._recover(aside)
             except BaseException:
                 await buffer.stop()  # it knows half of what is there: the next one reads it anew
                 raise
@@ -326,9 +423,9 @@ class LogOrderBuffer:
             buffer._visit_later()
         return buffer
 
-    async def _recover(self) -> None:
+    async def _recover(self, aside: Container[TxnId]) -> None:
         self._keep_books()
-        await self._books.recover(self._clock)
+        await self._books.recover(self._clock, aside)
         pace = Pace(_SETTLED_A_TURN)
         for txn_id, _ in list(self._open.items()):
             self._settle(txn_id)
@@ -357,6 +454,10 @@ class LogOrderBuffer:
         if self._open:
             self._visit_later()
 
+    def told_of_those_aside(self) -> tuple[list[TxnId], list[TxnId]]:
+        """Once, after recovery: who of them has ended here, and of whom half a copy was hidden."""
+        return self._books.take_aside()
+
     def _start_snapshot_if_due(self) -> None:
         if not self._live or len(self._tasks):
             return
@@ -368,7 +469,7 @@ class LogOrderBuffer:
     async def _snapshot(self) -> None:
         """Never from a completion, see Books."""
         try:
-            await self._books.snapshot()
+            await self._books.snapshot(self.written_first)
         except (ManagedLedgerError, asyncio.CancelledError):
             if self._books.changes:
                 self._visit_later()

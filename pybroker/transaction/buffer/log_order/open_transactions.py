@@ -17,7 +17,16 @@ from pybroker.transaction.buffer.transactional_entries import tag_of
 
 
 class OpenTransaction:
-    __slots__ = ("answered", "ending", "in_flight", "limit", "opened_at_ms", "ranges", "tag")
+    __slots__ = (
+        "answered",
+        "ending",
+        "in_flight",
+        "is_copy",
+        "limit",
+        "opened_at_ms",
+        "ranges",
+        "tag",
+    )
 
     def __init__(self, txn_id: TxnId, limit: Position, opened_at_ms: int) -> None:
         self.tag = tag_of(txn_id)  # of its messages in the log
@@ -27,6 +36,7 @@ class OpenTransaction:
         self.ranges = TransactionRanges()
         self.in_flight = 0  # appends
         self.ending: asyncio.Future[None] | None = None  # the marker is on its way
+        self.is_copy = False  # of what was kept aside: whoever copies ends it
 
     @property
     def is_empty(self) -> bool:

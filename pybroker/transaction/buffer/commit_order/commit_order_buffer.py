@@ -1,0 +1,447 @@
+"""Transactions in commit order: they wait in a side log, and a commit copies them into the topic's.
+
+    append   entries go into the side log, tagged with their transaction; nobody is held back
+    commit   the entries are copied into the topic's log, and a marker behind them: at once where
+             they are few and in memory, else piece by piece. One copy after the other, in the order
+             in which the ENDs came. Readers wait before a copy until its marker is durable
+    abort    nothing goes into the topic's log, but what deduplication has to know
+    after    the marker, or the abort, the side log's entries are deleted
+
+A crash leaves one of these. No marker in the topic's log, and the entries in the side log: what was
+copied is hidden for good, and copied anew when the END comes again. A marker, and the entries still
+in the side log: recovery sees the marker, for no snapshot of the log-order part passes it before
+their deletion is durable.
+
+Differs: PIP-31 would write one entry into the topic that points into the side log. Its messages'
+ids would be that entry's with batch indexes, and official clients could take apart neither
+messages of several producers in one entry, nor encrypted, compressed and chunked ones. A copy costs
+the messages' bytes a second time, and is what any client understands.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from managed_ledger.appender import Appended
+from managed_ledger.errors import LedgerClosed, ManagedLedgerError
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.housekeeper import Visit
+from managed_ledger.position import Position
+from pybroker.base.config import BrokerConfig
+from pybroker.base.errors import (
+    InvalidTxnStatus,
+    PulsarError,
+    ServiceNotReady,
+    TransactionCoordinatorNotFound,
+)
+from pybroker.base.names import TopicName, TxnId, side_log
+from pybroker.base.runtime import Clock, Tasks
+from pybroker.transaction.buffer.commit_order.aside_transactions import (
+    AsideTransaction,
+    AsideTransactions,
+)
+from pybroker.transaction.buffer.commit_order.copying import Copy, SequenceIds
+from pybroker.transaction.buffer.commit_order.side_log import SideLog
+from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
+from pybroker.transaction.buffer.transactional_entries import (
+    marker,
+    with_sent,
+)
+from pybroker.transaction.txn_status import (
+    TransactionOutcomes,
+    TxnAction,
+    action_to_settle,
+    require_open,
+    require_partition,
+)
+
+_AT_ONCE_BYTES: Final = 256 * 1024
+_AT_ONCE_RANGES: Final = 100
+_SETTLED_A_TURN: Final = 1000
+
+Held = tuple[Sequence[bytes], Sequence[int], Appended, bytes]
+
+log = logging.getLogger(__name__)
+
+
+class CommitOrderBuffer:
+    """One topic's, once there is something to keep aside. Build it with `recover`, or new."""
+
+    __slots__ = (
+        "_clock",
+        "_commits",
+        "_config",
+        "_copying",
+        "_factory",
+        "_held",
+        "_ledger_name",
+        "_live",
+        "_log",
+        "_outcomes",
+        "_side",
+        "_tasks",
+        "_visit",
+        "open",
+        "sequence_ids",
+    )
+
+    def __init__(
+        self,
+        factory: ManagedLedgerFactory,
+        ledger_name: str,
+        outcomes: TransactionOutcomes,
+        clock: Clock,
+        config: BrokerConfig,
+    ) -> None:
+        self._factory, self._ledger_name = factory, ledger_name
+        self._outcomes, self._clock, self._config = outcomes, clock, config
+        self._log: LogOrderBuffer | None = None
+        self._side: SideLog | None = None  # opened at the first append
+        self.open = AsideTransactions()
+        self.sequence_ids: SequenceIds | None = None  # where messages are deduplicated
+        self._held: list[Held] | None = None  # while the side log is being opened
+        self._commits: deque[TxnId] = deque()  # to be copied, in this order
+        self._copying = False  # one that is not copied in one turn
+        self._tasks = Tasks(self)
+        self._visit: Visit | None = None
+        self._live = True
+
+    @classmethod
+    async def recover(
+        cls,
+        factory: ManagedLedgerFactory,
+        ledger_name: str,
+        outcomes: TransactionOutcomes,
+        clock: Clock,
+        config: BrokerConfig,
+    ) -> "CommitOrderBuffer":
+        """Of a topic that has a side log. Raises ManagedLedgerError."""
+        buffer = cls(factory, ledger_name, outcomes, clock, config)
+        buffer._side = await SideLog.open(factory, side_log(ledger_name))
+        try:
+            await buffer._side.recover(buffer.open, clock.now_ms())
+        except BaseException:
+            await buffer._side.ledger.close()
+            raise
+        return buffer
+
+    def serve(self, log_order: LogOrderBuffer) -> None:
+        """Copy into this one, which knows of itself what recovery has found."""
+        self._log = log_order
+        log_order.written_first = self._flush
+        ended, given_up = log_order.told_of_those_aside()
+        for txn_id in dict.fromkeys(ended):
+            self._drop(txn_id)
+        for txn_id in given_up:
+            transaction = self.open.get(txn_id)
+            if transaction is not None:
+                transaction.given_up = True
+        if self.open:
+            self._visit_later()
+
+    def __str__(self) -> str:
+        return f"The transactions kept aside of {self._topic}"
+
+    @property
+    def _topic(self) -> str:
+        return str(TopicName.of_ledger(self._ledger_name))
+
+    @property
+    def log_order(self) -> LogOrderBuffer:
+        assert self._log is not None, "it serves"
+        return self._log
+
+    # Publish
+
+    def append(
+        self,
+        txn_id: TxnId,
+        entries: Sequence[bytes],
+        message_counts: Sequence[int],
+        done: Appended,
+        sent: bytes | None = None,
+    ) -> None:
+        """As LogOrderBuffer.append. The position that `done` gets is the side log's: where the
+        messages will be delivered is not known before the commit.
+        """
+        try:
+            require_open(self._outcomes, txn_id)
+            transaction = self.open.get(txn_id) or self._begin(txn_id)
+            if transaction.ending is not None:
+                raise InvalidTxnStatus(f"Transaction {txn_id} is being ended on {self._topic}")
+        except PulsarError as refusal:
+            done(None, refusal)
+            return
+        transaction.in_flight += 1
+        size_bytes = sum(map(len, entries))
+        answered = partial(self._appended, txn_id, transaction, len(entries), size_bytes, done)
+        tag = transaction.tag if sent is None else with_sent(sent, transaction.tag)
+        if self._side is not None:
+            self._side.ledger.append(entries, message_counts, answered, tag)
+            return
+        if self._held is None:
+            self._held = []
+            self._tasks.start(self._open_side(), "the opening of the side log")
+        self._held.append((entries, message_counts, answered, tag))
+
+    def _begin(self, txn_id: TxnId) -> AsideTransaction:
+        require_partition(self._outcomes, txn_id, self._topic)
+        self._visit_later()
+        return self.open.begin(txn_id, self._clock.now_ms())
+
+    async def _open_side(self) -> None:
+        try:
+            await self.log_order.prepare_for_copies()
+            self._side = await SideLog.open(self._factory, side_log(self._ledger_name))
+        except (ManagedLedgerError, asyncio.CancelledError) as error:
+            why = f"{self._topic}: the log beside it cannot be opened: {error}"
+            held, self._held = self._held or [], None
+            for _, _, answered, _ in held:
+                answered(None, LedgerClosed(why))
+            raise
+        held, self._held = self._held or [], None
+        for entries, message_counts, answered, tag in held:
+            self._side.ledger.append(entries, message_counts, answered, tag)
+
+    def _appended(
+        self,
+        txn_id: TxnId,
+        transaction: AsideTransaction,
+        count: int,
+        size_bytes: int,
+        done: Appended,
+        first: Position | None,
+        error: Exception | None,
+    ) -> None:
+        transaction.in_flight -= 1
+        if first is not None:
+            self.open.appended(transaction, first, count, size_bytes)
+        elif not (transaction.ranges or transaction.in_flight or transaction.ending):
+            self.open.remove(txn_id)
+        done(first, error)
+        if transaction.ending is None or transaction.in_flight:
+            return
+        if transaction.action is TxnAction.COMMIT:
+            self._go_on()
+        else:
+            self._abort(txn_id, transaction)
+
+    # End
+
+    def end(self, txn_id: TxnId, action: TxnAction) -> "asyncio.Future[None] | None":
+        """As LogOrderBuffer.end."""
+        transaction = self.open.get(txn_id)
+        if transaction is None:
+            return None
+        ending = transaction.ending
+        if ending is None:
+            ending = transaction.ending = asyncio.get_running_loop().create_future()
+            transaction.action = action
+            if action is TxnAction.COMMIT:
+                self._commits.append(txn_id)
+                self._go_on()
+            elif not transaction.in_flight:
+                self._abort(txn_id, transaction)
+        return ending
+
+    def settle_if_over(self, most: int, low_watermark: int) -> None:
+        """The oldest one, which an END's low watermark may say to be over."""
+        oldest = self.open.oldest()
+        if oldest is not None and oldest.most == most and oldest.least <= low_watermark:
+            self._settle(oldest)
+
+    def _settle(self, txn_id: TxnId) -> None:
+        transaction = self.open.get(txn_id)
+        if transaction is None or transaction.ending is not None:
+            return
+        try:
+            action = action_to_settle(self._outcomes, txn_id)
+        except TransactionCoordinatorNotFound:
+            return  # it is recovering: ask again later
+        if action is not None:
+            log.warning("%s: transaction %s was left open; %s", self._topic, txn_id, action.name)
+            self.end(txn_id, action)
+
+    def _go_on(self) -> None:
+        """Copy those whose turn it is. What is on its way to the side log is waited for."""
+        while self._commits and not self._copying and self._live:
+            txn_id = self._commits[0]
+            transaction = self.open.get(txn_id)
+            assert transaction is not None, "it is being ended"
+            if transaction.in_flight:
+                return
+            self._commits.popleft()
+            if not self._copy_at_once(txn_id, transaction):
+                self._copying = True
+                self._tasks.start(self._copy(txn_id, transaction), f"the copy of {txn_id}")
+
+    def _copy_at_once(self, txn_id: TxnId, transaction: AsideTransaction) -> bool:
+        """All of it and the marker in one turn, if that is little and in memory."""
+        assert self._side is not None
+        if transaction.given_up or transaction.size_bytes > _AT_ONCE_BYTES:
+            return False
+        if len(transaction.ranges) > _AT_ONCE_RANGES:
+            return False
+        runs = self._side.cached(transaction.ranges)
+        if runs is None:
+            return False
+        Copy(self.log_order, txn_id, self.sequence_ids).copy(runs)
+        self._end_copy(txn_id, transaction, TxnAction.COMMIT)
+        return True
+
+    async def _copy(self, txn_id: TxnId, transaction: AsideTransaction) -> None:
+        assert self._side is not None
+        copy = Copy(self.log_order, txn_id, self.sequence_ids)
+        try:
+            await self._forget_given_up(transaction)
+            async for run in self._side.read(transaction.ranges):
+                copy.copy([run])
+                await copy.room()
+            self._end_copy(txn_id, transaction, TxnAction.COMMIT)
+        except (ManagedLedgerError, PulsarError) as error:
+            await copy.settled()
+            self._failed(txn_id, transaction, error)
+        finally:
+            self._copying = False
+            self._go_on()
+
+    async def _forget_given_up(self, transaction: AsideTransaction) -> None:
+        """Half a copy of it is hidden: durably, before there is another one."""
+        if transaction.given_up:
+            await self.log_order.write_snapshot()
+            transaction.given_up = False
+
+    def _abort(self, txn_id: TxnId, transaction: AsideTransaction) -> None:
+        """Recovery would find it and ask for its outcome: nothing has to be durable. But what
+        deduplication gives back goes into the topic's log, in its order.
+        """
+        told = [] if self.sequence_ids is None else self.sequence_ids.given_back(txn_id)
+        if not told:
+            self._over(txn_id, transaction)
+            self.log_order.on_ended(txn_id, TxnAction.ABORT, None)
+        elif transaction.given_up:  # the disk was full
+            again = self._abort_again(txn_id, transaction, told)
+            self._tasks.start(again, f"the abort of {txn_id}")
+        else:
+            self._tell(txn_id, transaction, told)
+
+    async def _abort_again(
+        self, txn_id: TxnId, transaction: AsideTransaction, told: list[bytes]
+    ) -> None:
+        try:
+            await self._forget_given_up(transaction)
+        except (ManagedLedgerError, PulsarError) as error:
+            self._failed(txn_id, transaction, error)
+        else:
+            self._tell(txn_id, transaction, told)
+
+    def _tell(self, txn_id: TxnId, transaction: AsideTransaction, told: list[bytes]) -> None:
+        entry = marker(txn_id, TxnAction.ABORT, self._clock.now_ms())
+        for sent in told:
+            tag = with_sent(sent, transaction.tag)
+            self.log_order.copy(txn_id, [entry], [0], tag, self._told)
+        self._end_copy(txn_id, transaction, TxnAction.ABORT)
+
+    def _told(self, position: Position | None, error: Exception | None) -> None:
+        if position is not None:  # else the marker behind it fails as well
+            self.log_order.hide(position)
+
+    def _end_copy(self, txn_id: TxnId, transaction: AsideTransaction, action: TxnAction) -> None:
+        if not self.log_order.holds(txn_id):  # nothing of it could be read: it is damaged
+            self._over(txn_id, transaction)
+            self.log_order.on_ended(txn_id, action, None)
+            return
+        ended = partial(self._copy_ended, txn_id, transaction)
+        self.log_order.end_copy(txn_id, action, ended)
+
+    def _copy_ended(
+        self, txn_id: TxnId, transaction: AsideTransaction, error: Exception | None
+    ) -> None:
+        if error is None:
+            self._over(txn_id, transaction)
+        else:
+            self._failed(txn_id, transaction, error)
+
+    def _failed(self, txn_id: TxnId, transaction: AsideTransaction, error: BaseException) -> None:
+        """It is copied anew when the END comes again."""
+        if self.log_order.give_up_copy(txn_id):
+            transaction.given_up = True
+        ending, transaction.ending = transaction.ending, None
+        if ending is not None and not ending.done():
+            ending.set_exception(error)
+            ending.exception()  # retrieved: nobody may be waiting any more
+
+    def _over(self, txn_id: TxnId, transaction: AsideTransaction) -> None:
+        self._drop(txn_id)
+        ending, transaction.ending = transaction.ending, None
+        assert ending is not None
+        if not ending.done():
+            ending.set_result(None)
+
+    def _drop(self, txn_id: TxnId) -> None:
+        transaction = self.open.get(txn_id)
+        if transaction is None:
+            return
+        self.open.remove(txn_id)
+        if self._side is not None and not self._side.delete(transaction.ranges) and self._live:
+            self._tasks.start(self._side.delete_rest(), f"the deletion of {txn_id}")
+
+    # What happens by time
+
+    def _visit_later(self) -> None:
+        if self._visit is None and self._live:
+            after_ms = max(100, self._config.transaction_buffer_snapshot_min_time_in_millis)
+            self._visit = self._factory.housekeeper.visit_in(after_ms / 1000, self._visited)
+
+    def _visited(self) -> None:
+        self._settle_all(list(self.open))
+
+    def _settle_all(self, txn_ids: list[TxnId]) -> None:
+        self._visit = None
+        for txn_id in txn_ids[:_SETTLED_A_TURN]:
+            self._settle(txn_id)
+        if left := txn_ids[_SETTLED_A_TURN:]:
+            self._visit = self._factory.housekeeper.visit_in(0, partial(self._settle_all, left))
+        elif self.open:
+            self._visit_later()
+
+    async def _flush(self) -> None:
+        """Before the log-order part forgets that something ended."""
+        if self._side is not None and not self._side.ledger.closed:
+            await self._side.flush()
+
+    # For stats
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the side log, on the disk."""
+        return 0 if self._side is None else self._side.ledger.total_size_bytes
+
+    # Life
+
+    async def stop(self) -> None:
+        """Begin nothing more. Who waits for an end comes again."""
+        self._live = False
+        if self._visit is not None:
+            self._visit.cancel()
+            self._visit = None
+        await self._tasks.close()
+        for _, transaction in self.open.items():
+            ending, transaction.ending = transaction.ending, None
+            if ending is not None and not ending.done():
+                ending.set_exception(ServiceNotReady(f"{self._topic} is being unloaded"))
+                ending.exception()
+
+    async def close(self) -> None:
+        """After `stop`, and the log-order part's close, which still needs the side log."""
+        self.let_go()
+        if self._side is not None:
+            await self._side.ledger.close()
+
+    def let_go(self) -> None:
+        """Of the log-order part, which refers to it as well."""
+        if self._log is not None:
+            self._log.written_first = None

@@ -1,0 +1,254 @@
+"""What a topic holds of its transactions: those in its own log and, once asked for, those aside.
+
+Which of the two a transaction is in is decided when it first writes to the topic, and stays so:
+where the policy changes meanwhile, the transactions that have begun end as they began. Both show
+by markers in the topic's own log, whose order is what readers see.
+"""
+
+import asyncio
+from collections.abc import Callable, Container, Iterator, Sequence
+from itertools import chain
+
+from managed_ledger.appender import Appended
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import Position
+from managed_ledger.storage.backend import MetadataStore
+from pybroker.base.config import BrokerConfig
+from pybroker.base.names import TxnId, side_log
+from pybroker.base.runtime import Clock
+from pybroker.transaction.buffer.buffer_times import BufferTimes
+from pybroker.transaction.buffer.commit_order.commit_order_buffer import CommitOrderBuffer
+from pybroker.transaction.buffer.commit_order.copying import SequenceIds
+from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
+from pybroker.transaction.buffer.log_order.log_order_buffer import (
+    LogOrderBuffer,
+    OnEnded,
+    OngoingTransaction,
+)
+from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction
+
+
+class TopicTransactions:
+    """Build it with `recover`."""
+
+    __slots__ = (
+        "_aside",
+        "_clock",
+        "_config",
+        "_factory",
+        "_ledger_name",
+        "_log",
+        "_outcomes",
+        "_sequence_ids",
+        "in_commit_order",
+    )
+
+    def __init__(
+        self,
+        ledger_name: str,
+        log_order: LogOrderBuffer,
+        factory: ManagedLedgerFactory,
+        outcomes: TransactionOutcomes,
+        clock: Clock,
+        config: BrokerConfig,
+    ) -> None:
+        self._ledger_name, self._log = ledger_name, log_order
+        self._factory, self._outcomes = factory, outcomes
+        self._clock, self._config = clock, config
+        self._aside: CommitOrderBuffer | None = None
+        self._sequence_ids: SequenceIds | None = None
+        self.in_commit_order = False  # what begins from now on
+
+    @classmethod
+    async def recover(
+        cls,
+        ledger: ManagedLedger,
+        factory: ManagedLedgerFactory,
+        metadata: MetadataStore,
+        outcomes: TransactionOutcomes,
+        clock: Clock,
+        config: BrokerConfig,
+        stable_moved: Callable[[], None],
+    ) -> "TopicTransactions":
+        """`stable_moved` is called whenever `max_read_position` may have moved."""
+        aside = None
+        if factory.exists(side_log(ledger.name)):
+            aside = await CommitOrderBuffer.recover(factory, ledger.name, outcomes, clock, config)
+        try:
+            kept: Container[TxnId] = () if aside is None else aside.open
+            log_order = await LogOrderBuffer.recover(
+                ledger, metadata, outcomes, clock, config, stable_moved, kept
+            )
+        except BaseException:
+            if aside is not None:
+                await aside.close()
+            raise
+        transactions = cls(ledger.name, log_order, factory, outcomes, clock, config)
+        if aside is not None:
+            aside.serve(log_order)
+            transactions._aside = aside
+        return transactions
+
+    # Publish, end
+
+    def append(
+        self,
+        txn_id: TxnId,
+        entries: Sequence[bytes],
+        message_counts: Sequence[int],
+        done: Appended,
+        sent: bytes | None = None,
+    ) -> None:
+        """Append entries of one transaction; `done` as in ManagedLedger.append. `sent`, if given,
+        is kept with them.
+
+        Refused, through `done`: InvalidTxnStatus (not OPEN, or the topic was not added to it),
+        TransactionNotFound, TransactionCoordinatorNotFound.
+        """
+        aside = self._aside
+        if aside is not None and txn_id in aside.open:
+            aside.append(txn_id, entries, message_counts, done, sent)
+        elif self.in_commit_order and not self._log.holds(txn_id):
+            self._set_up_aside().append(txn_id, entries, message_counts, done, sent)
+        else:
+            self._log.append(txn_id, entries, message_counts, done, sent)
+
+    def _set_up_aside(self) -> CommitOrderBuffer:
+        if self._aside is None:
+            self._aside = CommitOrderBuffer(
+                self._factory, self._ledger_name, self._outcomes, self._clock, self._config
+            )
+            self._aside.sequence_ids = self._sequence_ids
+            self._aside.serve(self._log)
+        return self._aside
+
+    def end(
+        self, txn_id: TxnId, action: TxnAction, low_watermark: int
+    ) -> "asyncio.Future[None] | None":
+        """Durable and in force when it is done; None: it never wrote here, or is over.
+
+        Fails with what the log raises; then repeat it. All callers share the future: let nobody
+        cancel it.
+        """
+        if self._aside is not None:
+            ending = self._aside.end(txn_id, action)
+            self._aside.settle_if_over(txn_id.most, low_watermark)
+            if ending is not None:
+                return ending
+        return self._log.end(txn_id, action, low_watermark)
+
+    @property
+    def on_ended(self) -> OnEnded:
+        """Called with each that has ended here."""
+        return self._log.on_ended
+
+    @on_ended.setter
+    def on_ended(self, on_ended: OnEnded) -> None:
+        self._log.on_ended = on_ended
+
+    @property
+    def stable_moved(self) -> Callable[[], None]:
+        return self._log.stable_moved
+
+    @stable_moved.setter
+    def stable_moved(self, stable_moved: Callable[[], None]) -> None:
+        self._log.stable_moved = stable_moved
+
+    # Deduplication
+
+    def deduplicated_by(self, sequence_ids: SequenceIds) -> None:
+        """From now on, and what is kept aside already."""
+        self._sequence_ids = sequence_ids
+        if self._aside is not None:
+            self._aside.sequence_ids = sequence_ids
+
+    # What may be read
+
+    @property
+    def hidden(self) -> HiddenEntries:
+        return self._log.hidden
+
+    @property
+    def max_read_position(self) -> Position:
+        """Nothing behind it may be read: an open transaction begins there, or the log ends."""
+        return self._log.max_read_position
+
+    def last_visible_position(self, up_to: Position | None = None) -> Position:
+        """The newest entry that may be delivered now, or is before `up_to`; entry id -1: none."""
+        return self._log.last_visible_position(up_to)
+
+    # For stats
+
+    @property
+    def times(self) -> BufferTimes:
+        return self._log.times
+
+    @property
+    def has_open(self) -> bool:
+        return self._log.has_open or self.has_aside
+
+    @property
+    def has_aside(self) -> bool:
+        """Something may yet come to the log, though nobody sends any more."""
+        return self._aside is not None and bool(self._aside.open)
+
+    @property
+    def aside_bytes(self) -> int:
+        """What the log beside the topic's own takes."""
+        return 0 if self._aside is None else self._aside.size_bytes
+
+    @property
+    def open_count(self) -> int:
+        """A transaction that is being copied counts once."""
+        return sum(1 for _ in self._ongoing()) if self.has_aside else self._log.open_count
+
+    def oldest(self) -> OngoingTransaction | None:
+        """The one that holds readers back."""
+        return self._log.oldest()
+
+    def ongoing(self) -> list[OngoingTransaction]:
+        """Those in the topic's own log first, oldest first entry first; the others hold nobody
+        back.
+        """
+        return list(self._ongoing())
+
+    def first_position_of(self, txn_id: TxnId) -> Position | None:
+        """Of its entries here that are durable, in the log that they are in; None if there are
+        none, or it has ended.
+        """
+        aside = None if self._aside is None else self._aside.open.get(txn_id)
+        if aside is not None:
+            return aside.ranges.first_position
+        return self._log.first_position_of(txn_id)
+
+    def _ongoing(self) -> Iterator[OngoingTransaction]:
+        if self._aside is None:
+            return iter(self._log.ongoing())
+        aside = self._aside.open
+        in_log = (each for each in self._log.ongoing() if each.txn_id not in aside)
+        return chain(
+            in_log,
+            (
+                OngoingTransaction(txn_id, each.ranges.first_position, each.opened_at_ms)
+                for txn_id, each in aside.items()
+            ),
+        )
+
+    # Life
+
+    async def close(self) -> None:
+        """Leave a snapshot, so that the next recovery scans nothing. Idempotent."""
+        if self._aside is not None:
+            await self._aside.stop()
+        await self._log.close()
+        if self._aside is not None:
+            await self._aside.close()
+
+    async def stop(self) -> None:
+        """Write nothing more: the topic goes."""
+        if self._aside is not None:
+            await self._aside.stop()
+        await self._log.stop()
+        if self._aside is not None:
+            self._aside.let_go()
