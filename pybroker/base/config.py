@@ -118,6 +118,8 @@ class BrokerConfig:
     # 0: no limit; superusers have none
     max_active_transactions_per_principal: int = 10_000  # on all coordinators together
     max_active_transactions_per_connection: int = 5_000
+    max_active_transactions_per_namespace: int = 0  # that take part there
+    max_transaction_timeout_ms_per_namespace: int = 0  # of these
     max_transaction_timeout_ms: int = 86_400_000
     transaction_abort_on_disconnect: bool = False  # of all whose connection closes
     transaction_outcome_retention_ms: int = 3_600_000

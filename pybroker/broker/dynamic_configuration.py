@@ -38,6 +38,8 @@ DYNAMIC: Final = (
     "broker_deduplication_enabled",
     "broker_deduplication_snapshot_interval_seconds",
     # transactions
+    "max_active_transactions_per_namespace",
+    "max_transaction_timeout_ms_per_namespace",
     "transaction_abort_on_disconnect",
     # how fast
     "max_publish_rate_per_topic_in_messages",

@@ -31,6 +31,7 @@ from pybroker.broker.dynamic_configuration import DynamicConfiguration
 from pybroker.broker.entry_metadata import BadInterceptors
 from pybroker.broker.permissions import Permissions
 from pybroker.broker.policies.persistence import flush_interval_ms
+from pybroker.broker.policies.transaction_limits import namespace_limits
 from pybroker.broker.tenants import Tenants
 from pybroker.broker.topics import Topics
 from pybroker.broker.txn_participants import LocalParticipants, check_may_join
@@ -100,6 +101,7 @@ class Broker:
         self.coordinators = Coordinators(ledgers, metadata, clock, config)
         tenants = Tenants(metadata, config)
         self.topics = Topics(ledgers, metadata, tenants, self.coordinators, clock, config)
+        self.coordinators.admission.limits_of = namespace_limits(self.topics.policies, config)
         self.dynamic = DynamicConfiguration(metadata, config, self.topics.policies.configure)
         # Raises BadListeners.
         self._listeners = parse_listeners(

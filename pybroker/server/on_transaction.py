@@ -15,7 +15,7 @@ from pybroker.broker.txn_participants import (
 )
 from pybroker.server import fencing
 from pybroker.server.connection import Connection
-from pybroker.server.transaction_share import begin_within_share
+from pybroker.server.transaction_share import begin_within_share, when_there_is_room
 from pybroker.server.transactional_session import TransactionalSession
 from pybroker.server.transactional_sessions import Claim
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
@@ -198,7 +198,7 @@ def _adding(
 ) -> Awaitable[TxnId]:
     def unless_fenced(coordinator: TransactionCoordinator) -> Awaitable[TxnId]:
         fencing.require_current(session, coordinator, [txn_id])
-        return add(coordinator)
+        return when_there_is_room(lambda: add(coordinator))
 
     return _on_coordinator(session, txn_id.most, unless_fenced)
 

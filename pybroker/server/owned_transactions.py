@@ -8,16 +8,14 @@ its crash abort nothing: clients come back, and from then on the timeout alone c
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from itertools import chain
-from typing import Final, Protocol
+from collections.abc import Mapping
+from typing import Final
 
-from pybroker.base.errors import InvalidTopicName, PulsarError, TransactionCoordinatorNotFound
-from pybroker.base.names import TopicName, TxnId
+from pybroker.base.errors import PulsarError, TransactionCoordinatorNotFound
+from pybroker.base.names import TxnId
 from pybroker.base.runtime import Pace, Tasks
-from pybroker.broker.policies.effective import Effective
 from pybroker.broker.policies.table import TRANSACTION_LIMITS
+from pybroker.broker.policies.transaction_limits import HasPolicies
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
 from pybroker.transaction.txn_status import TxnStatus
@@ -29,10 +27,6 @@ _AGAIN_S: Final = 1.0
 _REASON: Final = "it was aborted because the connection that began it closed"
 
 log = logging.getLogger("pybroker.session")
-
-
-class HasPolicies(Protocol):
-    def of_namespace(self, namespace: str) -> Effective: ...
 
 
 class OwnedTransactions:
@@ -108,21 +102,10 @@ class Disconnections:
 
     def _is_wanted(self, transaction: TransactionMetadata) -> bool:
         """Where it takes part nowhere, broker.conf says it: no namespace has a policy for it."""
-        namespaces = namespaces_of(transaction) or {""}
+        namespaces = [*transaction.namespaces, transaction.namespace or ""]
+        if len(namespaces) > 1 and not namespaces[-1]:
+            del namespaces[-1]
         return any(
             self._policies.of_namespace(namespace)[TRANSACTION_LIMITS]["abortOnDisconnect"]
             for namespace in namespaces
         )
-
-
-def namespaces_of(transaction: TransactionMetadata) -> set[str]:
-    """Where it takes part, or may without being asked."""
-    topics: Iterable[str] = chain(
-        transaction.partitions, (topic for topic, _ in transaction.subscriptions)
-    )
-    folders = {topic.rpartition("/")[0] for topic in topics}  # few, however many topics
-    found = set() if transaction.namespace is None else {transaction.namespace}
-    for folder in folders:
-        with suppress(InvalidTopicName):  # of a log from before names were checked
-            found.add(TopicName.parse(f"{folder}/t" if folder else "t").namespace_name)
-    return found

@@ -5,7 +5,7 @@ everybody has a share, and a superuser is never refused.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pybroker.base.errors import TooManyRequests
@@ -37,6 +37,21 @@ def begin_within_share(
     if _excess(session) is None and (is_exempt(session) or not coordinator.is_full):
         return _begin(session, coordinator, timeout_ms, namespace, joined)
     return _when_there_is_room(session, coordinator, timeout_ms, namespace, joined)
+
+
+def when_there_is_room(add: Callable[[], Awaitable[TxnId]]) -> Awaitable[TxnId]:
+    """At once, or after a short time where a namespace is full. Raises, or fails with, what `add`
+    does.
+    """
+    try:
+        return add()
+    except TooManyRequests:
+        return _after_a_moment(add)
+
+
+async def _after_a_moment(add: Callable[[], Awaitable[TxnId]]) -> TxnId:
+    await asyncio.sleep(_FULL_WAIT_S)
+    return await add()
 
 
 async def _when_there_is_room(

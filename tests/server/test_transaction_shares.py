@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from credentials import TOKEN_SETTINGS, token
 from raw_client import RawClient
 
 import pybroker.testing
-from pybroker.base.errors import TransactionCoordinatorNotFound
+from pybroker.base.errors import NotAllowed, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
+from pybroker.client import Client, TransactionAborted
 from pybroker.server.begun_transactions import BegunTransactions
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -219,3 +221,59 @@ def test_what_is_not_limited_is_not_remembered(role: str) -> None:
     with pybroker.testing.broker(**settings) as broker, login(broker, role) as client:
         begin_all(client, 10)
         assert broker.call(remembered) == 0
+
+
+# -- of a namespace
+
+
+def begin_in(client: RawClient, topic: str) -> tuple[TxnId, Any]:
+    txn_id = client.new_txn()
+    return txn_id, client.add_partition(txn_id, topic)
+
+
+def test_a_namespace_s_limits_are_policies_that_may_change_while_transactions_are_open() -> None:
+    settings = {"transaction_coordinators": 2}
+    with pybroker.testing.broker(http=True, **settings) as broker:
+        url = f"{broker.admin_url}/admin/v2/namespaces/public/default/transactionLimits"
+        with RawClient(broker.service_url) as one, RawClient(broker.service_url) as other:
+            first, added = begin_in(one, "t")
+            assert not added.HasField("error")
+            limits = {"maxOpenTransactions": 1, "maxTimeoutMs": 60_000}
+            assert httpx.post(url, json=limits).status_code == 204
+            assert httpx.get(url).json() == limits
+            second, refused = begin_in(other, "t")
+            assert refused.error == TOO_MANY
+            assert "1 active transactions take part in public/default" in refused.message
+            assert other.add_subscription(second, "t", "s").error == TOO_MANY
+            one.end(first, commit=True)
+            assert not other.add_partition(second, "t").HasField("error")
+            long = other.new_txn(timeout_ms=60_001)
+            assert other.add_partition(long, "t").error == pb.NotAllowedError
+            assert httpx.delete(url).status_code == 204
+            assert not other.add_partition(long, "t").HasField("error")
+
+
+def test_an_add_that_comes_too_early_waits_a_moment_for_an_end() -> None:
+    settings = {"max_active_transactions_per_namespace": 1, "transaction_coordinators": 1}
+    with pybroker.testing.broker(**settings) as broker, RawClient(broker.service_url) as client:
+        first, _ = begin_in(client, "t")
+        second = client.new_txn()
+        with client.in_one_piece():
+            body = pb.CommandAddPartitionToTxn(
+                txnid_most_bits=0, txnid_least_bits=second.least, partitions=["t"]
+            )
+            kind = pb.BaseCommand.ADD_PARTITION_TO_TXN
+            adding = client.start_request(kind, "addPartitionToTxn", body)
+            client.send_end(first, commit=True)
+        assert not client.answer_to(adding).HasField("error")
+
+
+def test_the_python_client_s_application_hears_of_a_namespace_s_bound_on_timeouts() -> None:
+    settings = {"max_transaction_timeout_ms_per_namespace": 1000}
+    with pybroker.testing.broker(**settings) as broker, Client(broker.service_url) as client:
+        producer = client.create_producer("t")
+        txn = client.new_transaction(timeout_ms=2000)
+        with pytest.raises(NotAllowed, match="public/default allows 1000"):
+            producer.send(b"a", txn=txn)
+        with pytest.raises(TransactionAborted, match="public/default allows 1000"):
+            txn.commit()

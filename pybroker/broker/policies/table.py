@@ -309,9 +309,18 @@ MAX_MESSAGE_SIZE: Final = Policy[int](
 
 TRANSACTION_LIMITS: Final = Policy[Record](
     "transactionLimits",
-    record(abortOnDisconnect=(truth, False)),
-    {"abortOnDisconnect": Key("transaction_abort_on_disconnect")},
+    record(
+        maxOpenTransactions=(whole(), None),
+        maxTimeoutMs=(whole(0, LONG), None),
+        abortOnDisconnect=(truth, None),
+    ),
+    {
+        "maxOpenTransactions": Key("max_active_transactions_per_namespace"),
+        "maxTimeoutMs": Key("max_transaction_timeout_ms_per_namespace"),
+        "abortOnDisconnect": Key("transaction_abort_on_disconnect"),
+    },
     Level("transactionLimits", "transaction_limits"),
+    merged=True,
 )
 
 # -- what comes by itself, and goes by itself

@@ -139,7 +139,8 @@ class TransactionCoordinator:
     ) -> asyncio.Future[TxnId]:
         """Record that `txn_id` writes to `topics`, by canonical name. Idempotent.
 
-        Raises, or fails with, TransactionNotFound, InvalidTxnStatus (not OPEN).
+        Raises, or fails with, TransactionNotFound, InvalidTxnStatus (not OPEN), and what a
+        namespace's limits raise (`Admission`).
         Source: PIP-31, "TC Request Processing".
         """
         self._check_open()
@@ -430,6 +431,10 @@ class TransactionCoordinator:
     def bound_to(self, transactional_id: TransactionalId) -> list[TransactionMetadata]:
         """The live ones that belong to sessions of it."""
         return self._store.bound_to(transactional_id)
+
+    def live_in(self, namespace: str) -> int:
+        """How many of these take part in it."""
+        return self._store.live_in(namespace)
 
     def live(self) -> list[TransactionMetadata]:
         """For the admin API, oldest first."""

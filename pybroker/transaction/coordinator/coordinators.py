@@ -21,6 +21,7 @@ from pybroker.transaction.coordinator.coordinator import (
 )
 from pybroker.transaction.coordinator.joining import Joining
 from pybroker.transaction.coordinator.metadata_store import CoordinatorLimits, TransactionMetadata
+from pybroker.transaction.coordinator.namespaces import Admission
 from pybroker.transaction.coordinator.participants import Participants
 from pybroker.transaction.coordinator.transaction_log import TransactionLog, log_name
 from pybroker.transaction.coordinator.transactional_ids import TransactionalIds
@@ -44,16 +45,18 @@ class Coordinators:
         self._factory = factory
         self._metadata = metadata
         self._clock = clock
+        self._served: dict[int, TransactionCoordinator] = {}
+        self.admission = Admission(self._served)
         self._limits = CoordinatorLimits(
             config.max_active_transactions_per_coordinator,
             config.max_transaction_timeout_ms,
             config.transaction_outcome_retention_ms,
             config.transaction_metadata_snapshot_entries,
+            self.admission.admit,
         )
         self.count = config.transaction_coordinators  # the admin API may raise it
         self.ids = TransactionalIds(metadata, clock, config)
         self._participants: Participants | None = None
-        self._served: dict[int, TransactionCoordinator] = {}
         self._opening: dict[int, asyncio.Task[TransactionCoordinator]] = {}
         # Failed, and not open again yet; the latest one, for its successor may fail at once.
         self._replacing: dict[int, TransactionCoordinator] = {}

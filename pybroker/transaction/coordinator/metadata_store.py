@@ -10,7 +10,7 @@ that an END is idempotent and a participant that asks gets the truth.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,6 +18,7 @@ from typing import Final
 from pybroker.base.errors import InvalidTxnStatus, NotAllowed, TooManyRequests, TransactionNotFound
 from pybroker.base.names import TxnId
 from pybroker.transaction.coordinator.abort_reasons import AbortReasons
+from pybroker.transaction.coordinator.namespaces import namespaces_of
 from pybroker.transaction.coordinator.outcome_window import OutcomeMark, OutcomeWindow
 from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
 from pybroker.transaction.txn_status import (
@@ -109,6 +110,11 @@ class TransactionMetadata:
     subscriptions: dict[tuple[str, str], None] = field(default_factory=dict)
     namespace: str | None = None  # whose topics take part by being touched
     session: SessionRef | None = None  # of a transactional id, if it belongs to one
+    namespaces: dict[str, None] = field(default_factory=dict)  # of its participants
+
+
+def _anybody(transaction: TransactionMetadata, namespace: str) -> None:
+    """May take part anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,8 @@ class CoordinatorLimits:
     max_timeout_ms: int
     outcome_retention_ms: int
     snapshot_entries: int  # log entries between two snapshots, at least
+    # Raises TooManyRequests, NotAllowed, where it may not take part in one more namespace.
+    admit: Callable[[TransactionMetadata, str], None] = _anybody
 
 
 class TransactionMetadataStore:
@@ -126,6 +134,7 @@ class TransactionMetadataStore:
         self._live: dict[int, TransactionMetadata] = {}
         self._live_of: Counter[str] = Counter()  # by owner
         self._bound: dict[TransactionalId, dict[int, None]] = {}
+        self._live_in: Counter[str] = Counter()  # by namespace of a participant
         self._highest_id = -1
         self._lowest_live = 0  # every id below it has ended; advances, never goes back
         self._replaying = False
@@ -140,6 +149,10 @@ class TransactionMetadataStore:
 
     def live_of(self, owner: str) -> int:
         return self._live_of[owner]
+
+    def live_in(self, namespace: str) -> int:
+        """How many take part there."""
+        return self._live_in[namespace]
 
     def live(self) -> list[TransactionMetadata]:
         return list(self._live.values())
@@ -206,16 +219,24 @@ class TransactionMetadataStore:
     def decide_add_partitions(
         self, local_id: int, topics: list[str], principal: str | None
     ) -> AddPartitions:
-        """Raises TransactionNotFound, InvalidTxnStatus (not OPEN)."""
+        """Raises TransactionNotFound, InvalidTxnStatus (not OPEN), and what `admit` does."""
         self._require_open(local_id, principal)
+        self._admit(local_id, namespaces_of(topics))
         return AddPartitions(local_id, tuple(topics))
 
     def decide_add_subscriptions(
         self, local_id: int, subscriptions: list[tuple[str, str]], principal: str | None
     ) -> AddSubscriptions:
-        """Raises TransactionNotFound, InvalidTxnStatus (not OPEN)."""
+        """Raises TransactionNotFound, InvalidTxnStatus (not OPEN), and what `admit` does."""
         self._require_open(local_id, principal)
+        self._admit(local_id, namespaces_of(topic for topic, _ in subscriptions))
         return AddSubscriptions(local_id, tuple(subscriptions))
+
+    def _admit(self, local_id: int, namespaces: Iterable[str]) -> None:
+        transaction = self._live[local_id]
+        for namespace in namespaces:
+            if namespace not in transaction.namespaces:
+                self._limits.admit(transaction, namespace)
 
     def decide_end(
         self,
@@ -313,9 +334,11 @@ class TransactionMetadataStore:
             case AddPartitions(local_id, topics):
                 if (transaction := self._live.get(local_id)) is not None:
                     transaction.partitions.update(dict.fromkeys(topics))
+                    self._count(transaction, namespaces_of(topics))
             case AddSubscriptions(local_id, subscriptions):
                 if (transaction := self._live.get(local_id)) is not None:
                     transaction.subscriptions.update(dict.fromkeys(subscriptions))
+                    self._count(transaction, namespaces_of(topic for topic, _ in subscriptions))
             case ChangeStatus():
                 self._apply_status(record)
             case IdsUsed(highest_id, low_watermark):
@@ -342,6 +365,12 @@ class TransactionMetadataStore:
         if record.owner is not None:
             self._live_of[record.owner] += 1
 
+    def _count(self, transaction: TransactionMetadata, namespaces: Iterable[str]) -> None:
+        for namespace in namespaces:
+            if namespace not in transaction.namespaces:
+                transaction.namespaces[namespace] = None
+                self._live_in[namespace] += 1
+
     def _apply_status(self, record: ChangeStatus) -> None:
         if record.reason:
             self._reasons.note(record.local_id, record.reason)
@@ -359,9 +388,9 @@ class TransactionMetadataStore:
         if ended is None:
             return
         if ended.owner is not None:
-            self._live_of[ended.owner] -= 1
-            if not self._live_of[ended.owner]:
-                del self._live_of[ended.owner]
+            _one_less(self._live_of, ended.owner)
+        for namespace in ended.namespaces:
+            _one_less(self._live_in, namespace)
         if ended.session is not None:
             bound = self._bound[ended.session.id]
             del bound[local_id]
@@ -394,6 +423,12 @@ class TransactionMetadataStore:
                 yield ChangeStatus(local_id, outcome, self.outcomes.latest_ms, reason)
             elif local_id not in self._live:
                 self._reasons.drop(local_id)
+
+
+def _one_less(counts: Counter[str], key: str) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
 
 
 def _records(transaction: TransactionMetadata, reason: str = "") -> Iterator[Record]:

@@ -105,6 +105,12 @@ def _quota(options: Namespace) -> dict[str, Any]:
     }
 
 
+def _transactions(options: Namespace) -> dict[str, Any]:
+    """What is not said stays as broker.conf says."""
+    said = {name: getattr(options, option) for option, name in _TRANSACTION_FIELDS.items()}
+    return {name: value for name, value in said.items() if value}
+
+
 def _offload(options: Namespace) -> dict[str, Any]:
     return {"managedLedgerOffloadDriver": options.driver} | {
         name: getattr(options, option)
@@ -169,8 +175,14 @@ _INACTIVE: Final = (
 _DELAYED: Final = _SWITCH + " [--time|-t Seconds] [--maxDelay|-md Seconds]"
 _QUOTA: Final = "[-l|--limit Bytes] [-lt|--limitTime Seconds] -p|--policy String [-t|--type String]"
 _QUOTA_QUERY: Final = {"backlogQuotaType": "type"}
-_TRANSACTIONS: Final = "[--abort-on-disconnect]"
-_TRANSACTIONS_BODY: Final = fields(abortOnDisconnect="abort_on_disconnect")
+_TRANSACTION_FIELDS: Final = {
+    "max_open_transactions": "maxOpenTransactions",
+    "max_timeout_ms": "maxTimeoutMs",
+    "abort_on_disconnect": "abortOnDisconnect",
+}
+_TRANSACTIONS: Final = (
+    "[--max-open-transactions|-t int] [--max-timeout-ms|-mt long] [--abort-on-disconnect]"
+)
 _MAX_NUM: Final = "-m|--maxNum int"
 _GET_SET: Final = ("get", "set")
 
@@ -196,7 +208,7 @@ OF_NAMESPACES: Final = (
     At("max-unacked-messages-per-consumer", "maxUnackedMessagesPerConsumer", "--max-unacked-messages-per-topic|-c int", value("max_unacked_messages_per_topic")),
     At("max-unacked-messages-per-subscription", "maxUnackedMessagesPerSubscription", "--max-unacked-messages-per-subscription|-c int", value("max_unacked_messages_per_subscription")),
     At("max-topics-per-namespace", "maxTopicsPerNamespace", "--max-topics-per-namespace|-t int", value("max_topics_per_namespace")),
-    At("transaction-limits", "transactionLimits", _TRANSACTIONS, _TRANSACTIONS_BODY),
+    At("transaction-limits", "transactionLimits", _TRANSACTIONS, _transactions),
     At("auto-topic-creation", "autoTopicCreation", _SWITCH + " [--type|-t String] [--num-partitions|-n Integer]", _topic_creation),
     At("auto-subscription-creation", "autoSubscriptionCreation", "[--enable|-e]", fields(allowAutoSubscriptionCreation="enable")),
     At("inactive-topic-policies", "inactiveTopicPolicies", _INACTIVE, _inactive),

@@ -1,0 +1,87 @@
+"""How many live transactions take part in a namespace, and which may.
+
+A transaction takes part from its first topic or subscription there. So that is where it is counted,
+and refused: a coordinator does not know when it begins one where it will lead.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Protocol
+
+from pybroker.base.errors import InvalidTopicName, NotAllowed, TooManyRequests
+from pybroker.base.names import TopicName, TxnId
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceLimits:
+    """0: no limit."""
+
+    max_open: int = 0
+    max_timeout_ms: int = 0
+
+
+NO_LIMITS: Final = NamespaceLimits()
+# Of a namespace, for the owner of a transaction; None: nobody in particular.
+LimitsOf = Callable[[str, str | None], NamespaceLimits]
+
+
+class Counts(Protocol):
+    """A coordinator does."""
+
+    def live_in(self, namespace: str) -> int: ...
+
+
+class Joins(Protocol):
+    """A live transaction."""
+
+    @property
+    def txn_id(self) -> TxnId: ...
+    @property
+    def timeout_ms(self) -> int: ...
+    @property
+    def owner(self) -> str | None: ...
+
+
+class Admission:
+    """Of all coordinators of a broker; `serving` are those that are open."""
+
+    def __init__(self, serving: Mapping[int, Counts]) -> None:
+        self._serving = serving
+        self.limits_of: LimitsOf = lambda namespace, owner: NO_LIMITS
+
+    def live_in(self, namespace: str) -> int:
+        return sum(coordinator.live_in(namespace) for coordinator in self._serving.values())
+
+    def admit(self, transaction: Joins, namespace: str) -> None:
+        """May it take part there, too? Raises TooManyRequests, NotAllowed (its timeout)."""
+        limits = self.limits_of(namespace, transaction.owner)
+        if limits is NO_LIMITS:
+            return
+        if 0 < limits.max_timeout_ms < transaction.timeout_ms:
+            raise NotAllowed(
+                f"Transaction {transaction.txn_id} may stay open for {transaction.timeout_ms} ms, "
+                f"and {namespace} allows {limits.max_timeout_ms} (maxTimeoutMs of the policy "
+                "transactionLimits): begin one with a shorter timeout"
+            )
+        if 0 < limits.max_open <= self.live_in(namespace):
+            raise TooManyRequests(
+                f"{limits.max_open} active transactions take part in {namespace} "
+                "(maxOpenTransactions of the policy transactionLimits): end some, or wait until "
+                "they time out, then retry"
+            )
+
+
+def namespaces_of(topics: Iterable[str]) -> list[str]:
+    """By names as clients send them. Those of old logs that are no names are left out."""
+    folders = {topic.rpartition("/")[0] for topic in topics}  # few, however many topics
+    found = {namespace for folder in folders if (namespace := _namespace_of(folder))}
+    return sorted(found)
+
+
+@lru_cache(maxsize=1000)
+def _namespace_of(folder: str) -> str | None:
+    try:
+        return TopicName.parse(f"{folder}/t" if folder else "t").namespace_name
+    except InvalidTopicName:
+        return None
