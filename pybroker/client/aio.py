@@ -23,6 +23,7 @@ from pybroker.base.names import TopicName, TxnId
 from pybroker.base.runtime import Clock, SystemClock
 from pybroker.client import topic_questions
 from pybroker.client.connection.auth import Authentication
+from pybroker.client.connection.client_session import ClientSession
 from pybroker.client.connection.cluster import Cluster, ConnectionOptions
 from pybroker.client.consuming.consumer import Consumer
 from pybroker.client.consuming.entry_reader import EntryReader
@@ -103,10 +104,17 @@ class Client:
         tls_private_key_file_path: str | None = None,
         tls_certificate_file_path: str | None = None,
         enable_transaction: bool = True,
+        transactional_id: str | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """`service_url`: pulsar://host:6650, or pulsar+ssl://; several hosts with commas."""
+        """`service_url`: pulsar://host:6650, or pulsar+ssl://; several hosts with commas.
+
+        `transactional_id`: of the work that this client does. Its first producer or transaction
+        fences what older clients with the same id still send: their open transactions are aborted,
+        and their producers and transactions raise ProducerFenced or InvalidTxnStatus. Differs:
+        raises NotAllowed with Apache Pulsar, which fences nobody.
+        """
         options = ConnectionOptions(
             operation_timeout_s=operation_timeout_seconds,
             connection_timeout_s=connection_timeout_ms / 1000,
@@ -121,6 +129,8 @@ class Client:
         self._cluster = Cluster(
             service_url, options, clock or SystemClock(), rng or random.Random()
         )
+        if transactional_id is not None:
+            self._cluster.session = ClientSession(transactional_id, self._cluster.rng)
         self._coordinators = Coordinators(self._cluster) if enable_transaction else None
         self._closed = False
 

@@ -18,6 +18,7 @@ from pybroker.base.errors import ServiceNotReady
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Clock, Tasks
 from pybroker.client.connection.auth import Authentication
+from pybroker.client.connection.client_session import ClientSession
 from pybroker.client.connection.connection import Connection
 from pybroker.client.connection.retry import passing, retrying
 from pybroker.client.consuming.receive_queue import ReceiveQueue
@@ -103,6 +104,7 @@ class Cluster:
         self.new_queue: Callable[[], ReceiveQueue] = ReceiveQueue
         # Open producers and consumers, to be closed with the client.
         self.members: dict[Closeable, None] = {}
+        self.session: ClientSession | None = None  # of the client's transactional id
         self._service_addresses = service_addresses(service_url)
         self._uses_tls = service_url.startswith("pulsar+ssl")
         self._connections: dict[tuple[str, str | None], asyncio.Task[Connection]] = {}

@@ -87,6 +87,7 @@ class Connection(asyncio.Protocol):
         # Whether this broker commits several transactions by one decision.
         self.commits_together = False
         self.spans_namespaces = False
+        self.fences_sessions = False  # of transactional ids
         # Whether it answers questions about many topics at once.
         self.answers_topic_questions = False
         # Whether it aborts transactions at the end of a connection, where NEW_TXN asks for it.
@@ -122,6 +123,7 @@ class Connection(asyncio.Protocol):
         connected = await self._connected
         self.commits_together = connected.feature_flags.supports_committing_together
         self.spans_namespaces = connected.feature_flags.supports_spanning_namespaces
+        self.fences_sessions = connected.feature_flags.supports_transactional_ids
         self.answers_topic_questions = connected.feature_flags.supports_asking_topics
         self.aborts_on_disconnect = connected.feature_flags.supports_aborting_on_disconnect
         if connected.max_message_size > 0:

@@ -190,6 +190,9 @@ class TopicProducer:
     # --- Attachment's member ----------------------------------------------------------------
 
     async def register(self, connection: Connection) -> None:
+        session = self._cluster.session
+        if session is not None:
+            session.require_of(connection)
         connection.producers[self._id] = self
         try:
             answer = await connection.request(self._introduction(), self._patience_s)
@@ -202,6 +205,8 @@ class TopicProducer:
         self._epoch += 1
         if answer.HasField("topic_epoch"):
             self._topic_epoch = answer.topic_epoch
+        if session is not None:
+            session.told_producer(answer)
         self._writer.producer_name = answer.producer_name
         self._writer.schema_version = answer.schema_version
         self._packer.limit(connection.max_message_bytes)
@@ -211,12 +216,13 @@ class TopicProducer:
         self._queue.write_all(connection)
 
     def _introduction(self) -> pb.CommandProducer:
+        session, properties = self._cluster.session, self._options.properties
         return pb.CommandProducer(
             topic=self.topic,
             producer_id=self._id,
             producer_name=self.producer_name or None,
             user_provided_producer_name=self._options.producer_name is not None,
-            metadata=key_values(self._options.properties),
+            metadata=key_values(session.with_properties(properties) if session else properties),
             epoch=self._epoch,
             topic_epoch=self._topic_epoch,
             producer_access_mode=self._options.access_mode.value,  # type: ignore[arg-type]

@@ -79,7 +79,13 @@ class Coordinators:
                 if not connection.aborts_on_disconnect:
                     raise NotAllowed("This broker aborts no transaction when its client is gone")
                 request.abort_on_disconnect = True
+            session = self._cluster.session
+            if session is not None:
+                session.require_of(connection)
+                session.name_in(request)
             answer = await self._ask(coordinator_id, request)
+            if session is not None:
+                session.told_transaction(answer)
             txn_id = TxnId(answer.txnid_most_bits, answer.txnid_least_bits)
             return self.attach(txn_id, namespace if spans else None)
 
