@@ -21,7 +21,7 @@ PORT = 6650
 REFUSALS = (errors.InvalidTxnStatus, errors.TransactionNotFound)
 
 
-def new_client(world: World, rng: random.Random) -> Any:
+def new_client(world: World, rng: random.Random, **options: Any) -> Any:
     """To be called on the node where it shall live."""
     return aio.Client(
         f"pulsar://127.0.0.1:{PORT}",
@@ -29,6 +29,7 @@ def new_client(world: World, rng: random.Random) -> Any:
         enable_transaction=True,
         clock=SimulatedClock(world),
         rng=rng,
+        **options,
     )
 
 
@@ -63,7 +64,7 @@ class Process:
 
     async def _main(self) -> None:
         while not self.finished:
-            client = new_client(self.world, self.rng)
+            client = self.new_client()
             try:
                 await self.work(client)
                 self.finished = True
@@ -72,6 +73,9 @@ class Process:
             await _close(client)
             await self.pause(0.5)
         self.note("finished")
+
+    def new_client(self) -> Any:
+        return new_client(self.world, self.rng)
 
     async def work(self, client: Any) -> None:
         raise NotImplementedError
