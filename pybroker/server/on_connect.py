@@ -95,6 +95,7 @@ def _welcome(session: Connection, command: pb.CommandConnect) -> None:
             supports_transactional_ids=True,
             supports_asking_topics=True,
             supports_spanning_namespaces=True,
+            supports_committing_across=True,
             supports_aborting_on_disconnect=True,
         ),
     )

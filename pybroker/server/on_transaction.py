@@ -232,7 +232,7 @@ def add_subscription(
 def end_txn(session: Connection, command: pb.CommandEndTxn) -> Awaitable[TxnId]:
     txn_id, action, principal = _txn_id(command), _action(command), session.principal
     if command.together_with:
-        return _commit_together(session, txn_id, action, command.together_with)
+        return _commit_together(session, txn_id, action, _together_with(command))
 
     def end(coordinator: TransactionCoordinator) -> Awaitable[TxnId]:
         if action is TxnAction.COMMIT:  # to abort is what fencing does, too
@@ -244,8 +244,8 @@ def end_txn(session: Connection, command: pb.CommandEndTxn) -> Awaitable[TxnId]:
 
 def ended(session: Connection, command: pb.CommandEndTxn, txn_id: TxnId) -> None:
     _ended(session, txn_id)
-    for least in command.together_with:
-        _ended(session, TxnId(txn_id.most, least))
+    for other in _together_with(command):
+        _ended(session, other)
     done(session, command, txn_id)
 
 
@@ -254,21 +254,41 @@ def _ended(session: Connection, txn_id: TxnId) -> None:
     session.owned.ended(txn_id)
 
 
+def _together_with(command: pb.CommandEndTxn) -> list[TxnId]:
+    """Raises NotAllowed."""
+    most, least = command.together_with_most, command.together_with
+    if not most:
+        return [TxnId(command.txnid_most_bits, each) for each in least]
+    if len(most) != len(least):
+        raise NotAllowed(
+            f"END_TXN names {len(least)} least bits and {len(most)} most bits: as many of both"
+        )
+    return list(map(TxnId, most, least))
+
+
 def _commit_together(
-    session: Connection, txn_id: TxnId, action: TxnAction, others: Sequence[int]
+    session: Connection, txn_id: TxnId, action: TxnAction, others: Sequence[TxnId]
 ) -> Awaitable[TxnId]:
     if action is not TxnAction.COMMIT:
         raise NotAllowed("Transactions commit together; abort each of them by itself")
     if len(others) > MAX_TOGETHER:
         raise NotAllowed(f"{len(others)} transactions are too many: commit up to {MAX_TOGETHER}")
-    least_bits, principal = list(others), session.principal
-    all_of_them = [txn_id, *(TxnId(txn_id.most, least) for least in least_bits)]
+    all_of_them, principal = [txn_id, *others], session.principal
 
     def commit(coordinator: TransactionCoordinator) -> Awaitable[TxnId]:
         fencing.require_current(session, coordinator, all_of_them)
-        return coordinator.commit_together(txn_id, least_bits, principal)
+        return coordinator.commit_together(txn_id, [each.least for each in others], principal)
 
-    return _on_coordinator(session, txn_id.most, commit)
+    def commit_across(coordinator: TransactionCoordinator) -> Awaitable[TxnId]:
+        coordinators = session.services.coordinators
+        for most in {each.most for each in all_of_them}:
+            of_one = [each for each in all_of_them if each.most == most]
+            if (serving := coordinators.serving(most)) is not None:
+                fencing.require_current(session, serving, of_one)
+        return coordinators.groups.commit(txn_id, others, principal)
+
+    across = any(each.most != txn_id.most for each in others)
+    return _on_coordinator(session, txn_id.most, commit_across if across else commit)
 
 
 # -- from other brokers

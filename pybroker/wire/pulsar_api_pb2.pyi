@@ -407,7 +407,7 @@ class CommandConnect(_message.Message):
     def __init__(self, client_version: _Optional[str] = ..., auth_method: _Optional[_Union[AuthMethod, str]] = ..., auth_method_name: _Optional[str] = ..., auth_data: _Optional[bytes] = ..., protocol_version: _Optional[int] = ..., proxy_to_broker_url: _Optional[str] = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., feature_flags: _Optional[_Union[FeatureFlags, _Mapping]] = ..., proxy_version: _Optional[str] = ...) -> None: ...
 
 class FeatureFlags(_message.Message):
-    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "supports_committing_together", "supports_asking_topics", "supports_spanning_namespaces", "supports_aborting_on_disconnect", "supports_transactional_ids")
+    __slots__ = ("supports_auth_refresh", "supports_broker_entry_metadata", "supports_partial_producer", "supports_topic_watchers", "supports_get_partitioned_metadata_without_auto_creation", "supports_repl_dedup_by_lid_and_eid", "supports_topic_watcher_reconcile", "supports_scalable_topics", "supports_tc_metadata_discovery", "supports_committing_together", "supports_asking_topics", "supports_spanning_namespaces", "supports_committing_across", "supports_aborting_on_disconnect", "supports_transactional_ids")
     SUPPORTS_AUTH_REFRESH_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_BROKER_ENTRY_METADATA_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_PARTIAL_PRODUCER_FIELD_NUMBER: _ClassVar[int]
@@ -420,6 +420,7 @@ class FeatureFlags(_message.Message):
     SUPPORTS_COMMITTING_TOGETHER_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_ASKING_TOPICS_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_SPANNING_NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTS_COMMITTING_ACROSS_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_ABORTING_ON_DISCONNECT_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_TRANSACTIONAL_IDS_FIELD_NUMBER: _ClassVar[int]
     supports_auth_refresh: bool
@@ -434,9 +435,10 @@ class FeatureFlags(_message.Message):
     supports_committing_together: bool
     supports_asking_topics: bool
     supports_spanning_namespaces: bool
+    supports_committing_across: bool
     supports_aborting_on_disconnect: bool
     supports_transactional_ids: bool
-    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., supports_scalable_topics: bool = ..., supports_tc_metadata_discovery: bool = ..., supports_committing_together: bool = ..., supports_asking_topics: bool = ..., supports_spanning_namespaces: bool = ..., supports_aborting_on_disconnect: bool = ..., supports_transactional_ids: bool = ...) -> None: ...
+    def __init__(self, supports_auth_refresh: bool = ..., supports_broker_entry_metadata: bool = ..., supports_partial_producer: bool = ..., supports_topic_watchers: bool = ..., supports_get_partitioned_metadata_without_auto_creation: bool = ..., supports_repl_dedup_by_lid_and_eid: bool = ..., supports_topic_watcher_reconcile: bool = ..., supports_scalable_topics: bool = ..., supports_tc_metadata_discovery: bool = ..., supports_committing_together: bool = ..., supports_asking_topics: bool = ..., supports_spanning_namespaces: bool = ..., supports_committing_across: bool = ..., supports_aborting_on_disconnect: bool = ..., supports_transactional_ids: bool = ...) -> None: ...
 
 class CommandConnected(_message.Message):
     __slots__ = ("server_version", "protocol_version", "max_message_size", "feature_flags")
@@ -755,20 +757,22 @@ class CommandAddSubscriptionToTxnResponse(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class CommandEndTxn(_message.Message):
-    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "txn_action", "scalable", "together_with")
+    __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "txn_action", "scalable", "together_with", "together_with_most")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
     TXN_ACTION_FIELD_NUMBER: _ClassVar[int]
     SCALABLE_FIELD_NUMBER: _ClassVar[int]
     TOGETHER_WITH_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_WITH_MOST_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     txnid_least_bits: int
     txnid_most_bits: int
     txn_action: TxnAction
     scalable: bool
     together_with: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., scalable: bool = ..., together_with: _Optional[_Iterable[int]] = ...) -> None: ...
+    together_with_most: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., txn_action: _Optional[_Union[TxnAction, str]] = ..., scalable: bool = ..., together_with: _Optional[_Iterable[int]] = ..., together_with_most: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CommandEndTxnResponse(_message.Message):
     __slots__ = ("request_id", "txnid_least_bits", "txnid_most_bits", "error", "message")

@@ -8,7 +8,7 @@ from scenario import assert_nothing_more, drain, subscribe
 
 from pybroker.base import errors
 from pybroker.base.names import TxnId
-from pybroker.client import Client, InvalidTxnStatus, NotAllowed, Transaction
+from pybroker.client import Client, InvalidTxnStatus, Transaction
 from pybroker.server.on_transaction import MAX_TOGETHER
 from pybroker.transaction.txn_status import TxnStatus
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -78,11 +78,44 @@ def test_each_is_committed_after_it(client: Client, shared_broker: Any, topic: s
     assert shared_broker.call(statuses) == {TxnStatus.COMMITTED}
 
 
-def test_those_of_another_coordinator_are_refused(client: Client) -> None:
-    leader = client.new_transaction()
-    stranger = TxnId(leader.txn_id.most + 1, 0)
-    with pytest.raises(NotAllowed, match="of one coordinator"):
-        leader.commit(together_with=[stranger])
+def test_those_of_other_coordinators_commit_with_it(client: Client, topic: str) -> None:
+    consumer, producer = subscribe(client, topic), client.create_producer(topic)
+    txns = [client.new_transaction() for _ in range(4)]
+    assert len({txn.txn_id.most for txn in txns}) == 4
+    for txn in txns:
+        producer.send(b"a", txn=txn)
+    client.commit_together(txns)
+    assert drain(consumer, 4) == [b"a"] * 4
+    client.attach_transaction(txns[0].txn_id).commit(together_with=ids(txns[1:]))
+
+
+def test_one_of_another_coordinator_that_was_aborted_keeps_all_from_committing(
+    client: Client, topic: str
+) -> None:
+    consumer, producer = subscribe(client, topic), client.create_producer(topic)
+    txns = [client.new_transaction() for _ in range(3)]
+    for txn in txns:
+        producer.send(b"a", txn=txn)
+    client.attach_transaction(txns[1].txn_id).abort()
+    with pytest.raises(InvalidTxnStatus, match="ABORTED"):
+        client.commit_together(txns)
+    producer.send(b"plain")
+    assert drain(consumer, 1) == [b"plain"]
+
+
+def test_names_of_which_half_is_missing_are_refused(raw: RawClient) -> None:
+    txn_id = raw.new_txn()
+    body = pb.CommandEndTxn(
+        txnid_most_bits=txn_id.most,
+        txnid_least_bits=txn_id.least,
+        txn_action=pb.COMMIT,
+        together_with=[1, 2],
+        together_with_most=[1],
+    )
+    raw.start_request(pb.BaseCommand.END_TXN, "endTxn", body)
+    answer = raw.receive(pb.BaseCommand.END_TXN_RESPONSE)
+    assert answer.error == errors.NotAllowed.code
+    assert not raw.end(txn_id, commit=False).HasField("error")
 
 
 def end_together(raw: RawClient, txn_id: TxnId, others: list[int], action: Any) -> Any:

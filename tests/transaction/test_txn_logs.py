@@ -9,6 +9,7 @@ from managed_ledger.errors import CorruptStorage
 from managed_ledger.position import Position
 from pybroker.base.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction.coordinator import transaction_log
+from pybroker.transaction.coordinator.group_records import GroupMembers, Promise
 from pybroker.transaction.coordinator.metadata_store import (
     AddPartitions,
     AddSubscriptions,
@@ -69,7 +70,10 @@ def test_a_pending_acknowledgement_of_a_kind_that_a_later_version_wrote_is_refus
         (AddSubscriptions(5, (("t", "s"),)), "010102050101740173"),
         (ChangeStatus(5, TxnStatus.ABORTING, 300), "0101030503ac02"),
         (ChangeStatus(5, TxnStatus.ABORTING, 300, "no"), "0101140503ac02026e6f"),
-        (SpanNamespace(5, "a/b"), "01011e0503612f62"),
+        (SpanNamespace(5, "a/b"), "02011e0503612f62"),
+        (Promise(5, TxnId(1, 300)), "02011f0502ac02"),
+        (Promise(5, None), "02011f050000"),
+        (GroupMembers(5, (TxnId(0, 1), TxnId(2, 3))), "020120050200010203"),
         (IdsUsed(-1, -1), "0101040000"),
         (OutcomeMark(300, -1), "010105ac0200"),
     ],

@@ -88,6 +88,7 @@ class Connection(asyncio.Protocol):
         self.commits_together = False
         self.spans_namespaces = False
         self.fences_sessions = False  # of transactional ids
+        self.commits_across = False
         # Whether it answers questions about many topics at once.
         self.answers_topic_questions = False
         # Whether it aborts transactions at the end of a connection, where NEW_TXN asks for it.
@@ -122,6 +123,7 @@ class Connection(asyncio.Protocol):
         self.post(body)
         connected = await self._connected
         self.commits_together = connected.feature_flags.supports_committing_together
+        self.commits_across = connected.feature_flags.supports_committing_across
         self.spans_namespaces = connected.feature_flags.supports_spanning_namespaces
         self.fences_sessions = connected.feature_flags.supports_transactional_ids
         self.answers_topic_questions = connected.feature_flags.supports_asking_topics

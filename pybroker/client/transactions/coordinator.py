@@ -161,21 +161,25 @@ class Coordinators:
         """A broker that does not know the field would commit the first of them alone."""
         if not others:
             return
-        if any(other.most != txn_id.most for other in others):
-            raise NotAllowed(
-                f"Only transactions of one coordinator commit together: begin them beside {txn_id}"
-            )
-        if not (await self._connection(txn_id.most)).commits_together:
+        connection = await self._connection(txn_id.most)
+        if not connection.commits_together:
             raise NotAllowed("This broker cannot commit several transactions by one decision")
+        if any(other.most != txn_id.most for other in others) and not connection.commits_across:
+            raise NotAllowed(
+                "This broker commits transactions of one coordinator together: begin them beside "
+                f"{txn_id}"
+            )
 
     def _end_request(
         self, txn_id: TxnId, commit: bool, together_with: Sequence[TxnId]
     ) -> pb.CommandEndTxn:
+        across = any(other.most != txn_id.most for other in together_with)
         return pb.CommandEndTxn(
             txnid_most_bits=txn_id.most,
             txnid_least_bits=txn_id.least,
             txn_action=pb.COMMIT if commit else pb.ABORT,
             together_with=[other.least for other in together_with],
+            together_with_most=[other.most for other in together_with] if across else [],
         )
 
     async def _next_coordinator(self) -> int:

@@ -20,17 +20,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from managed_ledger.errors import ManagedLedgerError
 from pybroker.base.errors import InvalidTxnStatus, TransactionCoordinatorNotFound
 from pybroker.base.names import TxnId
-from pybroker.base.runtime import Clock, Pace, Tasks
+from pybroker.base.runtime import Clock, Tasks
 from pybroker.transaction.coordinator.endings import Endings, fail
+from pybroker.transaction.coordinator.group_ends import Core, GroupEnds
 from pybroker.transaction.coordinator.metadata_store import (
     BindSession,
     ChangeStatus,
     CoordinatorLimits,
+    Promised,
     Record,
     SpanNamespace,
     TransactionMetadata,
@@ -42,8 +43,6 @@ from pybroker.transaction.coordinator.transaction_log import TransactionLog
 from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
 from pybroker.transaction.snapshot_log import Done
 from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnAction, TxnStatus
-
-_DRIVEN_A_TURN: Final = 50  # of those that commit together
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +94,17 @@ class TransactionCoordinator:
         self._closed = False
         self._opened = self._timed_out = 0
         self._ended = {TxnAction.COMMIT: 0, TxnAction.ABORT: 0}
+        core = Core(
+            self._check_open,
+            self._not_found,
+            self._end_decided,
+            self._timeouts.remove,
+            self._track_what_is_left,
+            self._snapshot_if_due,
+        )
+        self.group_ends = GroupEnds(
+            coordinator_id, store, transaction_log, self._endings, self._tasks, clock, core
+        )
         transaction_log.on_failure(self._fail)
 
     @property
@@ -183,6 +193,9 @@ class TransactionCoordinator:
         now_ms = self._clock.now_ms()
         try:
             decision = self._store.decide_end(local_id, action, principal, now_ms, reason)
+        except Promised:
+            again = partial(self._end, local_id, action, principal, reason)
+            return self.group_ends.end_when_free(local_id, again)
         except InvalidTxnStatus as refusal:
             return self._endings.refused(local_id, refusal)
         if decision is not None:
@@ -202,22 +215,14 @@ class TransactionCoordinator:
 
         The others are followed first: who sees a part of `txn_id` finds theirs. (A recovery ends
         them side by side.) Idempotent. Raises, or fails with, what `end` does, and InvalidTxnStatus
-        where some have committed before and others have not.
+        where some have committed before and others have not. With some of other coordinators, too:
+        see `groups`.
         """
         self._check_open()
         local_ids = [each for each in dict.fromkeys(others) if each != txn_id.least]
         local_ids.append(txn_id.least)  # the last one, also if it was named among the others
         self._store.forget_old_outcomes(self._served_ms())
-        try:
-            decisions = self._store.decide_commit_together(
-                local_ids, principal, self._clock.now_ms()
-            )
-        except InvalidTxnStatus as refusal:
-            running = next(filter(self._endings.is_undecided, local_ids), txn_id.least)
-            return self._endings.refused(running, refusal)
-        if decisions:
-            self._start_commit_together(local_ids, decisions)
-        return self._endings.all_followed(local_ids)
+        return self.group_ends.commit(local_ids, (), principal)
 
     # Decide, log, apply
 
@@ -256,37 +261,6 @@ class TransactionCoordinator:
         self._endings.begin(local_id)
         self._log_then(decision, partial(self._end_decided, local_id, action))
 
-    def _start_commit_together(
-        self, local_ids: Sequence[int], decisions: Sequence[ChangeStatus]
-    ) -> None:
-        for local_id in local_ids:
-            self._timeouts.remove(local_id)
-            self._endings.begin(local_id)
-        self._log.append_together(decisions, partial(self._group_decided, local_ids))
-        for decision in decisions:
-            self._store.apply(decision)
-        self._snapshot_if_due()
-
-    def _group_decided(self, local_ids: Sequence[int], error: Exception | None) -> None:
-        if error is None:
-            self._tasks.start(self._drive(local_ids), f"the commit of {len(local_ids)} together")
-
-    async def _drive(self, local_ids: Sequence[int]) -> None:
-        """Some in a turn; the last one when all others have been followed."""
-        *others, leader = local_ids
-        if others:
-            self._endings.all_followed(others).add_done_callback(
-                lambda all_followed: self._end_decided(
-                    leader, TxnAction.COMMIT, all_followed.exception()
-                )
-            )
-        else:
-            self._end_decided(leader, TxnAction.COMMIT, None)
-        pace = Pace(_DRIVEN_A_TURN)
-        for local_id in others:
-            self._end_decided(local_id, TxnAction.COMMIT, None)
-            await pace.step()
-
     def _end_decided(self, local_id: int, action: TxnAction, error: BaseException | None) -> None:
         if error is not None or self._closed:
             # The log failed and whoever waits was told. Recovery goes on from what is durable.
@@ -315,6 +289,12 @@ class TransactionCoordinator:
     def _track(self, local_id: int, timeout_ms: int) -> None:
         self._timeouts.add(local_id, self._clock.monotonic_s() + timeout_ms / 1000)
         self._set_timer()
+
+    def _track_what_is_left(self, transaction: TransactionMetadata) -> None:
+        passed_ms = self._clock.now_ms() - transaction.opened_at_ms
+        # A wall clock that went back must not give it more than it asked for.
+        left_ms = min(transaction.timeout_ms, transaction.timeout_ms - passed_ms)
+        self._track(transaction.txn_id.least, left_ms)
 
     def _set_timer(self) -> None:
         due_s = self._timeouts.next_deadline_s
@@ -361,11 +341,10 @@ class TransactionCoordinator:
         """Finish what was decided; open transactions keep their original deadlines."""
         for transaction in self._store.live():
             local_id = transaction.txn_id.least
+            if self.group_ends.resume(transaction):
+                continue
             if transaction.status is TxnStatus.OPEN:
-                passed_ms = self._clock.now_ms() - transaction.opened_at_ms
-                # A wall clock that went back must not give it more than it asked for.
-                left_ms = min(transaction.timeout_ms, transaction.timeout_ms - passed_ms)
-                self._track(local_id, left_ms)
+                self._track_what_is_left(transaction)
             else:
                 self._endings.begin(local_id)
                 self._end_decided(local_id, ACTION_OF_STATUS[transaction.status], None)
@@ -396,6 +375,7 @@ class TransactionCoordinator:
         if self._timer is not None:
             self._timer.cancel()
         self._endings.fail(self._not_found())
+        self.group_ends.fail(self._not_found())
 
     def _check_open(self) -> None:
         if self._closed:

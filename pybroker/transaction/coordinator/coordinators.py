@@ -19,6 +19,7 @@ from pybroker.transaction.coordinator.coordinator import (
     TransactionCoordinator,
     coordinator_not_ready,
 )
+from pybroker.transaction.coordinator.groups import Groups
 from pybroker.transaction.coordinator.joining import Joining
 from pybroker.transaction.coordinator.metadata_store import CoordinatorLimits, TransactionMetadata
 from pybroker.transaction.coordinator.namespaces import Admission
@@ -62,6 +63,7 @@ class Coordinators:
         self._replacing: dict[int, TransactionCoordinator] = {}
         self.joining = Joining(self._served)
         self._tasks = Tasks("transaction coordinators")
+        self.groups = Groups(self.get, self._served, self._tasks)
 
     async def recover_all(self, participants: Participants) -> None:
         """Start serving: open every coordinator whose log exists."""
@@ -152,7 +154,10 @@ class Coordinators:
         )
         # Participants that are told how a transaction ended may ask for its status.
         self._served[coordinator_id] = coordinator
+        coordinator.group_ends.follow = self.groups.follow
         coordinator.resume()
+        for each in list(self._served):  # those that may have waited for this one, and its own
+            self.groups.settle(each)
         return coordinator
 
     def _reopen(self, failed: TransactionCoordinator) -> None:

@@ -18,6 +18,11 @@ from typing import Final
 from pybroker.base.errors import InvalidTxnStatus, NotAllowed, TooManyRequests, TransactionNotFound
 from pybroker.base.names import TxnId
 from pybroker.transaction.coordinator.abort_reasons import AbortReasons
+from pybroker.transaction.coordinator.group_records import (
+    GroupMembers,
+    Promise,
+    records_of_group,
+)
 from pybroker.transaction.coordinator.namespaces import namespaces_of
 from pybroker.transaction.coordinator.outcome_window import OutcomeMark, OutcomeWindow
 from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
@@ -85,9 +90,15 @@ class BindSession:
     session: SessionRef
 
 
+class Promised(InvalidTxnStatus):
+    """It ends as another transaction does: see `group_ends`."""
+
+
 Record = (
     NewTransaction
     | SpanNamespace
+    | Promise
+    | GroupMembers
     | AddPartitions
     | AddSubscriptions
     | ChangeStatus
@@ -108,6 +119,8 @@ class TransactionMetadata:
     status: TxnStatus = TxnStatus.OPEN
     partitions: dict[str, None] = field(default_factory=dict)
     subscriptions: dict[tuple[str, str], None] = field(default_factory=dict)
+    promised_to: TxnId | None = None  # the leader that it commits with, or is free again
+    group: frozenset[TxnId] = frozenset()  # of a leader: members elsewhere
     namespace: str | None = None  # whose topics take part by being touched
     session: SessionRef | None = None  # of a transactional id, if it belongs to one
     namespaces: dict[str, None] = field(default_factory=dict)  # of its participants
@@ -252,6 +265,7 @@ class TransactionMetadataStore:
         status = self._status_for(local_id, principal)
         if ACTION_OF_STATUS.get(status) is action:
             return None
+        self._require_free(local_id)
         wanted = ENDING_STATUS[action]
         if wanted not in TXN_TRANSITIONS[status]:
             raise InvalidTxnStatus(
@@ -283,6 +297,14 @@ class TransactionMetadataStore:
         assert ENDED_STATUS[action] in TXN_TRANSITIONS[self._live[local_id].status]
         return ChangeStatus(local_id, ENDED_STATUS[action], now_ms)
 
+    def _require_free(self, local_id: int) -> None:
+        transaction = self._live.get(local_id)
+        if transaction is not None and transaction.promised_to is not None:
+            raise Promised(
+                f"Transaction {self._name(local_id)} is about to commit with "
+                f"{transaction.promised_to}, and ends as that does"
+            )
+
     def _require_open(self, local_id: int, principal: str | None) -> None:
         status = self._status_for(local_id, principal)
         if status is not TxnStatus.OPEN:
@@ -290,6 +312,7 @@ class TransactionMetadataStore:
                 f"Transaction {self._name(local_id)} is {status.name}, not OPEN: nothing can be "
                 f"added to it; begin a new one{self._because(local_id)}"
             )
+        self._require_free(local_id)
 
     def _because(self, local_id: int) -> str:
         reason = self._reasons.get(local_id)
@@ -331,6 +354,12 @@ class TransactionMetadataStore:
             case SpanNamespace(local_id, namespace):
                 if (transaction := self._live.get(local_id)) is not None:
                     transaction.namespace = namespace
+            case Promise(local_id, leader):
+                if (transaction := self._live.get(local_id)) is not None:
+                    transaction.promised_to = leader
+            case GroupMembers(local_id, members):
+                if (transaction := self._live.get(local_id)) is not None:
+                    transaction.group |= frozenset(members)
             case AddPartitions(local_id, topics):
                 if (transaction := self._live.get(local_id)) is not None:
                     transaction.partitions.update(dict.fromkeys(topics))
@@ -381,7 +410,7 @@ class TransactionMetadataStore:
             return
         transaction = self._live.get(record.local_id)
         if transaction is not None:
-            transaction.status = record.status
+            transaction.status, transaction.promised_to = record.status, None
 
     def _forget(self, local_id: int) -> None:
         ended = self._live.pop(local_id, None)
@@ -440,6 +469,9 @@ def _records(transaction: TransactionMetadata, reason: str = "") -> Iterator[Rec
         yield SpanNamespace(local_id, transaction.namespace)
     if transaction.session is not None:
         yield BindSession(local_id, transaction.session)
+    if transaction.promised_to is not None:
+        yield Promise(local_id, transaction.promised_to)
+    yield from records_of_group(local_id, sorted(transaction.group))
     topics, subscriptions = tuple(transaction.partitions), tuple(transaction.subscriptions)
     for at in range(0, len(topics), _PARTICIPANTS_PER_RECORD):
         yield AddPartitions(local_id, topics[at : at + _PARTICIPANTS_PER_RECORD])

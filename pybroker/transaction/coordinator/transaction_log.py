@@ -14,6 +14,14 @@ from managed_ledger.errors import CorruptStorage
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.storage.backend import MetadataStore
 from pybroker.base.names import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX
+from pybroker.transaction.coordinator.group_records import (
+    GroupMembers,
+    Promise,
+    decode_members,
+    decode_promise,
+    encode_members,
+    encode_promise,
+)
 from pybroker.transaction.coordinator.metadata_store import (
     AddPartitions,
     AddSubscriptions,
@@ -31,9 +39,10 @@ from pybroker.transaction.snapshot_log import Done, SnapshotLog
 from pybroker.transaction.txn_status import TxnStatus
 
 _FORMAT: Final = 1
-# Of an entry that binds a transaction to a session: a version that does not know such records would
-# take one for something else, so it shall not read that entry at all.
-_FORMAT_WITH_SESSIONS: Final = 2
+# Of an entry with records of later kinds: a version that does not know them would take one for
+# something else, so it shall not read that entry at all.
+_FORMAT_WITH_LATER_KINDS: Final = 2
+_LATER_KINDS: Final = (BindSession, SpanNamespace, Promise, GroupMembers)
 _CURSOR: Final = "transaction.subscription"
 
 
@@ -46,6 +55,8 @@ class _Operation(enum.IntEnum):
     MARK = 5
     STATUS_BECAUSE = 20
     NAMESPACE = 30
+    PROMISE = 31
+    GROUP = 32
     SESSION = 40
 
 
@@ -55,8 +66,8 @@ def log_name(coordinator_id: int | str) -> str:
 
 def encode_entry(records: Sequence[Record]) -> bytes:
     out = Writer()
-    has_sessions = any(isinstance(record, BindSession) for record in records)
-    out.number(_FORMAT_WITH_SESSIONS if has_sessions else _FORMAT)
+    has_later = any(isinstance(record, _LATER_KINDS) for record in records)
+    out.number(_FORMAT_WITH_LATER_KINDS if has_later else _FORMAT)
     out.number(len(records))
     for record in records:
         _encode(record, out)
@@ -72,6 +83,12 @@ def _encode(record: Record, out: Writer) -> None:
         case SpanNamespace(local_id, namespace):
             _numbers(out, _Operation.NAMESPACE, local_id)
             out.text(namespace)
+        case Promise():
+            out.number(_Operation.PROMISE)
+            encode_promise(record, out)
+        case GroupMembers():
+            out.number(_Operation.GROUP)
+            encode_members(record, out)
         case AddPartitions(local_id, topics):
             _numbers(out, _Operation.PARTITIONS, local_id, len(topics))
             for topic in topics:
@@ -104,8 +121,8 @@ def _numbers(out: Writer, *values: int) -> None:
 def decode_entry(entry: bytes, source: str) -> list[Record]:
     """Raises CorruptStorage."""
     data = Reader(entry, source)
-    with_sessions = entry[:1] == bytes([_FORMAT_WITH_SESSIONS])
-    data.version(_FORMAT_WITH_SESSIONS if with_sessions else _FORMAT)
+    has_later = entry[:1] == bytes([_FORMAT_WITH_LATER_KINDS])
+    data.version(_FORMAT_WITH_LATER_KINDS if has_later else _FORMAT)
     return [_decode(data, source) for _ in range(data.number())]
 
 
@@ -126,6 +143,10 @@ def _decode(data: Reader, source: str) -> Record:
             return ChangeStatus(data.number(), TxnStatus(data.number()), data.number())
         case _Operation.NAMESPACE:
             return SpanNamespace(data.number(), data.text())
+        case _Operation.PROMISE:
+            return decode_promise(data)
+        case _Operation.GROUP:
+            return decode_members(data)
         case _Operation.IDS:
             return IdsUsed(data.number() - 1, data.number() - 1)
         case _Operation.SESSION:
@@ -215,4 +236,6 @@ def _weight(record: Record) -> int:
             return len(topics)
         case AddSubscriptions(_, subscriptions):
             return len(subscriptions)
+        case GroupMembers(_, members):
+            return len(members)
     return 1

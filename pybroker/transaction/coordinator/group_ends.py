@@ -1,0 +1,322 @@
+"""Commits of several transactions by one decision, as one coordinator sees them.
+
+All of this coordinator: one entry of its log decides all of them. That is the whole of it.
+
+Of several coordinators, one of the transactions leads:
+
+    member      Promise durable: from now on neither its timeout nor anybody's END decides it
+    leader      COMMITTING with the members' names, durable: this is the decision
+    member      COMMITTING, and all that follows; only then is the leader's end gone on with
+
+A promise whose leader decided nothing is taken back, and the member is OPEN as before. `groups`
+carries the word between coordinators, and asks again after a crash.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from pybroker.base.errors import InvalidTxnStatus, PulsarError
+from pybroker.base.names import TxnId
+from pybroker.base.runtime import Clock, Pace, Tasks
+from pybroker.transaction.coordinator.endings import Endings, fail
+from pybroker.transaction.coordinator.group_records import Promise, records_of_group
+from pybroker.transaction.coordinator.metadata_store import (
+    ChangeStatus,
+    Promised,
+    Record,
+    TransactionMetadata,
+    TransactionMetadataStore,
+)
+from pybroker.transaction.coordinator.transaction_log import TransactionLog
+from pybroker.transaction.txn_status import ENDING_STATUS, TxnAction, TxnStatus
+
+_DRIVEN_A_TURN: Final = 50  # of those that commit together
+
+Verdict = Callable[[TxnId, TxnId], bool | None]  # of (leader, member)
+
+log = logging.getLogger(__name__)
+
+
+class Core(NamedTuple):
+    """What a coordinator does for its group ends."""
+
+    check_open: Callable[[], None]  # raises what `not_found` gives
+    not_found: Callable[[], PulsarError]
+    end_decided: Callable[[int, TxnAction, BaseException | None], None]
+    stop_timeout: Callable[[int], None]
+    go_on_with_timeout: Callable[[TransactionMetadata], None]
+    snapshot_if_due: Callable[[], None]
+
+
+class GroupEnds:
+    """`follow` brings a decision to members elsewhere: returns when all of them have followed."""
+
+    def __init__(
+        self,
+        coordinator_id: int,
+        store: TransactionMetadataStore,
+        transaction_log: TransactionLog,
+        endings: Endings,
+        tasks: Tasks,
+        clock: Clock,
+        core: Core,
+    ) -> None:
+        self._coordinator_id = coordinator_id
+        self._store = store
+        self._log = transaction_log
+        self._endings = endings
+        self._tasks = tasks
+        self._clock = clock
+        self._core = core
+        self._promised: dict[int, TxnId] = {}  # to which leader
+        self._held: dict[int, list[Callable[[PulsarError | None], None]]] = {}
+        self._deciding: dict[int, asyncio.Future[None]] = {}  # by leader, until that is durable
+        self.follow: Callable[[TxnId, Sequence[TxnId]], Awaitable[None]] = _nobody_elsewhere
+
+    def _id(self, local_id: int) -> TxnId:
+        return TxnId(self._coordinator_id, local_id)
+
+    # The one decision
+
+    def commit(
+        self, local_ids: Sequence[int], elsewhere: Sequence[TxnId], principal: str | None
+    ) -> asyncio.Future[TxnId]:
+        """The last one leads. Done when all have followed; see TransactionCoordinator."""
+        self._core.check_open()
+        try:
+            decisions = self._store.decide_commit_together(
+                local_ids, principal, self._clock.now_ms()
+            )
+        except InvalidTxnStatus as refusal:
+            running = next(filter(self._endings.is_undecided, local_ids), local_ids[-1])
+            return self._endings.refused(running, refusal)
+        if decisions:
+            self._start(local_ids, elsewhere, decisions)
+        return self._endings.all_followed(local_ids)
+
+    def would_commit(self, local_ids: Sequence[int], principal: str | None) -> bool:
+        """False: they have, or are about to. Raises what `commit` does, and changes nothing."""
+        return bool(self._store.decide_commit_together(local_ids, principal, self._clock.now_ms()))
+
+    def _start(
+        self,
+        local_ids: Sequence[int],
+        elsewhere: Sequence[TxnId],
+        decisions: Sequence[ChangeStatus],
+    ) -> None:
+        for local_id in local_ids:
+            self._core.stop_timeout(local_id)
+            self._endings.begin(local_id)
+        self._deciding[local_ids[-1]] = asyncio.get_running_loop().create_future()
+        records: list[Record] = [*records_of_group(local_ids[-1], elsewhere), *decisions]
+        self._log_together(records, partial(self._decided, local_ids, elsewhere))
+
+    def _log_together(
+        self, records: Sequence[Record], done: Callable[[Exception | None], None]
+    ) -> None:
+        """In force at once; `done` hears when they are durable."""
+        self._log.append_together(records, done)
+        for record in records:
+            self._store.apply(record)
+        self._core.snapshot_if_due()
+
+    def _decided(
+        self, local_ids: Sequence[int], elsewhere: Sequence[TxnId], error: Exception | None
+    ) -> None:
+        deciding = self._deciding.pop(local_ids[-1], None)
+        if deciding is not None:
+            deciding.set_result(None)
+        if error is None:
+            for local_id in local_ids:
+                self._endings.decided(local_id)
+            self._tasks.start(
+                self._drive(local_ids, elsewhere), f"the commit of {len(local_ids)} together"
+            )
+
+    async def decided(self, leader: int) -> None:
+        """Returns when it is durable what the leader's commit decides, or that has failed."""
+        deciding = self._deciding.get(leader)
+        if deciding is not None:
+            await asyncio.wait([deciding])
+
+    async def _drive(self, local_ids: Sequence[int], elsewhere: Sequence[TxnId]) -> None:
+        """Some in a turn; the last one when all others have been followed."""
+        *others, leader = local_ids
+        all_followed = self._endings.all_followed(others) if others else None
+        pace = Pace(_DRIVEN_A_TURN)
+        for local_id in others:
+            self._core.end_decided(local_id, TxnAction.COMMIT, None)
+            await pace.step()
+        error: BaseException | None = None
+        if elsewhere:
+            await self.follow(self._id(leader), elsewhere)
+        if all_followed is not None:
+            await asyncio.wait([all_followed])
+            error = all_followed.exception()
+        self._core.end_decided(leader, TxnAction.COMMIT, error)
+
+    def resume(self, transaction: TransactionMetadata) -> bool:
+        """After a recovery, what was decided or promised; False: it is of no group."""
+        local_id = transaction.txn_id.least
+        if transaction.status is TxnStatus.OPEN and transaction.promised_to is not None:
+            self._promised[local_id] = transaction.promised_to
+            return True
+        if transaction.status is TxnStatus.COMMITTING and transaction.group:
+            self._endings.begin(local_id)
+            self._decided([local_id], sorted(transaction.group), None)
+            return True
+        return False
+
+    def verdict(self, leader: int, member: TxnId) -> bool | None:
+        """Whether the member commits with this leader. None: it is not known yet, for what is not
+        durable may not have been. Only a leader that is live has members that have not followed.
+        """
+        transaction = self._store.get(leader)
+        if transaction is None or transaction.status is not TxnStatus.COMMITTING:
+            return False
+        if member not in transaction.group:
+            return False
+        return None if self._endings.is_undecided(leader) else True
+
+    # Members of a leader elsewhere
+
+    async def promise(self, local_ids: Sequence[int], leader: TxnId, principal: str | None) -> None:
+        """They end as `leader` does. Durable when this returns.
+
+        Raises TransactionNotFound, InvalidTxnStatus (decided, or promised to another leader).
+        """
+        self._core.check_open()
+        for local_id in local_ids:
+            try:
+                self._check_may_promise(local_id, leader, principal)
+            except InvalidTxnStatus as refusal:
+                await self._endings.refused(local_id, refusal)
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def logged(error: Exception | None) -> None:
+            if error is not None:
+                fail(durable, self._core.not_found())
+            elif not durable.done():
+                durable.set_result(None)
+
+        for local_id in local_ids:
+            self._core.stop_timeout(local_id)
+            self._promised[local_id] = leader
+        self._log_together([Promise(local_id, leader) for local_id in local_ids], logged)
+        await durable
+
+    def _check_may_promise(self, local_id: int, leader: TxnId, principal: str | None) -> None:
+        now_ms = self._clock.now_ms()
+        try:
+            decision = self._store.decide_end(local_id, TxnAction.COMMIT, principal, now_ms)
+        except Promised:
+            if self._promised.get(local_id) != leader:
+                raise
+            return
+        if decision is None:
+            raise InvalidTxnStatus(
+                f"Transaction {self._id(local_id)} has committed and {leader} is OPEN: they cannot "
+                "commit together any more"
+            )
+
+    def settle(self, verdict: Verdict) -> bool:
+        """Commit and set free what is known of by now; whether there is more."""
+        found = {each: verdict(leader, self._id(each)) for each, leader in self._promised.items()}
+        self._commit_members([each for each, commits in found.items() if commits])
+        self._set_free([each for each, commits in found.items() if commits is False])
+        return bool(self._promised)
+
+    def commit_members(self, local_ids: Sequence[int]) -> asyncio.Future[TxnId]:
+        """Their leader has decided so. Done when all have followed."""
+        self._core.check_open()
+        self._commit_members(
+            [each for each in local_ids if self._store.status(each) is TxnStatus.OPEN]
+        )
+        for local_id in local_ids:
+            if self._store.status(local_id) in (TxnStatus.ABORTING, TxnStatus.ABORTED):
+                log.error("Transaction %s was to commit with others", self._id(local_id))
+        return self._endings.all_followed(local_ids)
+
+    def _commit_members(self, local_ids: Sequence[int]) -> None:
+        if not local_ids:
+            return
+        now_ms, committing = self._clock.now_ms(), ENDING_STATUS[TxnAction.COMMIT]
+        for local_id in local_ids:
+            self._core.stop_timeout(local_id)
+            self._endings.begin(local_id)
+            self._promised.pop(local_id, None)
+        decisions = [ChangeStatus(local_id, committing, now_ms) for local_id in local_ids]
+        self._log_together(decisions, partial(self._members_decided, local_ids))
+        self._free(local_ids, None)
+
+    def _members_decided(self, local_ids: Sequence[int], error: Exception | None) -> None:
+        if error is None:
+            self._tasks.start(self._drive_members(local_ids), "the commit of members")
+
+    async def _drive_members(self, local_ids: Sequence[int]) -> None:
+        pace = Pace(_DRIVEN_A_TURN)
+        for local_id in local_ids:
+            self._core.end_decided(local_id, TxnAction.COMMIT, None)
+            await pace.step()
+
+    def _set_free(self, local_ids: Sequence[int]) -> None:
+        """Nothing was decided. A crash that undoes this asks the leader again."""
+        if not local_ids:
+            return
+        self._log_together([Promise(local_id, None) for local_id in local_ids], _nobody_waits)
+        for local_id in local_ids:
+            leader = self._promised.pop(local_id)
+            log.info("Transaction %s is OPEN again: %s did not commit", self._id(local_id), leader)
+            transaction = self._store.get(local_id)
+            assert transaction is not None
+            self._core.go_on_with_timeout(transaction)
+        self._free(local_ids, None)
+
+    # Ends that wait for what a leader decides
+
+    def end_when_free(
+        self, local_id: int, end: Callable[[], asyncio.Future[TxnId]]
+    ) -> asyncio.Future[TxnId]:
+        """What `end` gives, once nothing is promised any more."""
+        ended: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
+
+        def free(error: PulsarError | None) -> None:
+            if error is not None or ended.done():
+                fail(ended, error or InvalidTxnStatus("nobody waits"))
+                return
+            try:
+                end().add_done_callback(partial(_pass_on, ended))
+            except PulsarError as refusal:
+                fail(ended, refusal)
+
+        self._held.setdefault(local_id, []).append(free)
+        return ended
+
+    def _free(self, local_ids: Iterable[int], error: PulsarError | None) -> None:
+        for local_id in list(local_ids):
+            for free in self._held.pop(local_id, ()):
+                free(error)
+
+    def fail(self, error: PulsarError) -> None:
+        """The coordinator is done for."""
+        self._free(self._held, error)
+
+
+def _pass_on(to: asyncio.Future[TxnId], ended: asyncio.Future[TxnId]) -> None:
+    if ended.cancelled():
+        to.cancel()
+    elif (error := ended.exception()) is not None:
+        fail(to, error)
+    elif not to.done():
+        to.set_result(ended.result())
+
+
+def _nobody_waits(error: Exception | None) -> None:
+    """The log tells the coordinator if it fails."""
+
+
+async def _nobody_elsewhere(leader: TxnId, members: Sequence[TxnId]) -> None:
+    """Until the coordinators are joined."""
