@@ -56,6 +56,7 @@ CASES = {
     "evicted-entries-mistaken": Case("STUCK", 0),
     "expired-within-a-visit": Case("KEPT", 50, ("trimming",)),
     "fenced-ones-left-open": Case("FENCED WRITE", 0, ("fencing",)),
+    "group-half-decided": Case("HALF TOGETHER", 0, ("groups",)),
     "ids-begun-anew-are-copies": Case("LOST COPY", 3, ("switched deduplication",)),
     "impossible-participants": Case("STUCK", 2, HOSTILE),
     "journal-kept-on-a-full-disk": Case("NOT HEALED", 2, FULL_DISK),

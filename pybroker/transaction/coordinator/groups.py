@@ -165,7 +165,8 @@ class Groups:
                 await coordinator.group_ends.commit_members(members)
                 return
             except PulsarError as error:
-                log.warning("Members of the group of %s wait: %s", leader, error)
+                if pause_s == _FIRST_PAUSE_S:
+                    log.warning("Members of the group of %s wait: %s", leader, error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LAST_PAUSE_S)
 

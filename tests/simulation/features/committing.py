@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from checks.history import Logs, Outcome, Txn
 from clients.transacting import FAILURES, Transacting
@@ -41,6 +41,8 @@ class Group:
 class Committer(Transacting):
     """Begins groups, lets each member publish, and asks for one decision until it is known."""
 
+    topics: ClassVar[tuple[str, ...]] = TOPICS
+
     def __init__(self, *args: Any, count: int, about_to_decide: Callable[[], None]) -> None:
         super().__init__(*args)
         self.groups: list[Group] = []
@@ -51,7 +53,7 @@ class Committer(Transacting):
         for group in self.groups:
             if group.decision is Outcome.UNKNOWN:  # An earlier life died before it knew.
                 await self._decide(client, group)
-        producers = [await client.create_producer(topic) for topic in TOPICS]
+        producers = [await client.create_producer(topic) for topic in self.topics]
         while self._left:
             self._left -= 1
             group = Group(f"{self.name}/{self._left}")
@@ -122,20 +124,22 @@ class Committer(Transacting):
 
 class CommittingTogether(Feature):
     name = "committing together"
+    committer: ClassVar[type[Committer]] = Committer
 
     @classmethod
     def prepare(cls, scenario: Scenario, rng: random.Random) -> Scenario:
-        guards = tuple((name, "guard") for name in NAMES)
+        names = (topic.rpartition("/")[2] for topic in cls.committer.topics)
+        guards = tuple((name, "guard") for name in names)
         return replace(scenario, guards=(*scenario.guards, *guards))
 
     def begin(self) -> None:
         self.crashes = self.rng.choice((0, 1, 2, 4))
         count = self.rng.choice((2, 6, 12))
         self.committers = [
-            Committer(
+            self.committer(
                 self.world,
                 self.history,
-                f"committer-{number}",
+                f"{self.name}-{number}",
                 count=count,
                 about_to_decide=self._maybe_crash,
             )
@@ -153,7 +157,7 @@ class CommittingTogether(Feature):
         self.crashes = 0
 
     def account(self, logs: Logs) -> list[str]:
-        read = self.simulation.read_all(list(TOPICS))
+        read = self.simulation.read_all(list(self.committer.topics))
         visible = {message.value for log in read.values() for message in log}
         groups = [group for committer in self.committers for group in committer.groups]
         return [text for group in groups for text in _broken(group, visible)]
