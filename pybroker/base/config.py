@@ -120,6 +120,13 @@ class BrokerConfig:
     max_active_transactions_per_connection: int = 5_000
     max_active_transactions_per_namespace: int = 0  # that take part there
     max_transaction_timeout_ms_per_namespace: int = 0  # of these
+    # what open transactions hold, in messages and in bytes; 0: no limit
+    max_open_transaction_messages_per_topic: int = 0
+    max_open_transaction_bytes_per_topic: int = 0
+    max_open_transaction_messages_per_namespace: int = 0
+    max_open_transaction_bytes_per_namespace: int = 0
+    max_open_transaction_messages_per_principal: int = 0
+    max_open_transaction_bytes_per_principal: int = 0
     max_transaction_timeout_ms: int = 86_400_000
     transaction_abort_on_disconnect: bool = False  # of all whose connection closes
     transaction_outcome_retention_ms: int = 3_600_000

@@ -40,6 +40,10 @@ DYNAMIC: Final = (
     # transactions
     "max_active_transactions_per_namespace",
     "max_transaction_timeout_ms_per_namespace",
+    "max_open_transaction_messages_per_topic",
+    "max_open_transaction_bytes_per_topic",
+    "max_open_transaction_messages_per_namespace",
+    "max_open_transaction_bytes_per_namespace",
     "transaction_abort_on_disconnect",
     # how fast
     "max_publish_rate_per_topic_in_messages",

@@ -105,8 +105,7 @@ class Topic(Life[Subscription]):
             name, Producers(name, None if epoch is None else int(epoch), self._store_epoch)
         )
         self.ledger = ledger
-        self.factory = services.factory
-        self.metadata = services.metadata
+        self.factory, self.metadata = services.factory, services.metadata
         self.deletions = services.deletions
         self.outcomes = services.outcomes
         self.clock = services.clock

@@ -43,6 +43,7 @@ from pybroker.broker.topic_lists.lists import TopicLists
 from pybroker.broker.topic_lists.watches import TopicWatches
 from pybroker.broker.topic_services import TopicServices
 from pybroker.logs import audit
+from pybroker.transaction.buffer.open_contents import OpenContents
 from pybroker.transaction.txn_status import TransactionOutcomes
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class Topics:
         self.watches = TopicWatches(self.lists)
         self._factory = factory
         self._services = TopicServices(factory, metadata, self.deletions, outcomes, clock, config)
+        self.open_contents = OpenContents()
         self._clock = clock
         self._config = config
         self._inactive = InactiveTopics(config, factory.housekeeper, self._delete_inactive)
@@ -238,7 +240,9 @@ class Topics:
         if not name.persistent:
             return NonPersistentTopic(name, self._clock, self.policies.of(name))
         await self.deletions.subscriptions_settled(name)
-        return await Topic.open(name, self._services, self.policies.of(name))
+        topic = await Topic.open(name, self._services, self.policies.of(name))
+        topic.buffer.contents.join(self.open_contents, name.namespace_name)
+        return topic
 
     def _schema_rules(self, name: TopicName) -> SchemaRules:
         if name.namespace_name == SYSTEM_NAMESPACE:

@@ -102,6 +102,7 @@ class Broker:
         tenants = Tenants(metadata, config)
         self.topics = Topics(ledgers, metadata, tenants, self.coordinators, clock, config)
         self.coordinators.admission.limits_of = namespace_limits(self.topics.policies, config)
+        self.topics.open_contents.owner_of = self.coordinators.owner_of
         self.dynamic = DynamicConfiguration(metadata, config, self.topics.policies.configure)
         # Raises BadListeners.
         self._listeners = parse_listeners(

@@ -36,6 +36,7 @@ from pybroker.server.connection import Connection
 from pybroker.server.held_runs import HOLD_S, HeldRuns
 from pybroker.server.joining_sends import hold_until, joining
 from pybroker.server.slots import ProducerSlot
+from pybroker.server.transaction_room import room_for
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.frames import BadChecksum, SendRun
@@ -229,7 +230,31 @@ def send(session: Connection, run: SendRun) -> None:
             partial(_go_on_at_rate, session, slot),
             partial(_start_over, session, slot, "its part in the transaction is not noted"),
         )
-    elif slot.topic.gate is None:
+    elif run.txn_id is None:
+        _send_on(session, slot, run)
+    else:
+        _send_within_limits(session, slot, run, run.txn_id)
+
+
+def _send_within_limits(
+    session: Connection, slot: ProducerSlot, run: SendRun, txn_id: TxnId
+) -> None:
+    """Refused as what a gate refuses: clients tell whoever publishes."""
+    fits, excess = room_for(session, slot.topic, txn_id, run)
+    if fits:
+        _send_on(session, slot, run if excess is None else run.part(0, fits))
+    if excess is None:
+        return
+    rest = run.part(fits, len(run.entries))
+    if slot.held is not None:  # what went before it waits
+        slot.held.keep(rest)
+        return
+    _tell_refused(slot, rest)
+    _in_order(slot, partial(refuse, session, rest, excess))
+
+
+def _send_on(session: Connection, slot: ProducerSlot, run: SendRun) -> None:
+    if slot.topic.gate is None:
         _send(session, slot, run)
     else:
         _send_through(session, slot, run, slot.topic.gate)

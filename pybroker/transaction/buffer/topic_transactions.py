@@ -7,6 +7,7 @@ by markers in the topic's own log, whose order is what readers see.
 
 import asyncio
 from collections.abc import Callable, Container, Iterator, Sequence
+from functools import partial
 from itertools import chain
 
 from managed_ledger.appender import Appended
@@ -26,6 +27,7 @@ from pybroker.transaction.buffer.log_order.log_order_buffer import (
     OnEnded,
     OngoingTransaction,
 )
+from pybroker.transaction.buffer.open_contents import TopicContents, held_in
 from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction
 
 
@@ -41,6 +43,7 @@ class TopicTransactions:
         "_log",
         "_outcomes",
         "_sequence_ids",
+        "contents",
         "in_commit_order",
     )
 
@@ -58,6 +61,8 @@ class TopicTransactions:
         self._clock, self._config = clock, config
         self._aside: CommitOrderBuffer | None = None
         self._sequence_ids: SequenceIds | None = None
+        self.contents = TopicContents()
+        self.on_ended = log_order.on_ended  # which nobody listens to yet
         self.in_commit_order = False  # what begins from now on
 
     @classmethod
@@ -88,6 +93,11 @@ class TopicTransactions:
         if aside is not None:
             aside.serve(log_order)
             transactions._aside = aside
+        if transactions.has_open:
+            side = None if aside is None else aside.ledger
+            transactions.contents.of_before = {
+                each.name: each.last_confirmed for each in (ledger, side) if each is not None
+            }
         return transactions
 
     # Publish, end
@@ -107,6 +117,7 @@ class TopicTransactions:
         TransactionNotFound, TransactionCoordinatorNotFound.
         """
         aside = self._aside
+        done = self.contents.counted(txn_id, entries, message_counts, done)
         if aside is not None and txn_id in aside.open:
             aside.append(txn_id, entries, message_counts, done, sent)
         elif self.in_commit_order and not self._log.holds(txn_id):
@@ -145,7 +156,7 @@ class TopicTransactions:
 
     @on_ended.setter
     def on_ended(self, on_ended: OnEnded) -> None:
-        self._log.on_ended = on_ended
+        self._log.on_ended = partial(_ended, self.contents, on_ended)
 
     @property
     def stable_moved(self) -> Callable[[], None]:
@@ -220,7 +231,7 @@ class TopicTransactions:
         aside = None if self._aside is None else self._aside.open.get(txn_id)
         if aside is not None:
             return aside.ranges.first_position
-        return self._log.first_position_of(txn_id)
+        return self._log.ranges_of(txn_id).first_position
 
     def _ongoing(self) -> Iterator[OngoingTransaction]:
         if self._aside is None:
@@ -235,10 +246,29 @@ class TopicTransactions:
             ),
         )
 
+    async def count_what_was_before(self, ledger: ManagedLedger) -> None:
+        """In `contents`: what the open ones held when the topic was loaded; it reads all of that.
+        `ledger` is the topic's own. Once; nobody need wait for it.
+        """
+        before, self.contents.of_before = self.contents.of_before, {}
+        for txn_id in [each.txn_id for each in self._ongoing()]:
+            aside = None if self._aside is None else self._aside.open.get(txn_id)
+            holder, ranges = ledger, self._log.ranges_of(txn_id)
+            if self._aside is not None and aside is not None:
+                side = self._aside.ledger
+                if side is None:
+                    continue  # it is being made: nothing of it was there before
+                holder, ranges = side, aside.ranges
+            if holder.name in before:
+                held = await held_in(holder, ranges, before[holder.name])
+                if self.first_position_of(txn_id) is not None:  # it has not ended meanwhile
+                    self.contents.add(txn_id, *held)
+
     # Life
 
     async def close(self) -> None:
         """Leave a snapshot, so that the next recovery scans nothing. Idempotent."""
+        self.contents.forget()
         if self._aside is not None:
             await self._aside.stop()
         await self._log.close()
@@ -247,8 +277,20 @@ class TopicTransactions:
 
     async def stop(self) -> None:
         """Write nothing more: the topic goes."""
+        self.contents.forget()
         if self._aside is not None:
             await self._aside.stop()
         await self._log.stop()
         if self._aside is not None:
             self._aside.let_go()
+
+
+def _ended(
+    contents: TopicContents,
+    on_ended: OnEnded,
+    txn_id: TxnId,
+    action: TxnAction,
+    first: Position | None,
+) -> None:
+    contents.ended(txn_id)
+    on_ended(txn_id, action, first)

@@ -92,6 +92,11 @@ class Coordinators:
         known = self._served.get(txn_id.most) or self._replacing.get(txn_id.most)
         return None if known is None else known.metadata(txn_id)
 
+    def owner_of(self, txn_id: TxnId) -> str | None:
+        """Of a live one; None: nobody in particular."""
+        transaction = self.begun(txn_id)
+        return None if transaction is None else transaction.owner
+
     def live_of(self, owner: str) -> int:
         """How many transactions of this owner are live on all coordinators that are open."""
         return sum(coordinator.live_of(owner) for coordinator in self._served.values())

@@ -177,11 +177,17 @@ _QUOTA: Final = "[-l|--limit Bytes] [-lt|--limitTime Seconds] -p|--policy String
 _QUOTA_QUERY: Final = {"backlogQuotaType": "type"}
 _TRANSACTION_FIELDS: Final = {
     "max_open_transactions": "maxOpenTransactions",
+    "max_open_messages": "maxOpenMessages",
+    "max_open_bytes": "maxOpenBytes",
+    "max_open_messages_per_topic": "maxOpenMessagesPerTopic",
+    "max_open_bytes_per_topic": "maxOpenBytesPerTopic",
     "max_timeout_ms": "maxTimeoutMs",
     "abort_on_disconnect": "abortOnDisconnect",
 }
 _TRANSACTIONS: Final = (
-    "[--max-open-transactions|-t int] [--max-timeout-ms|-mt long] [--abort-on-disconnect]"
+    "[--max-open-transactions|-t int] [--max-open-messages|-m long] [--max-open-bytes|-b long] "
+    "[--max-open-messages-per-topic|-mp long] [--max-open-bytes-per-topic|-bp long] "
+    "[--max-timeout-ms|-mt long] [--abort-on-disconnect]"
 )
 _MAX_NUM: Final = "-m|--maxNum int"
 _GET_SET: Final = ("get", "set")

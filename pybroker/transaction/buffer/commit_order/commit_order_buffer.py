@@ -29,6 +29,7 @@ from managed_ledger.appender import Appended
 from managed_ledger.errors import LedgerClosed, ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.housekeeper import Visit
+from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import (
@@ -414,6 +415,11 @@ class CommitOrderBuffer:
             await self._side.flush()
 
     # For stats
+
+    @property
+    def ledger(self) -> ManagedLedger | None:
+        """The log beside the topic's own; None: it is being made."""
+        return None if self._side is None else self._side.ledger
 
     @property
     def size_bytes(self) -> int:

@@ -43,6 +43,7 @@ from pybroker.transaction.buffer.log_order.ledger_mark import LedgerMark
 from pybroker.transaction.buffer.log_order.open_transactions import (
     OpenTransaction,
 )
+from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
 from pybroker.transaction.buffer.transactional_entries import (
     SINCE,
     marker,
@@ -384,10 +385,10 @@ class LogOrderBuffer:
         """Oldest first entry first."""
         return list(self._ongoing())
 
-    def first_position_of(self, txn_id: TxnId) -> Position | None:
-        """Of its entries here that are durable; None if there are none, or it has ended."""
+    def ranges_of(self, txn_id: TxnId) -> TransactionRanges:
+        """Of its entries here that are durable; none if it has ended."""
         transaction = self._open.get(txn_id)
-        return None if transaction is None else transaction.ranges.first_position
+        return TransactionRanges() if transaction is None else transaction.ranges
 
     def _ongoing(self) -> Iterator[OngoingTransaction]:
         return (

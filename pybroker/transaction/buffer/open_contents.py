@@ -1,0 +1,157 @@
+"""How much open transactions hold: of a topic, of a namespace, of a principal.
+
+It is counted when a message is handed to the log, and given back when that fails, or when its
+transaction has ended on the topic. A topic that was loaded with open transactions counts what they
+held before only when somebody asks for a limit: that reads it all.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from managed_ledger.appender import Appended
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import Position
+from pybroker.base.names import TxnId
+from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
+
+_READ_ENTRIES: Final = 1000
+_READ_BYTES: Final = 1024 * 1024
+
+OwnerOf = Callable[[TxnId], str | None]
+
+
+class Held:
+    __slots__ = ("messages", "size_bytes")
+
+    def __init__(self) -> None:
+        self.messages = self.size_bytes = 0
+
+    def add(self, messages: int, size_bytes: int) -> None:
+        self.messages += messages
+        self.size_bytes += size_bytes
+
+
+class OpenContents:
+    """Of a broker: what its topics hold together. `owner_of` is the principal of a live one."""
+
+    def __init__(self) -> None:
+        self.owner_of: OwnerOf = lambda txn_id: None
+        self._namespaces: dict[str, Held] = {}
+        self._owners: dict[str, Held] = {}
+
+    def in_namespace(self, namespace: str) -> Held:
+        return self._namespaces.get(namespace) or Held()
+
+    def of_owner(self, owner: str) -> Held:
+        return self._owners.get(owner) or Held()
+
+    def add(self, namespace: str, owner: str | None, messages: int, size_bytes: int) -> None:
+        """What is less than nothing is given back."""
+        _add(self._namespaces, namespace, messages, size_bytes)
+        if owner is not None:
+            _add(self._owners, owner, messages, size_bytes)
+
+
+def _add(helds: dict[str, Held], key: str, messages: int, size_bytes: int) -> None:
+    held = helds.get(key)
+    if held is None:
+        held = helds[key] = Held()
+    held.add(messages, size_bytes)
+    if not held.messages and not held.size_bytes:
+        del helds[key]
+
+
+class _OfTransaction(Held):
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: str | None) -> None:
+        super().__init__()
+        self.owner = owner
+
+
+class TopicContents:
+    """Of one topic. `of_before` is up to where its logs, by name, hold what is not counted yet."""
+
+    __slots__ = ("_broker", "_namespace", "_transactions", "of_before", "total")
+
+    def __init__(self) -> None:
+        self._broker, self._namespace = OpenContents(), ""
+        self._transactions: dict[TxnId, _OfTransaction] = {}
+        self.total = Held()
+        self.of_before: dict[str, Position] = {}
+
+    def __len__(self) -> int:
+        """How many transactions."""
+        return len(self._transactions)
+
+    def join(self, broker: OpenContents, namespace: str) -> None:
+        """Count there, too; before anything is counted."""
+        assert not self._transactions
+        self._broker, self._namespace = broker, namespace
+
+    def counted(
+        self,
+        txn_id: TxnId,
+        entries: Sequence[bytes],
+        message_counts: Sequence[int],
+        done: Appended,
+    ) -> Appended:
+        """Count them; `done`, which may fail, is to be called by what this returns."""
+        messages, size_bytes = sum(message_counts), sum(map(len, entries))
+        self.add(txn_id, messages, size_bytes)
+        return partial(self._appended, txn_id, messages, size_bytes, done)
+
+    def _appended(
+        self,
+        txn_id: TxnId,
+        messages: int,
+        size_bytes: int,
+        done: Appended,
+        position: Position | None,
+        error: Exception | None,
+    ) -> None:
+        if position is None and txn_id in self._transactions:
+            self.add(txn_id, -messages, -size_bytes)
+        done(position, error)
+
+    def add(self, txn_id: TxnId, messages: int, size_bytes: int) -> None:
+        found = self._transactions.get(txn_id)
+        if found is None:
+            owner = self._broker.owner_of(txn_id)
+            found = self._transactions[txn_id] = _OfTransaction(owner)
+        found.add(messages, size_bytes)
+        self.total.add(messages, size_bytes)
+        self._broker.add(self._namespace, found.owner, messages, size_bytes)
+        if not found.messages and not found.size_bytes:
+            del self._transactions[txn_id]
+
+    def ended(self, txn_id: TxnId) -> None:
+        """Its marker is durable here."""
+        found = self._transactions.pop(txn_id, None)
+        if found is not None:
+            self.total.add(-found.messages, -found.size_bytes)
+            self._broker.add(self._namespace, found.owner, -found.messages, -found.size_bytes)
+
+    def forget(self) -> None:
+        """The topic goes, or is unloaded."""
+        for txn_id in list(self._transactions):
+            self.ended(txn_id)
+        self.of_before.clear()
+
+
+async def held_in(
+    ledger: ManagedLedger, ranges: TransactionRanges, up_to: Position
+) -> tuple[int, int]:
+    """Messages and bytes of these entries, up to a position."""
+    messages = size_bytes = 0
+    for ledger_id, first, last in list(ranges):
+        position, end = Position(ledger_id, first), min(Position(ledger_id, last), up_to)
+        while position <= end:
+            run = await ledger.read_whole(position, end, _READ_ENTRIES, _READ_BYTES)
+            if run is None:
+                break
+            messages += sum(run.message_counts)
+            size_bytes += sum(map(len, run.entries))
+            position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
+    return messages, size_bytes
