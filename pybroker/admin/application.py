@@ -14,6 +14,7 @@ from pybroker.admin.http.authenticated import Authenticated
 from pybroker.admin.http.guard import Guard
 from pybroker.admin.http.permitted import permitted
 from pybroker.admin.http.unsaid_bodies import UnsaidBodies
+from pybroker.admin.routes.blocking import BlockingRoutes
 from pybroker.admin.routes.broker import BrokerRoutes
 from pybroker.admin.routes.broker_stats import BrokerStatsRoutes
 from pybroker.admin.routes.bundle import BundleRoutes
@@ -64,6 +65,7 @@ AREAS = (
     LookupRoutes,
     MessageRoutes,
     ProduceRoutes,
+    BlockingRoutes,
     TransactionRoutes,
     MetricsRoutes,
     QuotaRoutes,

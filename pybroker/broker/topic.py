@@ -138,9 +138,8 @@ class Topic(Life[Subscription]):
         services: TopicServices,
         policies: Effective,
     ) -> "Topic":
-        """Load the ledger and recover everything; the topic serves when this returns.
-
-        Nothing of the ledger goes before `keeps_what_policies_say`, however long this takes.
+        """Load the ledger and recover everything; the topic serves when this returns. Nothing of
+        the ledger goes before `keeps_what_policies_say`, however long this takes.
         """
         ledger = await services.factory.open(name.ledger_name)
         ledger.kept_from += (_everything,)
@@ -198,7 +197,6 @@ class Topic(Life[Subscription]):
         taken: Taken | None = None,
     ) -> None:
         """Queue a run for the next group commit; `published` is called once it is durable.
-
         `taken` comes from `deduplication`, where there is one: the run is what it found new.
         """
         if taken is not None:
@@ -255,9 +253,8 @@ class Topic(Life[Subscription]):
             subscription.notify()
 
     async def add_producer(self, producer: Producer, granted: Granted) -> bool:
-        """True if it may publish now; False if it waits, and `granted` will be called.
-
-        Raises ProducerBusy, ProducerFenced, TopicTerminated, ServiceNotReady.
+        """True if it may publish now; False if it waits, and `granted` will be called. Raises
+        ProducerBusy, ProducerFenced, TopicTerminated, ServiceNotReady.
         """
         if self.terminated:
             raise self._no_more_messages()
@@ -302,14 +299,16 @@ class Topic(Life[Subscription]):
         return self.buffer.max_read_position
 
     @property
+    def max_uncommitted_position(self) -> Position:
+        return self.buffer.max_uncommitted_position
+
+    @property
     def hidden(self) -> HiddenEntries:
         return self.buffer.hidden
 
     async def last_message_id(self, limit: Position | None = None) -> tuple[Position, int]:
-        """The last deliverable entry and, if it is a batch, its last index; else -1. `limit` is how
-        far who asks may read, if that is not `max_read_position`.
-
-        The entry id is -1 when there is nothing to deliver.
+        """The last deliverable entry, -1 of a ledger if there is none; and its last index if it is
+        a batch, else -1. `limit` is how far may be read, if not up to `max_read_position`.
         """
         position = self.buffer.last_visible_position(None if limit is None else limit.after)
         if position.entry_id < 0:
@@ -354,7 +353,6 @@ class Topic(Life[Subscription]):
         self, name: str, start: Position | None, properties: dict[str, str], create: bool
     ) -> Subscription:
         """The durable subscription, created at `start` (None: at the end) if it is not there.
-
         Raises SubscriptionNotFound when it may not be created.
         """
         with self._told_when_unloaded():

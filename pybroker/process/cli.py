@@ -57,6 +57,10 @@ def main(arguments: list[str] | None = None) -> int:
         from pybroker.commands.admin.main import main as admin  # takes a while: who starts waits
 
         return admin(words[1:])
+    if words[:1] == ["transactions"]:
+        from pybroker.commands.transactions.main import main as transactions
+
+        return transactions(words[1:])
     if words and words[0] in ("client", *MESSAGE_COMMANDS):
         from pybroker.commands.messages.main import main as messages
 
@@ -81,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     certificates = commands.add_parser("certificates", help="make an authority and certificates")
     add_certificates(certificates)
     commands.add_parser("admin", help="pulsar-admin's commands, for any broker: admin --help")
+    commands.add_parser("transactions", help="which of them hold readers back, once or live")
     for name, summary in MESSAGE_COMMANDS.items():
         commands.add_parser(name, help=summary)
     commands.add_parser("client", help="these four as pulsar-client takes them: client --help")

@@ -21,6 +21,8 @@ OURS: Final = {
     ("GET", "/admin/openapi.json"),
     ("GET", "/metrics"),
     ("GET", "/metrics/"),
+    ("GET", "/admin/v3/transactions/blocking"),
+    ("GET", "/admin/v3/transactions/blocking/{}/{}/{}"),
     # Where Apache Pulsar's own Java client asks for these.
     ("GET", "/admin/namespaces/{}/antiAffinity/{}"),
     ("GET", "/admin/namespaces/{}/{}"),

@@ -34,8 +34,14 @@ NOT_HERE = {
     "Policies": {"clusterDispatchRate", "latency_stats_sample_rate"},
 }
 OURS = {
-    "TopicStats": {"lastStablePosition", "oldestOpenTransaction"},
-    "PartitionedTopicStats": {"lastStablePosition", "oldestOpenTransaction"},
+    "TopicStats": {"blockedEntries", "lastStablePosition", "oldestOpenTransaction"},
+    "PartitionedTopicStats": {"blockedEntries", "lastStablePosition", "oldestOpenTransaction"},
+    "SubscriptionStats": {
+        "isolationLevel",
+        "lastStablePosition",
+        "committedBacklog",
+        "blockedBacklog",
+    },
     "LedgerInfo": {"damaged"},
     "TransactionMetadata": {"abortReason"},
     "TransactionCoordinatorStats": {

@@ -174,6 +174,10 @@ class FakeTopic:
     def max_read_position(self) -> Position:
         return self.limit if self.limit is not None else self.ledger.last_confirmed
 
+    @property
+    def max_uncommitted_position(self) -> Position:
+        return self.ledger.last_confirmed
+
     def forget_subscription(self, name: str) -> None:
         self.subscriptions.pop(name, None)
 

@@ -222,6 +222,26 @@ async def test_half_a_copy_is_hidden_for_good_and_copied_anew(world: AsideWorld)
 
 
 @in_aside_world
+async def test_who_reads_what_is_open_waits_before_a_copy_too(world: AsideWorld) -> None:
+    txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
+    await world.send(None, "plain")
+    await world.send(txn_id, "a", "b")
+    ledger = await world.ledger(ORDERS)
+    assert buffer.max_uncommitted_position == ledger.last_confirmed
+    with patch.object(LogOrderBuffer, "end_copy"):  # the marker never comes
+        ended = asyncio.ensure_future(world.end(txn_id, COMMIT))
+        await soon()
+        assert ledger.last_confirmed.entry_id == 2
+        assert buffer.max_uncommitted_position.entry_id == 0
+    ended.cancel()
+    again = await world.crashed()
+    await again.read()
+    await asyncio.sleep(1)
+    buffer = await again.buffer()
+    assert buffer.max_uncommitted_position == (await again.ledger(ORDERS)).last_confirmed
+
+
+@in_aside_world
 async def test_a_copy_that_fails_is_copied_anew(world: AsideWorld) -> None:
     txn_id, buffer = await world.begin_on(ORDERS), await world.buffer()
     await world.send(txn_id, "a", "b", "c")

@@ -45,6 +45,7 @@ _BROKER_SUMS: Final[Mapping[str, Callable[[Stats], float]]] = {
     "pulsar_broker_storage_size": itemgetter("storageSize"),
     "pulsar_broker_storage_logical_size": itemgetter("storageSize"),
     "pulsar_broker_msg_backlog": lambda topic: backlog(topic),
+    "pybroker_txn_blocked_topics": lambda topic: int(topic.get("blockedEntries", 0) > 0),
 }
 
 
@@ -118,8 +119,10 @@ def add_topic(exposition: Exposition, topic: Topic, stats: Stats) -> None:
     namespace, name_of_topic = topic.name.namespace_name, str(topic.name)
     labels = exposition.labels(namespace=namespace, topic=name_of_topic)
     add_served(exposition, topic, stats)
-    blocked = topic.ledger.count_between(topic.max_read_position, topic.ledger.last_confirmed)
-    exposition.add("pybroker_txn_blocked_entries", "gauge", blocked, labels)
+    exposition.add("pybroker_txn_blocked_entries", "gauge", stats["blockedEntries"], labels)
+    if (oldest := stats.get("oldestOpenTransaction")) is not None:
+        age_s = oldest["ageMs"] / 1000
+        exposition.add("pybroker_txn_oldest_blocking_seconds", "gauge", age_s, labels)
     if (compaction := topic.compacted) is not None:
         for name, value_of in COMPACTION_METRICS.items():
             exposition.add(name, "gauge", value_of(compaction), labels)

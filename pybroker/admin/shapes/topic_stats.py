@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from pybroker.admin.shapes.blocking import BACKLOG_PARTS
 from pybroker.admin.shapes.common import PARTITIONED, PROPERTIES, TEXTS, TIME
 from pybroker.base.json_schema import (
     COUNT,
@@ -91,7 +92,7 @@ def _subscription(title: str, more: Mapping[str, Schema]) -> Schema:
     )
 
 
-SUBSCRIPTION: Final = _subscription("SubscriptionStats", {})
+SUBSCRIPTION: Final = _subscription("SubscriptionStats", BACKLOG_PARTS)
 
 
 def _publisher(title: str, more: Mapping[str, Schema]) -> Schema:
@@ -149,6 +150,7 @@ _PUBLISHER: Final = _publisher("PublisherStats", {})
 # Ours: which transaction holds readers back.
 OURS: Final = {
     "lastStablePosition": TEXT,
+    "blockedEntries": COUNT,
     "oldestOpenTransaction": record(
         "OpenTransaction",
         {"txnId": TEXT, "startPosition": or_null(TEXT), "ageMs": COUNT},

@@ -1,6 +1,7 @@
 """What the admin API says of a topic, under the field names of Apache Pulsar's TopicStats.
 
-`lastStablePosition` and `oldestOpenTransaction` are ours: which transaction holds readers back.
+Ours are which transaction holds readers back (`lastStablePosition`, `blockedEntries`,
+`oldestOpenTransaction`), and what that means for a subscription (`blocking.backlog_parts`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final
 
+from pybroker.admin.stats.blocking import backlog_parts, blocked_entries
 from pybroker.admin.stats.rates import Rates
 from pybroker.base.names import TopicName
 from pybroker.base.runtime import Pace, iso_time
@@ -213,6 +215,7 @@ async def subscription_stats(
         "nonContiguousDeletedMessagesRanges": cursor.unacked_ranges_count,
         "nonContiguousDeletedMessagesRangesSerializedSize": cursor.unacked_ranges_size,
         **_held_back(subscription),
+        **backlog_parts(subscription, topic, backlog),
         "subscriptionProperties": subscription_properties.shown(cursor),
         "isReplicated": subscription_properties.is_replicated(cursor),
         "replicated": subscription_properties.is_replicated(cursor),
@@ -413,6 +416,7 @@ def _transactions(topic: Topic, now_ms: int) -> Stats:
     stats: Stats = {
         "ongoingTxnCount": topic.buffer.open_count,
         "lastStablePosition": str(topic.max_read_position),
+        "blockedEntries": blocked_entries(topic),
     }
     if oldest is not None:
         stats["oldestOpenTransaction"] = {

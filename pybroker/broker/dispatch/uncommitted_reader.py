@@ -1,4 +1,7 @@
-"""The read position of a subscription that is read_uncommitted: it goes up to the log's end.
+"""The read position of a subscription that is read_uncommitted.
+
+It goes up to the log's end. Where transactions wait beside the log, it stops before what a commit
+is just copying: that may be given up, and be copied anew.
 
 What is aborted may have been read by then. So it is left out once more wherever entries are about
 to go out, new ones and those that come again; and what was delivered of it is settled behind the
@@ -38,7 +41,7 @@ class UncommittedReader(EntryReader):
 
     @property
     def limit(self) -> Position:
-        return self._ledger.last_confirmed
+        return self._topic.max_uncommitted_position
 
     def rewind(self) -> None:
         super().rewind()

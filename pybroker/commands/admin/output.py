@@ -24,7 +24,7 @@ def _table(answer: Any) -> Iterator[str]:
         if rows and all(isinstance(row, Mapping) for row in rows):
             yield from _rows([{"name": str(key)} | _flat(row) for key, row in answer.items()])
         else:
-            yield from _aligned([[key, _cell(value)] for key, value in _flat(answer).items()])
+            yield from aligned([[key, _cell(value)] for key, value in _flat(answer).items()])
     elif isinstance(answer, list) and answer and all(isinstance(row, Mapping) for row in answer):
         yield from _rows([_flat(row) for row in answer])
     elif isinstance(answer, list):
@@ -35,7 +35,7 @@ def _table(answer: Any) -> Iterator[str]:
 
 def _rows(rows: list[dict[str, Any]]) -> Iterator[str]:
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    yield from _aligned([columns, *([_cell(row.get(c)) for c in columns] for row in rows)])
+    yield from aligned([columns, *([_cell(row.get(c)) for c in columns] for row in rows)])
 
 
 def _flat(answer: Mapping[str, Any], within: str = "") -> dict[str, Any]:
@@ -50,8 +50,10 @@ def _flat(answer: Mapping[str, Any], within: str = "") -> dict[str, Any]:
     return found
 
 
-def _aligned(rows: list[list[str]]) -> Iterator[str]:
-    """What a text has of newlines and controls is escaped: a row is a line."""
+def aligned(rows: list[list[str]]) -> Iterator[str]:
+    """Columns as wide as they need. What a text has of newlines and controls is escaped: a row is a
+    line.
+    """
     rows = [[_CONTROLS.sub(_escaped, cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -8,7 +8,7 @@ by markers in the topic's own log, whose order is what readers see.
 import asyncio
 from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 
 from managed_ledger.appender import Appended
 from managed_ledger.factory import ManagedLedgerFactory
@@ -185,6 +185,13 @@ class TopicTransactions:
         """Nothing behind it may be read: an open transaction begins there, or the log ends."""
         return self._log.max_read_position
 
+    @property
+    def max_uncommitted_position(self) -> Position:
+        """As `max_read_position`, for who reads what is open: but a copy may yet be given up, and
+        be made anew, until its marker is durable.
+        """
+        return self._log.limit_of_copies()
+
     def last_visible_position(self, up_to: Position | None = None) -> Position:
         """The newest entry that may be delivered now, or is before `up_to`; entry id -1: none."""
         return self._log.last_visible_position(up_to)
@@ -218,11 +225,13 @@ class TopicTransactions:
         """The one that holds readers back."""
         return self._log.oldest()
 
-    def ongoing(self) -> list[OngoingTransaction]:
+    def ongoing(self, most: int | None = None) -> list[OngoingTransaction]:
         """Those in the topic's own log first, oldest first entry first; the others hold nobody
-        back.
+        back. All of them, or the first `most`.
         """
-        return list(self._ongoing())
+        if self._aside is None:
+            return self._log.ongoing(most)
+        return list(islice(self._ongoing(), most))
 
     def first_position_of(self, txn_id: TxnId) -> Position | None:
         """Of its entries here that are durable, in the log that they are in; None if there are

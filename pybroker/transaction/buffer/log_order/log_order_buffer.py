@@ -20,6 +20,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple
 
 from managed_ledger.appender import Appended
@@ -287,8 +288,7 @@ class LogOrderBuffer:
         transaction = self._open.get(txn_id)
         if transaction is None:
             last = self._ledger.last_confirmed
-            transaction = self._open.begin(txn_id, last, self._clock.now_ms())
-            transaction.is_copy = True
+            transaction = self._open.begin_copy(txn_id, last, self._clock.now_ms())
         transaction.in_flight += 1
         answered = partial(self._appended, txn_id, transaction, len(entries), done)
         self._ledger.append(entries, message_counts, answered, tag)
@@ -355,6 +355,10 @@ class LogOrderBuffer:
         limit = self._open.limit()
         return self._ledger.last_confirmed if limit is None else limit
 
+    def limit_of_copies(self) -> Position:
+        limit = self._open.limit_of_copies()
+        return self._ledger.last_confirmed if limit is None else limit
+
     def last_visible_position(self, up_to: Position | None = None) -> Position:
         """The newest entry that may be delivered now, or is before `up_to`; entry id -1: none."""
         position = up_to or self.max_read_position.after
@@ -381,9 +385,9 @@ class LogOrderBuffer:
         """The one that holds readers back."""
         return next(self._ongoing(), None)
 
-    def ongoing(self) -> list[OngoingTransaction]:
-        """Oldest first entry first."""
-        return list(self._ongoing())
+    def ongoing(self, most: int | None = None) -> list[OngoingTransaction]:
+        """Oldest first entry first; all of them, or the first `most`."""
+        return list(islice(self._ongoing(), most))
 
     def ranges_of(self, txn_id: TxnId) -> TransactionRanges:
         """Of its entries here that are durable; none if it has ended."""

@@ -47,12 +47,14 @@ class OpenTransaction:
 class OpenTransactions:
     __slots__ = (
         "_by_id",
+        "_copies",
         "range_count",
     )
 
     def __init__(self) -> None:
         # Not a dict: its first item costs a walk over all that were deleted before it.
         self._by_id: OrderedDict[TxnId, OpenTransaction] = OrderedDict()
+        self._copies: dict[TxnId, OpenTransaction] | None = None  # most topics never have one
         self.range_count = 0  # of all together: what a snapshot writes
 
     def __len__(self) -> int:
@@ -77,6 +79,18 @@ class OpenTransactions:
         transaction = self._by_id[txn_id] = OpenTransaction(txn_id, limit, opened_at_ms)
         return transaction
 
+    def begin_copy(self, txn_id: TxnId, limit: Position, opened_at_ms: int) -> OpenTransaction:
+        transaction = self.begin(txn_id, limit, opened_at_ms)
+        transaction.is_copy = True
+        if self._copies is None:
+            self._copies = {}
+        self._copies[txn_id] = transaction
+        return transaction
+
+    def limit_of_copies(self) -> Position | None:
+        """As `limit`, where nothing but copies is in the way."""
+        return next((copy.limit for copy in self._copies.values()), None) if self._copies else None
+
     def appended(self, transaction: OpenTransaction, first: Position, count: int) -> bool:
         """`count` entries from `first` on are durable. True if that may let readers go further."""
         ledger_id, entry_id = first
@@ -89,6 +103,8 @@ class OpenTransactions:
 
     def remove(self, txn_id: TxnId) -> None:
         self.range_count -= len(self._by_id.pop(txn_id).ranges)
+        if self._copies:
+            self._copies.pop(txn_id, None)
 
     def records(self) -> Iterator[OpenTransactionRecord]:
         """Those that are open now and had something in the log when their turn comes."""

@@ -1,0 +1,104 @@
+"""Who holds readers back: how far committed messages may be read, and which transaction is in the
+way.
+
+    last stable position   nothing behind it may be read by who reads what is committed
+    blocked                entries behind it that would be delivered; markers and aborted ones not
+
+The oldest open transaction of a topic blocks all that is behind its first entry, whoever wrote it.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from managed_ledger.position import Position
+from pybroker.base.names import TxnId
+from pybroker.broker.isolation import Isolation
+from pybroker.broker.policies.expiry import waiting_up_to
+from pybroker.broker.subscription import Subscription
+from pybroker.broker.topic import Topic
+from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
+
+Stats = dict[str, Any]
+PARTICIPANTS_SHOWN: Final = 10  # of one transaction, which may have tens of thousands
+
+Coordinators = Mapping[int, TransactionCoordinator]
+
+
+class Blocked(NamedTuple):
+    entries: int
+    topic: Topic
+
+
+def blocked_entries(topic: Topic, after: Position | None = None) -> int:
+    """Behind the last stable position, or behind `after` if that is further."""
+    end, stable = topic.ledger.last_confirmed, topic.max_read_position
+    after = stable if after is None else max(stable, after)
+    if after >= end:
+        return 0
+    return max(0, topic.ledger.count_between(after, end) - topic.hidden.count(after, end))
+
+
+def backlog_parts(subscription: Subscription, topic: Topic, backlog: int) -> Stats:
+    """What of its backlog may be read now, and what waits for a transaction's end."""
+    committed, stable = backlog, topic.max_read_position
+    if stable < topic.ledger.last_confirmed:
+        committed = min(backlog, waiting_up_to(subscription, stable))
+    waits = subscription.isolation is Isolation.READ_COMMITTED
+    return {
+        "isolationLevel": subscription.isolation.value,
+        "lastStablePosition": str(subscription.reader.limit),
+        "committedBacklog": committed,
+        "blockedBacklog": backlog - committed if waits else 0,
+    }
+
+
+def of_topic(topic: Topic) -> Stats:
+    return {
+        "topic": str(topic.name),
+        "lastStablePosition": str(topic.max_read_position),
+        "lastConfirmedEntry": str(topic.ledger.last_confirmed),
+        "blockedEntries": blocked_entries(topic),
+        "openTransactions": topic.buffer.open_count,
+    }
+
+
+def open_on(topic: Topic, most: int, coordinators: Coordinators, now_ms: int) -> Iterator[Stats]:
+    """The transactions that are open there, the one that blocks first; `most` of them."""
+    for txn_id, first, began_ms in topic.buffer.ongoing(most):
+        after = None if first is None else first.before
+        yield {
+            "txnId": str(txn_id),
+            "startPosition": None if first is None else str(first),
+            "blockedEntries": blocked_entries(topic, after),
+            **_known(txn_id, began_ms, coordinators.get(txn_id.most), now_ms),
+        }
+
+
+def _known(
+    txn_id: TxnId, began_ms: int, coordinator: TransactionCoordinator | None, now_ms: int
+) -> Stats:
+    """What its coordinator says; while that is on its way back, nobody knows."""
+    transaction = None if coordinator is None else coordinator.metadata(txn_id)
+    if transaction is None:
+        return {
+            "status": "UNKNOWN",
+            "owner": None,
+            "openTimestamp": began_ms,
+            "ageMs": max(0, now_ms - began_ms),
+            "timeLeftMs": None,
+            "topics": [],
+            "topicCount": None,
+            "subscriptionCount": None,
+        }
+    left_ms = transaction.opened_at_ms + transaction.timeout_ms - now_ms
+    return {
+        "status": transaction.status.name,
+        "owner": transaction.owner,
+        "openTimestamp": transaction.opened_at_ms,
+        "ageMs": max(0, now_ms - transaction.opened_at_ms),
+        "timeLeftMs": max(0, left_ms),
+        "topics": list(islice(transaction.partitions, PARTICIPANTS_SHOWN)),
+        "topicCount": len(transaction.partitions),
+        "subscriptionCount": len(transaction.subscriptions),
+    }

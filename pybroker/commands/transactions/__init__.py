@@ -1,0 +1,1 @@
+"""`pybroker transactions`: which of them hold readers back, once or live."""
