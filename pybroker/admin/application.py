@@ -39,6 +39,7 @@ from pybroker.admin.routes.subscription import SubscriptionRoutes
 from pybroker.admin.routes.tenant import TenantRoutes
 from pybroker.admin.routes.topic import TopicRoutes
 from pybroker.admin.routes.transaction import TransactionRoutes
+from pybroker.admin.routes.transactional_id import TransactionalIdRoutes
 from pybroker.admin.services import AdminServices
 from pybroker.admin.shapes.common import refusal
 from pybroker.base.errors import PulsarError
@@ -67,6 +68,7 @@ AREAS = (
     ProduceRoutes,
     BlockingRoutes,
     TransactionRoutes,
+    TransactionalIdRoutes,
     MetricsRoutes,
     QuotaRoutes,
     PolicyRoutes,

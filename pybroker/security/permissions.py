@@ -217,6 +217,7 @@ ROUTES: Final[tuple[RouteRow, ...]] = tuple(
         ("GET", _TRANSACTIONS + "/transactionBufferInternalStats" + _IN_TOPIC, Need.LOOKUP),
         ("GET", _TRANSACTIONS + "/transactionInBufferStats" + _IN_TOPIC + "/*", Need.LOOKUP),
         ("GET", _TRANSACTIONS + "/transactionMetadata/{most}/{least}", Need.LOGIN),  # its owner's
+        ("GET", _TRANSACTIONS + "/transactionalIds*", Need.LOGIN),  # its owner's
         ("*", _TRANSACTIONS + "*", Need.SUPER_USER),
     )
 )  # fmt: skip

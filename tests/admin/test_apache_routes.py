@@ -31,6 +31,8 @@ OURS: Final = {
     ("GET", "/admin/v2/namespaces/{}/{}/transactionCoordinators"),
     ("POST", "/admin/v2/namespaces/{}/{}/transactionCoordinators"),
     ("DELETE", "/admin/v2/namespaces/{}/{}/transactionCoordinators"),
+    ("GET", "/admin/v3/transactions/transactionalIds"),
+    ("GET", "/admin/v3/transactions/transactionalIds/{}"),
 }
 
 

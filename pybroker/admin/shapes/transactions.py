@@ -73,6 +73,16 @@ METADATA: Final = record(
     ),
 )
 SLOW: Final = map_of(METADATA, most=None)
+TRANSACTIONAL_ID: Final = record(  # ours
+    "TransactionalId",
+    {
+        "transactionalId": TEXT,
+        "owner": or_null(TEXT),
+        **fields(COUNT, "epoch lastUseTimestamp"),
+        "openTransactions": list_of(TEXT, most=None),
+    },
+)
+TRANSACTIONAL_IDS: Final = list_of(TRANSACTIONAL_ID, most=None)
 _LOW_WATER_MARKS: Final = or_null(map_of(WHOLE, most=None))
 BUFFER: Final = record(
     "TransactionBufferStats",

@@ -4,6 +4,7 @@ import json
 from argparse import Namespace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from pybroker.commands.admin.command import Command, filled
 from pybroker.commands.admin.rest import Rest
@@ -54,6 +55,8 @@ TRANSACTIONS: Final = (
     Command("scale-transactionCoordinators", "-r|--replicas int", f"POST {_T}/transactionCoordinator/replicas", lambda o: o.replicas),
     Command("slow-transactions", "[-c|--coordinator-id Integer] -t|--time Seconds", run=lambda rest, o: rest.ask(
         "GET", f"{_T}/slowTransactions/{o.time * 1000}", query={} if o.coordinator_id is None else {"coordinatorId": str(o.coordinator_id)})),
+    Command("transactional-ids", "[-i|--id String] [-o|--owner String]", run=lambda rest, o: rest.ask(
+        "GET", f"{_T}/transactionalIds" + ("" if o.id is None else f"/{quote(o.id, safe='')}"), query={} if o.owner is None else {"owner": o.owner})),
     Command("transaction-metadata", _TXN, f"GET {_T}/transactionMetadata/{{most_sig_bits}}/{{least_sig_bits}}"),
     Command("abort-transaction", f"{_TXN} [-r|--reason String]", f"POST {_T}/abortTransaction/{{most_sig_bits}}/{{least_sig_bits}}", query={"reason": "reason"}),
     Command("transaction-buffer-stats", f"{_TOPIC} [-l|--low-water-mark] [-s|--segment-stats]", f"GET {_T}/transactionBufferStats/{{bare}}",

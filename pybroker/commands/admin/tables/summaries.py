@@ -166,6 +166,7 @@ _OF_NAMES: Final = {
     "transaction-in-buffer-stats": "show a transaction's part in a topic",
     "transaction-in-pending-ack-stats": "show a transaction's part in a subscription",
     "transaction-metadata": "show a transaction's state and participants",
+    "transactional-ids": "list the transactional ids, with their epochs and open transactions",
     "trim-topic": "delete the ledgers that nobody needs",
     "truncate": "delete all messages of a topic",
     "unload": "unload a topic; its clients reconnect",
