@@ -69,7 +69,8 @@ class Appender:
 
     def append(
         self, entries: Sequence[bytes], message_counts: Sequence[int], done: Appended, tag: bytes
-    ) -> None:
+    ) -> bool:
+        """True as `LogStorage.append` says it; what is held stands in no order with others."""
         if self._refusal is not None:
             refusal = LedgerClosed(*self._refusal.args)
             asyncio.get_running_loop().call_soon(done, None, refusal)
@@ -78,7 +79,13 @@ class Appender:
                 self._held = deque()
             self._held.append((entries, message_counts, done, tag))
         else:
-            self._submit(entries, message_counts, done, tag)
+            return self._submit(entries, message_counts, done, tag)
+        return False
+
+    @property
+    def is_holding(self) -> bool:
+        """What is appended now goes to the storage later."""
+        return self._holding
 
     def hold(self) -> None:
         self._holding = True
@@ -119,7 +126,7 @@ class Appender:
 
     def _submit(
         self, entries: Sequence[bytes], message_counts: Sequence[int], done: Appended, tag: bytes
-    ) -> None:
+    ) -> bool:
         first_entry_id = self.queued_entries
         size_bytes = sum(map(len, entries))
         self.queued_entries += len(entries)
@@ -127,7 +134,7 @@ class Appender:
         if self._pending is NOBODY:
             self._pending = deque()
         self._pending.append((len(entries), size_bytes, done))
-        self._storage.append(
+        in_order = self._storage.append(
             self._index.current_id,
             first_entry_id,
             entries,
@@ -137,6 +144,7 @@ class Appender:
         )
         if self.queued_entries >= self._max_entries or self._queued_bytes >= self._max_bytes:
             self.on_full()
+        return in_order
 
     def _on_appended(self, error: Exception | None) -> None:
         if self._abandoned:

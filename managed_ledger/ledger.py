@@ -157,18 +157,27 @@ class ManagedLedger:
         message_counts: Sequence[int],
         done: Appended,
         tag: bytes = b"",
-    ) -> None:
+    ) -> bool:
         """Append consecutive entries to one ledger; returns at once. `tag` is kept with them all.
 
         `done(first_position, None)` comes when they are durable, in the order of the appends, with
         `last_confirmed` already moved; `done(None, error)` when they are not. `entries` must not
         change afterwards.
+
+        True: what is appended after this, to any managed ledger that does not hold its appends, is
+        durable only if this is; see `LogStorage.append`.
         """
         if self.interceptor is not None:
             entries = self.interceptor.stamped(entries, message_counts)
-        self._appender.append(entries, message_counts, done, tag)
+        in_order = self._appender.append(entries, message_counts, done, tag)
         if not self._active:
             self.touch()
+        return in_order
+
+    @property
+    def holds_appends(self) -> bool:
+        """What is appended now waits for the next ledger before it goes to the storage."""
+        return self._appender.is_holding
 
     async def append_one(self, entry: bytes, message_count: int = 1, tag: bytes = b"") -> Position:
         """Durable when it returns; cancelling it does not stop the append."""

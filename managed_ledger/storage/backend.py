@@ -104,11 +104,15 @@ class LogStorage(Protocol):
         message_counts: Sequence[int],
         appended: Appended,
         tag: bytes = b"",
-    ) -> None:
+    ) -> bool:
         """Queue consecutive entries for the next group commit; returns at once.
 
         The caller must not change `entries` afterwards. `appended` is called once, in order.
         `tag`, of at most 65,535 bytes, is kept with all of these entries and read with them.
+
+        True: it stands in one order with whatever is appended from now on until `appended` is
+        called, to any ledger. That is durable only if this is, and if this fails, so does that,
+        and hears of it later. False: nothing of the kind is promised.
         """
         ...
 

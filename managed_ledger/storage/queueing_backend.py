@@ -71,17 +71,18 @@ class QueueingBackend(ABC):
         message_counts: Sequence[int],
         appended: Appended,
         tag: bytes = b"",
-    ) -> None:
+    ) -> bool:
         state = self._state.ledgers.get(ledger_id)
         if state is None or state.fenced:
             refusal = not_found(ledger_id) if state is None else fenced(ledger_id)
             asyncio.get_running_loop().call_soon(appended, refusal)
-            return
+            return False
         assert first_entry_id == state.queued_entries, "entries are numbered without gaps"
         state.queued_entries += len(entries)
         self._commits.submit(
             append_operation(ledger_id, first_entry_id, entries, message_counts, appended, tag)
         )
+        return True  # one queue, written in its order; `GroupCommit` fails what is behind a failure
 
     async def recover_ledger(self, ledger_id: int) -> LedgerSummary:
         state = self._ledger(ledger_id)

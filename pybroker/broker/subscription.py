@@ -342,14 +342,15 @@ class Subscription:
         """The consumer no longer owes these acknowledgements."""
         consumer.left_out.taken(acks)
         if self._dispatcher is not None:
-            whole = [ack.position for ack in acks if not ack.still_unacked]
-            self._dispatcher.release(consumer, whole)
+            self._dispatcher.release(consumer, [a.position for a in acks if not a.still_unacked])
         for ack in (ack for ack in acks if ack.still_unacked):
             self._recount(consumer, ack.position, ack.batch_size)
 
-    def end_transaction(self, txn_id: TxnId, action: TxnAction) -> Awaitable[None] | None:
+    def end_transaction(
+        self, txn_id: TxnId, action: TxnAction, not_later: bool = False
+    ) -> Awaitable[None] | None:
         """Acknowledge what the transaction did, or deliver it again; see PendingAcks.end."""
-        return self._transactional.end(txn_id, action)
+        return self._transactional.end(txn_id, action, not_later)
 
     def _settled(self, positions: Sequence[tuple[int, int]]) -> None:
         """These were delivered, and the transaction that wrote them has aborted since."""
@@ -360,9 +361,7 @@ class Subscription:
             self.notify()
 
     def _restore(self, restored: Mapping[Position, Held]) -> None:
-        """An aborted transaction held these singly. What it held cumulatively has been delivered,
-        and comes again when a client asks for it.
-        """
+        """Of an aborted transaction. What it held cumulatively comes when a client asks for it."""
         if self.kind is None or self.kind.single_active:
             self._transactional.restored(restored)
         if self._dispatcher is not None:

@@ -371,11 +371,11 @@ class Topic(Life[Subscription]):
     # -- transactions
 
     def end_transaction(
-        self, txn_id: TxnId, action: TxnAction, low_watermark: int
+        self, txn_id: TxnId, action: TxnAction, low_watermark: int, not_later: bool = False
     ) -> "asyncio.Future[None] | None":
         """Write the marker; see TopicTransactions.end. Raises ServiceNotReady."""
         self.check_open()
-        return self.buffer.end(txn_id, action, low_watermark)
+        return self.buffer.end(txn_id, action, low_watermark, not_later)
 
     def _transaction_ended(self, txn_id: TxnId, action: TxnAction, first: Position | None) -> None:
         """Its entries here, if there are any, begin at `first`."""

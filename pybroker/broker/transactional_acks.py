@@ -20,6 +20,7 @@ from pybroker.broker.dispatch.entry_reader import EntryReader
 from pybroker.broker.dispatch.passed_over import GivenSoFar, PassedOver
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
 from pybroker.transaction.pending_acks.store import ALL_INDEXES, NOTHING_HELD, Held, PendingAck
+from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction
 
 
@@ -141,11 +142,15 @@ class TransactionalAcks:
         if self._topic.ended:
             self._notify()
 
-    def end(self, txn_id: TxnId, action: TxnAction) -> Awaitable[None] | None:
+    def end(self, txn_id: TxnId, action: TxnAction, not_later: bool) -> Awaitable[None] | None:
         """As PendingAcks.end; what is not known yet is read first."""
         if self.opened is not None:
-            return self.opened.end(txn_id, action)
-        return self._replay_and_end(txn_id, action) if self.exist else None
+            return self.opened.end(txn_id, action, not_later)
+        if not self.exist:
+            return None
+        if not_later:
+            raise WouldWait
+        return self._replay_and_end(txn_id, action)
 
     async def _replay_and_end(self, txn_id: TxnId, action: TxnAction) -> None:
         pending = await self.existing()

@@ -17,6 +17,7 @@ from pybroker.broker.policies.bound_coordinators import (
 from pybroker.broker.policies.policies import Policies
 from pybroker.broker.topic import Topic
 from pybroker.transaction.coordinator.participants import CannotParticipate
+from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TxnAction
 
 End = Callable[[Topic], Awaitable[None] | None]
@@ -73,27 +74,46 @@ class LocalParticipants:
         self._topics = topics
 
     def end_on_partition(
-        self, txn_id: TxnId, topic: str, action: TxnAction, low_watermark: int
+        self,
+        txn_id: TxnId,
+        topic: str,
+        action: TxnAction,
+        low_watermark: int,
+        not_later: bool = False,
     ) -> Awaitable[None] | None:
         """A topic that was deleted took its messages along: nothing is left to end."""
-        return self._on(topic, lambda it: it.end_transaction(txn_id, action, low_watermark))
+
+        def end(loaded: Topic) -> Awaitable[None] | None:
+            return loaded.end_transaction(txn_id, action, low_watermark, not_later)
+
+        return self._on(topic, end, not_later)
 
     def end_on_subscription(
-        self, txn_id: TxnId, topic: str, subscription: str, action: TxnAction, low_watermark: int
+        self,
+        txn_id: TxnId,
+        topic: str,
+        subscription: str,
+        action: TxnAction,
+        low_watermark: int,
+        not_later: bool = False,
     ) -> Awaitable[None] | None:
         def end(loaded: Topic) -> Awaitable[None] | None:
             found = loaded.subscriptions.get(subscription)
-            return None if found is None else found.end_transaction(txn_id, action)
+            return None if found is None else found.end_transaction(txn_id, action, not_later)
 
-        return self._on(topic, end)
+        return self._on(topic, end, not_later)
 
-    def _on(self, topic: str, end: End) -> Awaitable[None] | None:
+    def _on(self, topic: str, end: End, not_later: bool) -> Awaitable[None] | None:
         """At once, where the topic is loaded."""
         name = _participant(topic)
         serving = self._topics.serving(name)
         if serving is not None:
             return end(serving)
-        return self._load_and_end(name, end) if self._topics.exists(name) else None
+        if not self._topics.exists(name):
+            return None
+        if not_later:
+            raise WouldWait
+        return self._load_and_end(name, end)
 
     async def _load_and_end(self, name: TopicName, end: End) -> None:
         loaded = await self._topics.get(name)

@@ -3,7 +3,9 @@
     [entries before]  [snapshot entries]  [entries since]
                     ^ mark-delete of the log's own cursor: replay begins behind it
 
-Records that come within one tick become one entry, for an entry costs more than a record.
+Records that come within one tick become one entry, for an entry costs more than a record. Where
+the storage has one order for all logs, whoever logs a record can append to other logs what is
+durable only if the record is (`in_order`): one commit of the storage takes both.
 
 A snapshot is ordinary entries, made and appended one by one; others have the loop in between. Each
 says how a part of what lives is at that instant, when all that was logged before has been applied.
@@ -26,16 +28,20 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 from managed_ledger.storage.backend import EntryRun
+from managed_ledger.storage.operations import call_safely
+from pybroker.transaction.this_turn import WouldWait, this_turn
 
 # What a snapshot replaced is of no use: no retention, and new ledgers soon, so that it can go.
 _CONFIG: Final = ManagedLedgerConfig(min_rollover_time_ms=60_000)
 _READ_ENTRIES: Final = 1000
 _READ_BYTES: Final = 4 * 1024 * 1024
 _RECORDS_PER_ENTRY: Final = 500
+_WITHOUT_HURRY_S: Final = 0.05
 PARTS_PER_ENTRY: Final = 500  # of a snapshot: so many are encoded in one go
 
 R = TypeVar("R")
 Done = Callable[[Exception | None], None]
+InOrder = Callable[[], None]
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +53,12 @@ class SnapshotLog(Generic[R]):
         self._ledger = ledger
         self._cursor = cursor
         self._encode = encode
-        self._gathered: list[R] = []  # in this tick
+        self._gathered: list[R] = []  # in this tick, and what came before it without hurry
         self._gathered_done: list[Done] = []
+        self._in_order: list[InOrder] = []
+        self._not_later: list[int] = []  # which of the gathered are not to be held
+        self._writes_soon = False
+        self._timer: asyncio.TimerHandle | None = None  # while something came without hurry
         self.records_since_snapshot = 0
         self._replacing = asyncio.Lock()
         # Told of every append that failed, whether or not anybody waits for it.
@@ -88,16 +98,50 @@ class SnapshotLog(Generic[R]):
                 "directory from a backup"
             ) from damage
 
-    def append(self, record: R, done: Done) -> None:
-        """Queue it, now; `done` is told when it is durable, or why it is not."""
+    def append(self, record: R, done: Done, in_order: InOrder | None = None) -> None:
+        """Queue it, now; `done` is told when it is durable, or why it is not.
+
+        `in_order` is called before that, if at all: while it runs, whatever is appended to a log
+        that does not hold it is durable only if the record is. If the record fails, `done` hears
+        of it first.
+        """
+        if in_order is not None:
+            self._in_order.append(in_order)
+        self._gather(record, done)
+        if len(self._gathered) >= _RECORDS_PER_ENTRY:
+            self._write_gathered()
+        elif not self._writes_soon:
+            self._writes_soon = True
+            this_turn().will_write(self._write_gathered)
+
+    def append_not_later(self, record: R, done: Done) -> None:
+        """As `append`, for who is told `in_order`: goes to the storage before that is over, or
+        fails with WouldWait.
+        """
+        self._not_later.append(len(self._gathered))
+        self.append(record, done)
+
+    def append_without_hurry(self, record: R, done: Done) -> None:
+        """As `append`; it is written with the next one, or after a while."""
+        self._gather(record, done)
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_WITHOUT_HURRY_S, self._write_after_a_while)
+
+    def _gather(self, record: R, done: Done) -> None:
         self.records_since_snapshot += 1
         self._gathered.append(record)
         self._gathered_done.append(done)
-        count = len(self._gathered)
-        if count == 1:
-            asyncio.get_running_loop().call_soon(self._write_gathered)
-        elif count >= _RECORDS_PER_ENTRY:
-            self._write_gathered()
+
+    def _write_after_a_while(self) -> None:
+        self._timer = None
+        self._write_gathered()
+
+    def abandon(self) -> None:
+        """Drop what is not with the storage yet: it was decided on top of what has failed. Nobody
+        is told.
+        """
+        self._gathered, self._gathered_done, self._in_order = [], [], []
 
     def append_together(self, records: Sequence[R], done: Done) -> None:
         """As `append`, in one entry: durable together or not at all."""
@@ -107,17 +151,36 @@ class SnapshotLog(Generic[R]):
         self._write_gathered()
 
     def _write_gathered(self) -> None:
+        self._writes_soon = False
+        if self._not_later:
+            self._leave_out_not_later()
         if not self._gathered:
             return
-        records, done = self._gathered, self._gathered_done
-        self._gathered, self._gathered_done = [], []
+        records, done, in_order = self._gathered, self._gathered_done, self._in_order
+        self._gathered, self._gathered_done, self._in_order = [], [], []
         try:
             entry = self._encode(records)
         except Exception as error:  # nothing of them is written, as if the storage had refused it
             log.exception("%s: %d records cannot be written", self.name, len(records))
             self._written(done, None, error)
         else:
-            self._ledger.append([entry], [1], partial(self._written, done))
+            if self._ledger.append([entry], [1], partial(self._written, done)) and in_order:
+                for tell in in_order:
+                    call_safely(tell)
+                this_turn().write_now()
+
+    def _leave_out_not_later(self) -> None:
+        """All of them, where what is written now would be held."""
+        not_later, self._not_later = set(self._not_later), []
+        if not self._ledger.holds_appends:
+            return
+        all_done = self._gathered_done
+        gathered = range(len(all_done))
+        self._gathered = [self._gathered[at] for at in gathered if at not in not_later]
+        self._gathered_done = [all_done[at] for at in gathered if at not in not_later]
+        self.records_since_snapshot -= len(not_later)
+        for at in sorted(not_later):
+            all_done[at](WouldWait(f"{self.name} goes on in a new ledger"))
 
     def _written(
         self, done: Sequence[Done], position: Position | None, error: Exception | None
@@ -188,6 +251,8 @@ class SnapshotLog(Generic[R]):
         went before by the next replay.
         """
         async with self._replacing:
+            if self._timer is not None:
+                self._timer.cancel()
             self._write_gathered()
             await self._ledger.close()
 

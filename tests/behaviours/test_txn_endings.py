@@ -16,6 +16,7 @@ from pybroker.base.config import BrokerConfig
 from pybroker.base.names import TxnId
 from pybroker.broker.txn_participants import LocalParticipants
 from pybroker.client import Client, InvalidTxnStatus, TransactionConflict, TransactionNotFound
+from pybroker.transaction.this_turn import WouldWait
 from pybroker.wire import pulsar_api_pb2 as pb
 
 
@@ -137,9 +138,12 @@ def test_a_transaction_that_was_ending_completes_unaided_after_a_kill(
 ) -> None:
     reached: list[str] = []
 
-    async def hang(self: Any, *arguments: Any) -> None:
+    def hang(self: Any, *arguments: Any) -> asyncio.Future[None]:
+        *_, not_later = arguments
+        if not_later:
+            raise WouldWait
         reached.append("participant")
-        await asyncio.get_running_loop().create_future()
+        return asyncio.get_running_loop().create_future()
 
     with pybroker.testing.broker() as broker:
         client = Client(broker.service_url, enable_transaction=True)

@@ -189,8 +189,8 @@ def test_a_log_of_transactions_is_no_part_of_one(raw: RawClient) -> None:
 def test_only_parts_that_a_transaction_has_are_ended(
     monkeypatch: pytest.MonkeyPatch, topic: str
 ) -> None:
-    async def hang(self: Any, *arguments: Any) -> None:
-        await asyncio.get_running_loop().create_future()
+    def hang(self: Any, *arguments: Any) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
 
     with pybroker.testing.broker() as broker, RawClient(broker.service_url) as raw:
         txn_id = raw.new_txn()

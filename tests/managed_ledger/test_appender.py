@@ -33,9 +33,10 @@ class Log:
         counts: Sequence[int],
         appended: Callable[[Exception | None], None],
         tag: bytes,
-    ) -> None:
+    ) -> bool:
         self.calls.append((ledger_id, first, list(entries), list(counts), tag))
         self.callbacks.append(appended)
+        return True
 
     def on_full(self) -> None:
         self.full += 1

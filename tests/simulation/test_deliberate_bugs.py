@@ -65,6 +65,7 @@ CASES = {
     "left-out-counts-as-acknowledged": Case("CURSOR AHEAD", 268, ("mixed acknowledgements",)),
     "left-open-and-not-asked-about": Case("PINNED", 0, ("unloads",)),
     "marker-skipped": Case("STILL OPEN", 0),
+    "markers-ahead-of-their-decision": Case("ABORTED READ", 9, ("shortages",)),
     "markers-tell-the-time": Case("MOVED WRONGLY", 23, ("clocks", "navigation")),
     "max-read-position-moved-early": Case("UNCONFIRMED READ", 14),
     "metadata-believed-at-recovery": Case("LOSS", 2, HOSTILE),

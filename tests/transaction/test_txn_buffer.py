@@ -5,7 +5,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from txn_world import ABORT, COMMIT, ORDERS, World, in_world, soon
+from txn_world import ABORT, COMMIT, ORDERS, World, books_closed, in_world, soon
 
 from managed_ledger.errors import ManagedLedgerError, StorageFailed
 from managed_ledger.position import Position
@@ -299,6 +299,7 @@ async def test_a_recovery_that_failed_half_way_tells_the_next_one_nothing(world:
     await world.send(aborted, "aborted")
     await world.end(aborted, ABORT)
     await world.send(still_open, "open")
+    await books_closed()
     world = await world.crashed()
     ledger = await world.ledger(ORDERS)
     read = ledger.read

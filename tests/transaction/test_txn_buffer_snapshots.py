@@ -11,6 +11,7 @@ from txn_world import (
     COPIES,
     ORDERS,
     World,
+    books_closed,
     in_world,
     in_world_with,
     soon,
@@ -251,7 +252,7 @@ async def test_a_recovery_that_failed_half_way_leaves_no_snapshot(world: World) 
     txn_id = await world.begin_on(ORDERS)
     await world.send(txn_id, "a")
     await world.end(txn_id, ABORT)
-    await soon()  # its coordinator's books are closed
+    await books_closed()
     world = await world.crashed()
     ledger = await world.ledger(ORDERS)
     all_there_is = await ledger.read(ledger.first_position, ledger.last_confirmed, 100, 1 << 20)

@@ -28,7 +28,7 @@ class SlowParticipants:
         self.answering: list[asyncio.Future[None]] = []
 
     def end_on_partition(
-        self, txn_id: TxnId, topic: str, action: TxnAction, low_watermark: int
+        self, txn_id: TxnId, topic: str, action: TxnAction, low_watermark: int, *_: bool
     ) -> asyncio.Future[None] | None:
         self.asked += 1
         if self.gone:
@@ -37,7 +37,13 @@ class SlowParticipants:
         return self.answering[-1]
 
     def end_on_subscription(
-        self, txn_id: TxnId, topic: str, subscription: str, action: TxnAction, low_watermark: int
+        self,
+        txn_id: TxnId,
+        topic: str,
+        subscription: str,
+        action: TxnAction,
+        low_watermark: int,
+        *_: bool,
     ) -> asyncio.Future[None] | None:
         return self.end_on_partition(txn_id, topic, action, low_watermark)
 
@@ -135,7 +141,7 @@ class Wanting:
         self.asked: dict[str, list[float]] = {}
 
     def end_on_partition(
-        self, txn_id: TxnId, topic: str, action: TxnAction, low_watermark: int
+        self, txn_id: TxnId, topic: str, action: TxnAction, low_watermark: int, *_: bool
     ) -> Awaitable[object] | None:
         assert (txn_id, action, low_watermark) == (ID, ABORT, 7)
         now_s = round(asyncio.get_running_loop().time(), 2)
@@ -147,7 +153,13 @@ class Wanting:
         return answer() if callable(answer) else None
 
     def end_on_subscription(
-        self, txn_id: TxnId, topic: str, subscription: str, action: TxnAction, low_watermark: int
+        self,
+        txn_id: TxnId,
+        topic: str,
+        subscription: str,
+        action: TxnAction,
+        low_watermark: int,
+        *_: bool,
     ) -> Awaitable[object] | None:
         return self.end_on_partition(txn_id, f"{topic}/{subscription}", action, low_watermark)
 

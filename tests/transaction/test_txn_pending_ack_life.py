@@ -11,6 +11,7 @@ from txn_world import (
     COMMIT,
     ORDERS,
     World,
+    books_closed,
     ended,
     in_world,
     in_world_with,
@@ -81,7 +82,7 @@ async def test_an_end_that_was_lost_is_done_when_the_subscription_is_opened(worl
     await acks.acknowledge(txn_id, whole(at[3]))
     await skip_subscription(world, txn_id)
     await world.end(txn_id, COMMIT)
-    await soon()  # its coordinator's books are closed
+    await books_closed()
     world = await world.crashed()
     await world.acks()
     await soon()

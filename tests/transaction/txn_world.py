@@ -6,7 +6,7 @@ everything durable by then and nothing else.
 
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Self
 
@@ -26,6 +26,7 @@ from pybroker.base.names import TopicName, TxnId, pending_ack_log
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
 from pybroker.transaction.coordinator.coordinators import Coordinators
 from pybroker.transaction.pending_acks.pending_ack import PendingAcks
+from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.message_metadata import build_entry, payload_of
@@ -168,15 +169,46 @@ class World:
 
     # Participants
 
-    async def end_on_partition(
+    def end_on_partition(
+        self,
+        txn_id: TxnId,
+        topic: str,
+        action: TxnAction,
+        low_watermark: int,
+        not_later: bool = False,
+    ) -> Awaitable[None] | None:
+        if not not_later:
+            return self._end_on_partition(txn_id, topic, action, low_watermark)
+        if (buffer := self.buffers.get(topic)) is None or self.before_end is not nothing:
+            raise WouldWait
+        return buffer.end(txn_id, action, low_watermark, not_later)
+
+    def end_on_subscription(
+        self,
+        txn_id: TxnId,
+        topic: str,
+        subscription: str,
+        action: TxnAction,
+        low_watermark: int,
+        not_later: bool = False,
+    ) -> Awaitable[None] | None:
+        if not not_later:
+            return self._end_on_subscription(txn_id, topic, subscription, action)
+        if (acks := self.pending.get((topic, subscription))) is None:
+            raise WouldWait
+        if self.before_end is not nothing:
+            raise WouldWait
+        return acks.end(txn_id, action, not_later)
+
+    async def _end_on_partition(
         self, txn_id: TxnId, topic: str, action: TxnAction, low_watermark: int
     ) -> None:
         await self.before_end(topic)
         if self.factory.exists(TopicName.parse(topic).ledger_name):
             await ended((await self.buffer(topic)).end(txn_id, action, low_watermark))
 
-    async def end_on_subscription(
-        self, txn_id: TxnId, topic: str, subscription: str, action: TxnAction, low_watermark: int
+    async def _end_on_subscription(
+        self, txn_id: TxnId, topic: str, subscription: str, action: TxnAction
     ) -> None:
         await self.before_end(f"{topic}/{subscription}")
         if self.factory.exists(pending_ack_log(TopicName.parse(topic), subscription)):
@@ -273,6 +305,11 @@ async def told_to_nobody(work: Callable[[], Coroutine[Any, Any, None]]) -> list[
 async def soon() -> None:
     """Let everything that can go on without waiting go on."""
     await asyncio.sleep(0.001)
+
+
+async def books_closed() -> None:
+    """The coordinators have written that what ended has ended."""
+    await asyncio.sleep(0.1)
 
 
 Test = Callable[[World], Coroutine[Any, Any, None]]

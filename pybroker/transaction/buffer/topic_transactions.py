@@ -28,6 +28,7 @@ from pybroker.transaction.buffer.log_order.log_order_buffer import (
     OngoingTransaction,
 )
 from pybroker.transaction.buffer.open_contents import TopicContents, held_in
+from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction
 
 
@@ -135,19 +136,21 @@ class TopicTransactions:
         return self._aside
 
     def end(
-        self, txn_id: TxnId, action: TxnAction, low_watermark: int
+        self, txn_id: TxnId, action: TxnAction, low_watermark: int, not_later: bool = False
     ) -> "asyncio.Future[None] | None":
         """Durable and in force when it is done; None: it never wrote here, or is over.
 
         Fails with what the log raises; then repeat it. All callers share the future: let nobody
-        cancel it.
+        cancel it. `not_later`: raises WouldWait if it cannot be with the storage in this turn.
         """
         if self._aside is not None:
+            if not_later and txn_id in self._aside.open:
+                raise WouldWait  # a copy may take its time, and an abort is in force at once
             ending = self._aside.end(txn_id, action)
             self._aside.settle_if_over(txn_id.most, low_watermark)
             if ending is not None:
                 return ending
-        return self._log.end(txn_id, action, low_watermark)
+        return self._log.end(txn_id, action, low_watermark, not_later)
 
     @property
     def on_ended(self) -> OnEnded:

@@ -41,7 +41,7 @@ from pybroker.transaction.coordinator.participants import ParticipantEnds, Parti
 from pybroker.transaction.coordinator.timeout_tracker import TimeoutTracker
 from pybroker.transaction.coordinator.transaction_log import TransactionLog
 from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
-from pybroker.transaction.snapshot_log import Done
+from pybroker.transaction.snapshot_log import Done, InOrder
 from pybroker.transaction.txn_status import ACTION_OF_STATUS, TxnAction, TxnStatus
 
 log = logging.getLogger(__name__)
@@ -231,9 +231,9 @@ class TransactionCoordinator:
         self._log_then(decision, partial(self._logged, durable, local_id))
         return durable
 
-    def _log_then(self, decision: Record, done: Done) -> None:
-        """In force at once; `done` hears when it is durable."""
-        self._log.append(decision, done)
+    def _log_then(self, decision: Record, done: Done, in_order: InOrder | None = None) -> None:
+        """In force at once; `done` hears when it is durable, `in_order` as TransactionLog says."""
+        self._log.append(decision, done, in_order)
         self._store.apply(decision)
         self._snapshot_if_due()
 
@@ -259,7 +259,16 @@ class TransactionCoordinator:
     def _start_end(self, local_id: int, action: TxnAction, decision: ChangeStatus) -> None:
         self._timeouts.remove(local_id)
         self._endings.begin(local_id)
-        self._log_then(decision, partial(self._end_decided, local_id, action))
+        decided = partial(self._end_decided, local_id, action)
+        self._log_then(decision, decided, partial(self._end_in_order, local_id, action))
+
+    def _end_in_order(self, local_id: int, action: TxnAction) -> None:
+        """The decision is in the storage's queue. What participants append in this turn is behind
+        it, in the same commit: durable only if the decision is, and in force after it.
+        """
+        transaction = self._store.get(local_id)
+        assert transaction is not None
+        self._participants.begin_everywhere(transaction, action, self._store.low_watermark)
 
     def _end_decided(self, local_id: int, action: TxnAction, error: BaseException | None) -> None:
         if error is not None or self._closed:
@@ -280,7 +289,10 @@ class TransactionCoordinator:
         """The decision and all that followed from it are durable: nobody has to wait for the record
         that closes the books. Lost in a crash, it is written again by the recovered end.
         """
-        self._log_then(self._store.decide_ended(local_id, action, self._served_ms()), _close_books)
+        ended = self._store.decide_ended(local_id, action, self._served_ms())
+        self._log.append_without_hurry(ended, _close_books)
+        self._store.apply(ended)
+        self._snapshot_if_due()
         self._ended[action] += 1
         self._endings.over(local_id)
 
@@ -366,6 +378,7 @@ class TransactionCoordinator:
         if not self._closed:
             log.error("Transaction coordinator %s: %s; reopening it", self.coordinator_id, error)
             self._stop()
+            self._log.abandon()
             self._failed(self)
 
     def _stop(self) -> None:

@@ -7,6 +7,10 @@ others' books open for ever.
 
 A transaction's participants are told a limited number at a time, so that one with many of them does
 not hold up everybody else.
+
+The first of them are told before the decision is durable, where what they append to their logs goes
+to the storage in the same turn, behind the decision: both are in one commit. Whoever cannot do
+that is told when the decision is durable.
 """
 
 import asyncio
@@ -15,12 +19,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, starmap
+from itertools import chain, islice, starmap
 from typing import Final, NamedTuple, Protocol
 
 from pybroker.base.names import TxnId
 from pybroker.base.runtime import Tasks
 from pybroker.transaction.coordinator.metadata_store import TransactionMetadata
+from pybroker.transaction.this_turn import this_turn
 from pybroker.transaction.txn_status import TxnAction
 
 _AT_ONCE: Final = 200  # of one transaction; telling so many takes a few milliseconds
@@ -40,15 +45,27 @@ class Participants(Protocol):
     is retried, all but CannotParticipate.
 
     None: it has ended there. A topic or subscription that was deleted counts as ended; one not
-    loaded is loaded.
+    loaded is loaded. `not_later`: what cannot be with the storage in this turn raises, or fails
+    with, WouldWait, and nothing has happened.
     """
 
     def end_on_partition(
-        self, txn_id: TxnId, topic: str, action: TxnAction, low_watermark: int
+        self,
+        txn_id: TxnId,
+        topic: str,
+        action: TxnAction,
+        low_watermark: int,
+        not_later: bool = False,
     ) -> Awaitable[object] | None: ...
 
     def end_on_subscription(
-        self, txn_id: TxnId, topic: str, subscription: str, action: TxnAction, low_watermark: int
+        self,
+        txn_id: TxnId,
+        topic: str,
+        subscription: str,
+        action: TxnAction,
+        low_watermark: int,
+        not_later: bool = False,
     ) -> Awaitable[object] | None: ...
 
 
@@ -78,6 +95,7 @@ class ParticipantEnds:
         self.closed = False
         self._retries: dict[tuple[TxnId, Participant], Retry] = {}
         self._given_up: deque[Retry] = deque(maxlen=_GIVEN_UP_KEPT)
+        self._undecided: dict[TxnId, _EndEverywhere] = {}  # told before their decision is durable
 
     def retries(self) -> list[Retry]:
         return list(self._retries.values())
@@ -96,7 +114,21 @@ class ParticipantEnds:
         """`followed` is called when all have: at once where there is nothing to wait for, and never
         once `closed` is set.
         """
-        _EndEverywhere(self, transaction, action, low_watermark, followed).go_on()
+        end = self._undecided.pop(transaction.txn_id, None)
+        if end is None:
+            end = _EndEverywhere(self, transaction, action, low_watermark)
+        end.decided(followed)
+
+    def begin_everywhere(
+        self, transaction: TransactionMetadata, action: TxnAction, low_watermark: int
+    ) -> None:
+        """Whatever is appended to the storage in this turn is durable only if the decision is: have
+        those who can append theirs. `end_everywhere` goes on.
+        """
+        if not self.closed:
+            end = _EndEverywhere(self, transaction, action, low_watermark)
+            self._undecided[transaction.txn_id] = end
+            end.begin()
 
     def give_up(self, txn_id: TxnId, participant: Participant, error: Exception) -> None:
         log.error("Transaction %s ends without %s: %s", txn_id, participant, error)
@@ -130,13 +162,13 @@ class _EndEverywhere:
         transaction: TransactionMetadata,
         action: TxnAction,
         low_watermark: int,
-        followed: Callable[[], None],
     ) -> None:
         self._ends = ends
         self._txn_id = transaction.txn_id
         self._action = action
         self._low_watermark = low_watermark
-        self._followed = followed
+        self._followed: Callable[[], None] | None = None  # once it is decided, durably
+        self._told_later: list[Participant] = []  # those who could not be told before that
         self._to_tell: Iterator[Participant] = chain(
             map(Participant, transaction.partitions),
             starmap(Participant, transaction.subscriptions),
@@ -146,10 +178,26 @@ class _EndEverywhere:
         self._answering = 0  # told, and not answered
         self._retrying = 0
 
+    def begin(self) -> None:
+        for participant in islice(self._to_tell, _AT_ONCE):
+            try:
+                ending = self._start(participant, not_later=True)
+                assert ending is None or isinstance(ending, asyncio.Future), "it begins now"
+            except Exception:
+                self._told_later.append(participant)
+            else:
+                self._wait_for(participant, ending)
+
+    def decided(self, followed: Callable[[], None]) -> None:
+        self._followed = followed
+        self._to_tell = chain(self._told_later, self._to_tell)
+        self.go_on()
+
     def go_on(self) -> None:
         """Tell the next ones, then let others have their turn."""
-        if self._ends.closed or self._has_turn:
+        if self._followed is None or self._ends.closed or self._has_turn:
             return
+        answering = self._answering
         for _ in range(_AT_ONCE):
             if self._all_told or self._answering >= _AT_ONCE:
                 break
@@ -157,8 +205,9 @@ class _EndEverywhere:
         else:
             self._has_turn = True
             asyncio.get_running_loop().call_soon(self._turn)
-            return
-        if self._all_told and not self._answering and not self._retrying:
+        if self._answering > answering:
+            this_turn().write_now()  # what they have gathered goes with the others' markers
+        elif self._all_told and not self._answering and not self._retrying:
             self._followed()
 
     def _turn(self) -> None:
@@ -174,7 +223,10 @@ class _EndEverywhere:
             ending = self._start(participant)
         except Exception as error:
             self._failed(participant, error)
-            return
+        else:
+            self._wait_for(participant, ending)
+
+    def _wait_for(self, participant: Participant, ending: Awaitable[object] | None) -> None:
         if isinstance(ending, asyncio.Future):
             self._answering += 1
             ending.add_done_callback(partial(self._answered, participant))
@@ -182,13 +234,15 @@ class _EndEverywhere:
             self._answering += 1
             self._ends.tasks.start(self._first_time(participant, ending), f"end {self._txn_id}")
 
-    def _start(self, participant: Participant) -> Awaitable[object] | None:
+    def _start(self, participant: Participant, not_later: bool = False) -> Awaitable[object] | None:
         txn_id, action, low_watermark = self._txn_id, self._action, self._low_watermark
         topic, subscription = participant
-        participants = self._ends.participants
+        ends = self._ends.participants
         if subscription is None:
-            return participants.end_on_partition(txn_id, topic, action, low_watermark)
-        return participants.end_on_subscription(txn_id, topic, subscription, action, low_watermark)
+            return ends.end_on_partition(txn_id, topic, action, low_watermark, not_later)
+        return ends.end_on_subscription(
+            txn_id, topic, subscription, action, low_watermark, not_later
+        )
 
     def _answered(self, participant: Participant, ending: "asyncio.Future[object]") -> None:
         error = ending.exception()
@@ -208,6 +262,9 @@ class _EndEverywhere:
         self.go_on()
 
     def _failed(self, participant: Participant, error: BaseException) -> None:
+        if self._followed is None:
+            self._told_later.append(participant)
+            return
         if isinstance(error, CannotParticipate):
             self._ends.give_up(self._txn_id, participant, error)
             return

@@ -35,7 +35,7 @@ from pybroker.transaction.coordinator.metadata_store import (
 )
 from pybroker.transaction.coordinator.outcome_window import OutcomeMark
 from pybroker.transaction.coordinator.transactional_ids import SessionRef, TransactionalId
-from pybroker.transaction.snapshot_log import Done, SnapshotLog
+from pybroker.transaction.snapshot_log import Done, InOrder, SnapshotLog
 from pybroker.transaction.txn_status import TxnStatus
 
 _FORMAT: Final = 1
@@ -202,9 +202,19 @@ class TransactionLog:
         with store.replaying():
             await self._log.replay(apply)
 
-    def append(self, record: Record, done: Done) -> None:
-        """Queue it, now; `done` is told when it is durable, or why it is not."""
-        self._log.append(record, done)
+    def append(self, record: Record, done: Done, in_order: InOrder | None = None) -> None:
+        """Queue it, now; `done` is told when it is durable, or why it is not. Who is told
+        `in_order` may append to other logs what is durable only if this is; see SnapshotLog.
+        """
+        self._log.append(record, done, in_order)
+
+    def append_without_hurry(self, record: Record, done: Done) -> None:
+        """As `append`, for what nobody waits for: it is written with the next record."""
+        self._log.append_without_hurry(record, done)
+
+    def abandon(self) -> None:
+        """Something has failed: write nothing that was decided on top of it."""
+        self._log.abandon()
 
     def append_together(self, records: Sequence[Record], done: Done) -> None:
         """As `append`, in one entry: durable together or not at all."""

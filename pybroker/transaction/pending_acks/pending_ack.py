@@ -300,23 +300,29 @@ class PendingAcks:
 
     # End
 
-    def end(self, txn_id: TxnId, action: TxnAction) -> asyncio.Future[None] | None:
+    def end(
+        self, txn_id: TxnId, action: TxnAction, not_later: bool = False
+    ) -> asyncio.Future[None] | None:
         """Durable and in force when it is done; None: it acknowledged nothing here.
 
         After an abort `on_restored` is told what to deliver again. Fails with ManagedLedgerError;
-        then repeat it. All callers share the future: let nobody cancel it.
+        then repeat it. All callers share the future: let nobody cancel it. `not_later`: fails with
+        WouldWait if it cannot be with the storage in this turn.
         """
         held = self._state.transactions.get(txn_id)
         if held is None:
             return None
-        return held.ending or self._start_end(txn_id, action)
+        return held.ending or self._start_end(txn_id, action, not_later)
 
-    def _start_end(self, txn_id: TxnId, action: TxnAction) -> asyncio.Future[None]:
+    def _start_end(
+        self, txn_id: TxnId, action: TxnAction, not_later: bool = False
+    ) -> asyncio.Future[None]:
         held = self._state.transactions[txn_id]
         held.action = action
-        held.ending = asyncio.get_running_loop().create_future()
-        self._store.append(EndRecord(txn_id, action), partial(self._end_logged, txn_id, action))
-        return held.ending
+        ending = held.ending = asyncio.get_running_loop().create_future()
+        append = self._store.append_not_later if not_later else self._store.append
+        append(EndRecord(txn_id, action), partial(self._end_logged, txn_id, action))
+        return ending
 
     def _end_logged(self, txn_id: TxnId, action: TxnAction, error: Exception | None) -> None:
         held = self._state.transactions[txn_id]

@@ -242,6 +242,10 @@ class PendingAckStore:
         """Queue it, now; `done` is told when it is durable, or why it is not."""
         self._log.append(record, done)
 
+    def append_not_later(self, record: Record, done: Done) -> None:
+        """As `append`, in this turn; or it fails with WouldWait."""
+        self._log.append_not_later(record, done)
+
     @property
     def records_since_snapshot(self) -> int:
         return self._log.records_since_snapshot

@@ -74,13 +74,13 @@ class SlowBackend(EmbeddedBackend):
         message_counts: Sequence[int],
         appended: Appended,
         tag: bytes = b"",
-    ) -> None:
+    ) -> bool:
         def done(error: Exception | None) -> None:
             appended(error)
             if (event := self._until_appended.pop(ledger_id, None)) is not None:
                 event.set()
 
-        super().append(ledger_id, first_entry_id, entries, message_counts, done, tag)
+        return super().append(ledger_id, first_entry_id, entries, message_counts, done, tag)
 
     def read_cached(
         self, ledger_id: int, first: int, last: int, max_entries: int, max_bytes: int

@@ -51,6 +51,7 @@ from pybroker.transaction.buffer.transactional_entries import (
     tag_of,
     with_sent,
 )
+from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import (
     TransactionOutcomes,
     TxnAction,
@@ -203,16 +204,18 @@ class LogOrderBuffer:
     # End
 
     def end(
-        self, txn_id: TxnId, action: TxnAction, low_watermark: int
+        self, txn_id: TxnId, action: TxnAction, low_watermark: int, not_later: bool = False
     ) -> "asyncio.Future[None] | None":
         """Durable and in force when it is done; None: it never wrote here, or is over.
 
         Fails with what the log raises; then repeat it. All callers share the future: let nobody
-        cancel it.
+        cancel it. `not_later`: raises WouldWait if it cannot be with the storage in this turn.
         """
         transaction = self._open.get(txn_id)
         ending = None
         if transaction is not None:
+            if not_later and self._ledger.holds_appends:
+                raise WouldWait
             ending = transaction.ending or self._append_marker(txn_id, action)
         oldest = self._open.oldest()
         if oldest is not None and oldest.most == txn_id.most and oldest.least <= low_watermark:
