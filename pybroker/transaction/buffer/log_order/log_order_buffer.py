@@ -394,8 +394,7 @@ class LogOrderBuffer:
 
     def ranges_of(self, txn_id: TxnId) -> TransactionRanges:
         """Of its entries here that are durable; none if it has ended."""
-        transaction = self._open.get(txn_id)
-        return TransactionRanges() if transaction is None else transaction.ranges
+        return TransactionRanges() if (it := self._open.get(txn_id)) is None else it.ranges
 
     def _ongoing(self) -> Iterator[OngoingTransaction]:
         return (
