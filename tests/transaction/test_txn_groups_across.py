@@ -1,8 +1,9 @@
 """Groups of transactions of several coordinators: killed after each write, all commit or none."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from txn_world import (
@@ -25,6 +26,7 @@ from pybroker.base.errors import (
     TransactionNotFound,
 )
 from pybroker.base.names import TxnId
+from pybroker.transaction.coordinator.transaction_log import TransactionLog
 from pybroker.transaction.txn_status import TxnStatus
 
 OPEN, COMMITTED, ABORTED = TxnStatus.OPEN, TxnStatus.COMMITTED, TxnStatus.ABORTED
@@ -214,6 +216,137 @@ async def test_one_leader_is_not_committed_with_two_groups_at_once(world: World)
     await committing
 
 
+@in_world
+async def test_a_leader_that_commits_alone_meanwhile_has_not_committed_the_group(
+    world: World,
+) -> None:
+    txn_ids = await begun(world)
+    world.storage.holding = True
+    committing = asyncio.create_task(commit(world, txn_ids))
+    await soon()
+    assert promised(world, txn_ids) == txn_ids[1:]
+    alone = asyncio.create_task(world.end(txn_ids[0], COMMIT))
+    await soon()
+    world.storage.release()
+    await alone
+    with pytest.raises(InvalidTxnStatus, match="cannot commit together any more"):
+        await committing
+    assert statuses(world, txn_ids) == [COMMITTED, OPEN, OPEN]
+    assert not promised(world, txn_ids)
+
+
+@in_world
+async def test_nothing_is_told_of_a_decision_that_is_not_durable(world: World) -> None:
+    txn_ids, groups = await begun(world), world.coordinators.groups
+    world.storage.holding = True
+    committing = asyncio.create_task(commit(world, txn_ids))
+    await soon()
+    world.storage.release()  # the promises
+    world.storage.holding = True
+    await soon()
+    assert statuses(world, txn_ids) == [TxnStatus.COMMITTING, OPEN, OPEN]
+    assert {groups.verdict(txn_ids[0], each) for each in txn_ids[1:]} == {None}
+    groups.settle(1)
+    assert promised(world, txn_ids) == txn_ids[1:]
+    assert not committing.done()
+    world.storage.release()
+    await committing
+
+
+@in_world
+async def test_nothing_is_decided_before_the_promises_are_durable(world: World) -> None:
+    txn_ids = await begun(world)
+    world.storage.holding = True
+    committing = asyncio.create_task(commit(world, txn_ids))
+    await soon()
+    assert promised(world, txn_ids) == txn_ids[1:]
+    assert statuses(world, txn_ids) == [OPEN] * 3
+    world.storage.release()
+    await committing
+
+
+@in_world
+async def test_a_full_disk_fails_the_commit_and_leaves_all_open(world: World) -> None:
+    txn_ids = await begun(world)
+    world.storage.full = True
+    with pytest.raises(TransactionCoordinatorNotFound):
+        await commit(world, txn_ids)
+    world.storage.full = False
+    await asyncio.sleep(5)
+    assert statuses(world, txn_ids) == [OPEN] * 3
+    await commit(world, txn_ids)
+
+
+@in_world
+async def test_a_coordinator_that_is_done_for_promises_and_commits_nothing(world: World) -> None:
+    txn_ids = await begun(world)
+    ends = (await world.coordinators.get(1)).group_ends
+    fail(world, 1)
+    with pytest.raises(TransactionCoordinatorNotFound):
+        await ends.promise([txn_ids[1].least], txn_ids[0], None)
+    with pytest.raises(TransactionCoordinatorNotFound):
+        ends.commit([txn_ids[1].least], (), None)
+    with pytest.raises(TransactionCoordinatorNotFound):
+        ends.commit_members([txn_ids[1].least])
+
+
+async def decided_and_not_told(world: World) -> list[TxnId]:
+    """The leader has no participants: nothing but its members keeps it."""
+
+    async def never(leader: TxnId, members: Sequence[TxnId]) -> None:
+        await asyncio.Event().wait()
+
+    txn_ids = [await begin(world, number) for number in range(3)]
+    (await world.coordinators.get(0)).group_ends.follow = never
+    with patch.object(world.coordinators.groups, "settle", lambda _: None):
+        asyncio.ensure_future(commit(world, txn_ids)).add_done_callback(lambda _: None)
+        await asyncio.sleep(1)
+    assert statuses(world, txn_ids) == [TxnStatus.COMMITTING, OPEN, OPEN]
+    return txn_ids
+
+
+@in_world
+async def test_a_leader_waits_for_members_whose_coordinator_is_slow_to_come_back(
+    world: World,
+) -> None:
+    txn_ids = await decided_and_not_told(world)
+    opened = TransactionLog.open
+
+    async def slowly(coordinator_id: int, *others: Any) -> TransactionLog:
+        await asyncio.sleep(20 * coordinator_id)
+        return await opened(coordinator_id, *others)
+
+    with patch.object(TransactionLog, "open", slowly):
+        after = World(world.storage.durable_copy())
+        starting = asyncio.create_task(after.start())
+        await asyncio.sleep(10)
+        assert after.coordinators.status(txn_ids[0]) is TxnStatus.COMMITTING
+        await starting
+    await asyncio.sleep(3)
+    assert statuses(after, txn_ids) == [COMMITTED] * 3
+
+
+@in_world
+async def test_members_wait_for_a_leader_whose_coordinator_is_slow_to_come_back(
+    world: World,
+) -> None:
+    txn_ids = await decided_and_not_told(world)
+    opened = TransactionLog.open
+
+    async def slowly(coordinator_id: int, *others: Any) -> TransactionLog:
+        await asyncio.sleep(0 if coordinator_id else 200)
+        return await opened(coordinator_id, *others)
+
+    with patch.object(TransactionLog, "open", slowly):
+        after = World(world.storage.durable_copy())
+        starting = asyncio.create_task(after.start())
+        await asyncio.sleep(2 * TIMEOUT_MS / 1000)
+        assert promised(after, txn_ids[1:]) == txn_ids[1:]
+        await starting
+    await asyncio.sleep(3)
+    assert statuses(after, txn_ids) == [COMMITTED] * 3
+
+
 class TestPromised:
     """Members that have promised, while the leader's decision does not come."""
 
@@ -271,6 +404,35 @@ class TestPromised:
 
         scenario()
 
+    def test_they_ask_again_and_again(self) -> None:
+        @in_world
+        async def scenario(world: World) -> None:
+            for _ in range(2):
+                txn_ids = await self.promise(world)
+                fail(world, 1)
+                await asyncio.sleep(10)
+                assert promised(world, txn_ids) == txn_ids[1:]
+                del world.coordinators.groups._collecting[txn_ids[0]]
+                await asyncio.sleep(1.5)
+                assert promised(world, txn_ids[:2]) == []
+
+        scenario()
+
+    def test_whoever_waits_hears_what_the_end_is_refused_with(self) -> None:
+        @in_world
+        async def scenario(world: World) -> None:
+            ends = (await world.coordinators.get(1)).group_ends
+
+            def refuses() -> asyncio.Future[TxnId]:
+                raise TransactionNotFound("gone")
+
+            ended = ends.end_when_free(5, refuses)
+            ends._free([5], None)
+            with pytest.raises(TransactionNotFound, match="gone"):
+                await ended
+
+        scenario()
+
     def test_nothing_is_added_to_them(self) -> None:
         @in_world
         async def scenario(world: World) -> None:
@@ -314,6 +476,46 @@ class TestPromised:
 
         scenario()
 
+    def test_a_leader_that_is_about_to_commit_without_them_frees_them(self) -> None:
+        @in_world
+        async def scenario(world: World) -> None:
+            txn_ids, well = await self.promise(world), asyncio.Event()
+
+            async def before_end(topic: str) -> None:
+                await well.wait()
+
+            world.before_end = before_end
+            ending = asyncio.create_task(world.end(txn_ids[0], COMMIT))
+            await soon()
+            self.give_up(world, txn_ids)
+            assert statuses(world, txn_ids) == [TxnStatus.COMMITTING, OPEN, OPEN]
+            assert not promised(world, txn_ids)
+            well.set()
+            await ending
+
+        scenario()
+
+    def test_they_commit_by_asking_too(self) -> None:
+        """Whether or not the leader's coordinator gets around to telling them."""
+
+        @in_world
+        async def scenario(world: World) -> None:
+            async def never(leader: TxnId, members: Sequence[TxnId]) -> None:
+                await asyncio.Event().wait()
+
+            txn_ids = await begun(world)
+            (await world.coordinators.get(0)).group_ends.follow = never
+            committing = asyncio.create_task(commit(world, txn_ids))
+            await asyncio.sleep(5)
+            assert statuses(world, txn_ids) == [TxnStatus.COMMITTING, COMMITTED, COMMITTED]
+            assert await shown(world) == {"1"}  # the leader's stands before the other one
+            after = await world.crashed()
+            await soon()
+            assert statuses(after, txn_ids) == [COMMITTED] * 3
+            committing.cancel()
+
+        scenario()
+
     def test_a_leader_that_committed_without_them_frees_them(self) -> None:
         @in_world
         async def scenario(world: World) -> None:
@@ -338,6 +540,8 @@ async def test_the_leader_is_kept_until_its_members_have_followed(world: World) 
     committing = asyncio.create_task(commit(world, txn_ids))
     await asyncio.sleep(30)
     assert statuses(world, txn_ids) == [TxnStatus.COMMITTING, TxnStatus.COMMITTING, COMMITTED]
+    verdicts = {world.coordinators.groups.verdict(txn_ids[0], each) for each in txn_ids[1:]}
+    assert verdicts == {True}
     assert "0" not in await shown(world)  # who sees a part of the leader finds the others'
     after = await world.crashed()
     await asyncio.sleep(3)

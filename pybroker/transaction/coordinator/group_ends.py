@@ -73,7 +73,6 @@ class GroupEnds:
         self._core = core
         self._promised: dict[int, TxnId] = {}  # to which leader
         self._held: dict[int, list[Callable[[PulsarError | None], None]]] = {}
-        self._deciding: dict[int, asyncio.Future[None]] = {}  # by leader, until that is durable
         self.follow: Callable[[TxnId, Sequence[TxnId]], Awaitable[None]] = _nobody_elsewhere
 
     def _id(self, local_id: int) -> TxnId:
@@ -110,7 +109,6 @@ class GroupEnds:
         for local_id in local_ids:
             self._core.stop_timeout(local_id)
             self._endings.begin(local_id)
-        self._deciding[local_ids[-1]] = asyncio.get_running_loop().create_future()
         records: list[Record] = [*records_of_group(local_ids[-1], elsewhere), *decisions]
         self._log_together(records, partial(self._decided, local_ids, elsewhere))
 
@@ -126,21 +124,12 @@ class GroupEnds:
     def _decided(
         self, local_ids: Sequence[int], elsewhere: Sequence[TxnId], error: Exception | None
     ) -> None:
-        deciding = self._deciding.pop(local_ids[-1], None)
-        if deciding is not None:
-            deciding.set_result(None)
         if error is None:
             for local_id in local_ids:
                 self._endings.decided(local_id)
             self._tasks.start(
                 self._drive(local_ids, elsewhere), f"the commit of {len(local_ids)} together"
             )
-
-    async def decided(self, leader: int) -> None:
-        """Returns when it is durable what the leader's commit decides, or that has failed."""
-        deciding = self._deciding.get(leader)
-        if deciding is not None:
-            await asyncio.wait([deciding])
 
     async def _drive(self, local_ids: Sequence[int], elsewhere: Sequence[TxnId]) -> None:
         """Some in a turn; the last one when all others have been followed."""

@@ -92,18 +92,16 @@ class Groups:
     async def _decide(
         self, leader: TxnId, others: Sequence[TxnId], principal: str | None
     ) -> asyncio.Future[TxnId]:
-        """Durable when this returns; gives what is done when all have followed."""
+        """What this returns is done when all have followed."""
         here = [*(each.least for each in others if each.most == leader.most), leader.least]
         away = [each for each in others if each.most != leader.most]
         leads = (await self._get(leader.most)).group_ends
         if leads.would_commit(here, principal):
             await self._promised(leader, away, principal)
             leads = (await self._get(leader.most)).group_ends  # it may be another by now
-        else:
+        if not leads.would_commit(here, principal):  # any more, or since an earlier time
             await self._require_committed(leads, leader, away)
-        followed = leads.commit(here, away, principal)
-        await leads.decided(leader.least)
-        return followed
+        return leads.commit(here, away, principal)
 
     async def _promised(
         self, leader: TxnId, members: Sequence[TxnId], principal: str | None
