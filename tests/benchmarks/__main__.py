@@ -17,6 +17,7 @@ import compaction
 import delayed
 import idle_topics
 import latency
+import lone_and_large
 import many_policies
 import official
 import scaling
@@ -58,6 +59,8 @@ ROWS: Mapping[str, Row] = {
     "transactions": transactions.transactions,
     "txn-small": transactions.small_transactions,
     "txn-publish": transactions.transactional_publish,
+    "txn-lone": lone_and_large.lone,
+    "txn-large": lone_and_large.large,
     "scaling": scaling.scaling,
     "tls": tls.tls,
     "spark-read": spark_reading.reading,
