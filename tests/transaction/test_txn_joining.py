@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from txn_world import COMMIT, ORDERS, World, in_world, in_world_with, soon
 
-from pybroker.base.errors import TransactionCoordinatorNotFound, TransactionNotFound
+from pybroker.base.errors import NotAllowed, TransactionCoordinatorNotFound, TransactionNotFound
 from pybroker.base.names import TopicName, TxnId
 
 NAME = TopicName.parse(ORDERS)
@@ -136,3 +136,18 @@ async def test_one_that_was_not_written_has_not_joined(world: World) -> None:
     again = joining.partition(txn_id, NAME, None)
     assert again is not None
     await again
+
+
+@in_world
+async def test_whoever_may_not_take_part_is_told_and_does_not(world: World) -> None:
+    txn_id, joining = await begin(world), world.coordinators.joining
+
+    def check(asked: TxnId, namespace: str) -> None:
+        raise NotAllowed(f"{asked} in {namespace}")
+
+    joining.check = check
+    with pytest.raises(NotAllowed, match="in public/default"):
+        joining.partition(txn_id, NAME, None)
+    with pytest.raises(NotAllowed, match="in public/default"):
+        joining.subscription(txn_id, NAME, "sub", None)
+    assert not world.coordinators.has_partition(txn_id, ORDERS)

@@ -43,46 +43,57 @@ class Joining:
 
         Raises TransactionNotFound (the principal's is another), and what `check` does.
         """
+        coordinator = self._spanning(txn_id, name)
+        if coordinator is None:
+            return None
         topic = str(name)
 
-        def ask(coordinator: TransactionCoordinator, found: TransactionMetadata) -> Joined | None:
+        def ask(found: TransactionMetadata) -> Joined | None:
             if topic in found.partitions:
                 return None
             self.check(txn_id, name.namespace_name)
             return coordinator.add_partitions(txn_id, [topic], principal)
 
-        return self._join(_Touched(txn_id, topic, None), name, ask)
+        return self._join(coordinator, _Touched(txn_id, topic, None), ask)
 
     def subscription(
         self, txn_id: TxnId, name: TopicName, subscription: str, principal: str | None
     ) -> Joined | None:
         """As `partition`."""
+        coordinator = self._spanning(txn_id, name)
+        if coordinator is None:
+            return None
         pair = (str(name), subscription)
 
-        def ask(coordinator: TransactionCoordinator, found: TransactionMetadata) -> Joined | None:
+        def ask(found: TransactionMetadata) -> Joined | None:
             if pair in found.subscriptions:
                 return None
             self.check(txn_id, name.namespace_name)
             return coordinator.add_subscriptions(txn_id, [pair], principal)
 
-        return self._join(_Touched(txn_id, *pair), name, ask)
+        return self._join(coordinator, _Touched(txn_id, *pair), ask)
+
+    def _spanning(self, txn_id: TxnId, name: TopicName) -> TransactionCoordinator | None:
+        """Whose transaction this is, if it spans the topic's namespace. Asked for each SEND."""
+        coordinator = self._serving.get(txn_id.most)
+        found = None if coordinator is None else coordinator.metadata(txn_id)
+        if found is None or found.namespace is None or not name.persistent:
+            return None
+        return coordinator if found.namespace == name.namespace_name else None
 
     def _join(
         self,
+        coordinator: TransactionCoordinator,
         touched: _Touched,
-        name: TopicName,
-        ask: Callable[[TransactionCoordinator, TransactionMetadata], Joined | None],
+        ask: Callable[[TransactionMetadata], Joined | None],
     ) -> Joined | None:
-        coordinator = self._serving.get(touched.txn_id.most)
-        found = None if coordinator is None else coordinator.metadata(touched.txn_id)
-        if coordinator is None or found is None or found.namespace != name.namespace_name:
-            return None
         under_way = self._on_their_way.get(touched)
         if under_way is not None:
             return under_way
-        if found.status is not TxnStatus.OPEN or not name.persistent:
+        found = coordinator.metadata(touched.txn_id)
+        if found is None or found.status is not TxnStatus.OPEN:
             return None  # which is told to who writes there all the same
-        joined = ask(coordinator, found)
+        joined = ask(found)
         if joined is not None:
             self._on_their_way[touched] = joined
             joined.add_done_callback(lambda _: self._forget_soon(touched))
