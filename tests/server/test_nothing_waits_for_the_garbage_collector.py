@@ -14,7 +14,7 @@ import pytest
 
 import pybroker.testing
 from pybroker.base.names import TopicName
-from pybroker.client import Client, ConsumerType, InitialPosition, MessageId
+from pybroker.client import Client, ConsumerType, InitialPosition, InvalidTxnStatus, MessageId
 from pybroker.server.session import Session
 from pybroker.testing import RunningBroker
 
@@ -189,4 +189,21 @@ def test_a_message_posted_over_http_leaves_no_session(
     answer = admin.post("/topics/persistent/public/default/orders", json=body)
     assert answer.status_code == 200, answer.text
     assert len(connections) == 2
+    broker.wait_until(lambda: all(part() is None for part in connections))
+
+
+def test_connections_of_a_fenced_and_of_a_newer_session_are_freed(
+    broker: RunningBroker, connections: list[weakref.ref[Any]]
+) -> None:
+    for _ in range(2):  # the first time ids begin to be looked after
+        with (
+            Client(broker.service_url, transactional_id="x") as older,
+            Client(broker.service_url, transactional_id="x") as newer,
+        ):
+            txn = older.new_transaction()
+            older.create_producer(TOPIC).send(b"x", txn=txn)
+            newer.create_producer(TOPIC).send(b"x")
+            with pytest.raises(InvalidTxnStatus):
+                txn.commit()
+    assert len(connections) == 8
     broker.wait_until(lambda: all(part() is None for part in connections))

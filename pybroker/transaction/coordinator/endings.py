@@ -88,7 +88,10 @@ class Endings:
         granted, and a crash could still undo a decision that is not durable.
         """
         if not self.is_undecided(local_id):
-            raise refusal
+            try:
+                raise refusal
+            finally:
+                del refusal  # its traceback keeps this frame, which must not keep it
         refused: asyncio.Future[TxnId] = asyncio.get_running_loop().create_future()
         self._running[local_id].refused.append((refused, refusal))
         return refused
