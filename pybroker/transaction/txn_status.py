@@ -65,6 +65,10 @@ class TransactionOutcomes(Protocol):
 
     def has_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> bool: ...
 
+    def why_aborted(self, txn_id: TxnId) -> str:
+        """As a clause; empty where its owner asked for it, or nobody knows any more."""
+        ...
+
 
 def require_open(outcomes: TransactionOutcomes, txn_id: TxnId) -> None:
     """Raises TransactionNotFound, InvalidTxnStatus, TransactionCoordinatorNotFound."""
@@ -75,8 +79,10 @@ def require_open(outcomes: TransactionOutcomes, txn_id: TxnId) -> None:
         raise TransactionNotFound(
             f"Transaction {txn_id} does not exist, or ended too long ago: begin a new one"
         )
+    why = outcomes.why_aborted(txn_id)
     raise InvalidTxnStatus(
         f"Transaction {txn_id} is {status.name}, not OPEN: begin a new one and repeat its work"
+        + (f"; {why}" if why else "")
     )
 
 

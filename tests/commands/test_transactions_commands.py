@@ -1,4 +1,4 @@
-"""`pybroker transactions blocking` and `watch`."""
+"""`pybroker transactions blocking`, `watch` and `abort`."""
 
 import json
 import os
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pybroker.base.errors import InvalidTxnStatus
 from pybroker.client import Client
 from pybroker.commands.transactions import main as command
 from pybroker.commands.transactions.blocking import as_table, span
@@ -160,3 +161,25 @@ def test_a_row_of_what_nobody_knows_and_of_what_touches_much() -> None:
 )
 def test_spans_are_said_as_people_do(milliseconds: int, said: str) -> None:
     assert span(milliseconds) == said
+
+
+@pytest.mark.parametrize("form", ["({},{})", "{}:{}"])
+def test_a_transaction_is_aborted_by_its_id_as_it_is_shown(
+    transactions: Ran, client: Client, form: str
+) -> None:
+    txn = client.new_transaction()
+    written = form.format(*txn.txn_id)
+    assert transactions("abort", written, "--reason", "it blocks the report") == (0, "", "")
+    with pytest.raises(InvalidTxnStatus, match="an administrator aborted it: it blocks the report"):
+        txn.commit()
+
+
+def test_what_is_no_transaction_is_said(
+    transactions: Ran, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = transactions("abort", "0,99999999")
+    assert code == 1
+    assert "pybroker transactions: " in err and "does not exist" in err
+    with pytest.raises(SystemExit):
+        transactions("abort", "eight")
+    assert "'eight' is no transaction's id, as 8,0" in capsys.readouterr().err

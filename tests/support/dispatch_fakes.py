@@ -141,6 +141,9 @@ class FakeOutcomes:
     def has_partition(self, txn_id: TxnId, topic: str) -> bool:
         return True
 
+    def why_aborted(self, txn_id: TxnId) -> str:
+        return ""
+
     def has_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> bool:
         return True
 

@@ -40,6 +40,8 @@ async def test_a_commit_after_an_abort_hears_the_reason(world: World) -> None:
     assert await hears(world, txn_id) == WHY
     with pytest.raises(InvalidTxnStatus, match=WHY):
         await world.add(txn_id, ORDERS)
+    with pytest.raises(InvalidTxnStatus, match=f"is ABORTED, not OPEN: .*; {WHY}"):
+        await world.send(txn_id, "b")
     assert await world.read() == []
     await world.end(txn_id, ABORT)
 

@@ -169,6 +169,9 @@ async def test_a_coordinator_that_recovers_keeps_no_other_s_transaction_open(wor
         def has_partition(self, txn_id: TxnId, topic: str) -> bool:
             return True
 
+        def why_aborted(self, txn_id: TxnId) -> str:
+            return ""
+
         def has_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> bool:
             return True
 

@@ -26,6 +26,9 @@ class Outcome:
     def has_partition(self, txn_id: TxnId, topic: str) -> bool:
         return True
 
+    def why_aborted(self, txn_id: TxnId) -> str:
+        return ""
+
     def has_subscription(self, txn_id: TxnId, topic: str, subscription: str) -> bool:
         return True
 

@@ -1,6 +1,7 @@
-"""`pybroker transactions blocking` and `watch`: from the words of a command line to the screen."""
+"""`pybroker transactions blocking`, `watch` and `abort`: from a command line to the screen."""
 
 import argparse
+import re
 import shutil
 import sys
 from argparse import Namespace
@@ -14,6 +15,7 @@ from pybroker.commands.transactions.blocking import as_json, as_table, ask
 from pybroker.commands.transactions.keys import Pressed, single_keys
 
 _EXIT_FAILED: Final = 1
+_ABORT: Final = "/admin/v3/transactions/abortTransaction"
 _FORMATS: Final[dict[str, Callable[[Any], str]]] = {"table": as_table, "json": as_json}
 _CLEAR: Final = "\x1b[H\x1b[2J"
 
@@ -44,6 +46,11 @@ def _parser() -> argparse.ArgumentParser:
     watch.add_argument("--once", action="store_true", help="look once, as blocking does")
     watch.add_argument("--interval", type=_seconds, default=1.0, metavar="S",
         help="seconds between two looks (default 1)")  # fmt: skip
+    abort = commands.add_parser("abort", help="abort an open transaction, whoever owns it")
+    abort.set_defaults(run=_abort)
+    abort.add_argument("transaction", type=_txn_id, metavar="ID", help="as blocking shows it: 8,0")
+    abort.add_argument("-r", "--reason", default="", help="for its owner and the audit")
+    add_access(abort)
     for each in (blocking, watch):
         each.add_argument("--limit", type=int, default=20, metavar="N", help="topics (default 20)")
         each.add_argument("--namespace", metavar="TENANT/NAMESPACE", help="of this one only")
@@ -59,6 +66,13 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _txn_id(text: str) -> tuple[str, str]:
+    found = re.fullmatch(r"\(?([0-9]{1,20})[,:]([0-9]{1,20})\)?", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no transaction's id, as 8,0")
+    return found[1], found[2]
+
+
 def _complain(error: Exception) -> None:
     print(for_reader(sys.stderr, f"pybroker transactions: {error}"), file=sys.stderr)
 
@@ -70,6 +84,13 @@ def _look(rest: Rest, options: Namespace) -> str:
 
 def _blocking(rest: Rest, options: Namespace) -> int:
     print(for_reader(sys.stdout, _look(rest, options)))
+    return 0
+
+
+def _abort(rest: Rest, options: Namespace) -> int:
+    most, least = options.transaction
+    query = {"reason": options.reason} if options.reason else {}
+    rest.ask("POST", f"{_ABORT}/{most}/{least}", query=query)
     return 0
 
 

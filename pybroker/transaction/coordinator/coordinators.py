@@ -127,6 +127,10 @@ class Coordinators:
         names = () if transaction is None else transaction.subscriptions
         return any(its == subscription and _same_topic(name, topic) for name, its in names)
 
+    def why_aborted(self, txn_id: TxnId) -> str:
+        coordinator = self._known(txn_id)
+        return "" if coordinator is None else coordinator.why_aborted(txn_id)
+
     def _known(self, txn_id: TxnId) -> TransactionCoordinator | None:
         """None: this coordinator never began a transaction."""
         coordinator = self._served.get(txn_id.most)
