@@ -306,10 +306,14 @@ class PendingAckState:
         transaction = self.transactions.get(txn_id)
         if transaction is None:
             return
-        self.drop(txn_id)
+        self._free(txn_id, transaction)
         cursor = self._cursor
-        for position in transaction.whole:
-            cursor.delete(*position)
+        for ledger_id, first, last in _runs(transaction.whole):
+            if first == last or (ledger_id, first) <= cursor.mark_delete_position:
+                for entry_id in range(first, last + 1):
+                    cursor.delete(ledger_id, entry_id)
+            else:
+                cursor.delete_range(ledger_id, first, last)
         for position, left in transaction.indexes.items():
             size = transaction.batch_sizes[position]
             cursor.delete_batch_indexes(position, ~acked_bits(left, size), size)
@@ -326,9 +330,14 @@ class PendingAckState:
         """It is over; what it held individually is free, in order, as AcksOfTransaction.held.
         Idempotent.
         """
-        transaction = self.transactions.pop(txn_id, None)
+        transaction = self.transactions.get(txn_id)
         if transaction is None:
             return {}
+        self._free(txn_id, transaction)
+        return transaction.held()
+
+    def _free(self, txn_id: TxnId, transaction: AcksOfTransaction) -> None:
+        del self.transactions[txn_id]
         for position in transaction.whole:
             self._whole.pop(position, None)  # earlier versions' logs may have it held by two
         for position, left in transaction.indexes.items():
@@ -336,7 +345,6 @@ class PendingAckState:
             _take_back(self._indexes, self._batch_sizes, position, bits)
         if self._cumulative_owner == txn_id:
             self._cumulative_owner = None
-        return transaction.held()
 
     def records(self) -> Iterator[Record]:
         """What brings all of this about again. Each is true when it is asked for: others may be
@@ -391,6 +399,21 @@ def _reach(ack: PendingAck) -> tuple[Position, float]:
 def acked_bits(left: int, batch_size: int) -> int:
     """Those that are not left of a batch."""
     return ~left & ((1 << batch_size) - 1)
+
+
+def _runs(positions: Iterable[Position]) -> Iterator[tuple[int, int, int]]:
+    """Of consecutive entries, as they come: the ledger, the first, the last."""
+    ledger_id, first, last = -1, 0, -1
+    for position in positions:
+        if position.entry_id == last + 1 and position.ledger_id == ledger_id:
+            last += 1
+            continue
+        if ledger_id >= 0:
+            yield ledger_id, first, last
+        ledger_id, first = position
+        last = first
+    if ledger_id >= 0:
+        yield ledger_id, first, last
 
 
 def _take_back(
