@@ -35,6 +35,7 @@ REBIRTH = ("rebirth",)
 SMALL_AND_UNLOADED = ("small logs", "unloads")
 CASES = {
     "aborted-ranges-forgotten": Case("LOST COPY", 0, ("copying",)),
+    "aborted-ones-come-late": Case("ABORTED READ", 0, ("isolation",)),
     "ages-by-the-wall-clock": Case("KEPT", 4, ("clocks", "trimming")),
     "compaction-reads-past-max-read-position": Case("NOT IN THE LOG", 2, ("compacting",)),
     "copy-answered-as-duplicate": Case("LOST COPY", 0, ("copying",)),
@@ -97,6 +98,7 @@ CASES = {
     "transactions-cover-what-others-hold": Case("CURSOR AHEAD", 1, ("succession",)),
     "truncation-stops-at-deduplication": Case("KEPT", 4, ("truncating",)),
     "truncation-takes-what-is-open": Case("LOSS", 18, ("truncating",)),
+    "uncommitted-reads-stick": Case("STUCK", 6, ("isolation",)),
     "unread-counts-as-unwanted": Case("STUCK", 39, ("slow reads",)),
     "unload-cancels-who-waits": Case("STUCK", 28, ("unloads",)),
     "unload-drops-pending-acks": Case("ACKNOWLEDGED TWICE", 19, ("unloads",)),

@@ -62,8 +62,7 @@ from pybroker.transaction.txn_status import (
 
 _SETTLED_A_TURN: Final = 1000
 
-# The last one: where its entries begin that could be read before; None if there are none.
-OnEnded = Callable[[TxnId, TxnAction, Position | None], None]
+OnEnded = Callable[[TxnId, TxnAction, Position | None], None]  # and where its entries begin
 
 log = logging.getLogger(__name__)
 
@@ -299,8 +298,8 @@ class LogOrderBuffer:
     def end_copy(
         self, txn_id: TxnId, action: TxnAction, done: Callable[[Exception | None], None]
     ) -> None:
-        """The marker, behind all that was copied. Where any of that fails, so does this. `done` is
-        called when it is durable, before anybody else hears of it.
+        """The marker, behind all that was copied; where any of that fails, so does this. `done`
+        hears first that it is durable.
         """
         transaction = self._open.get(txn_id)
         assert transaction is not None
@@ -355,12 +354,10 @@ class LogOrderBuffer:
     @property
     def max_read_position(self) -> Position:
         """Nothing behind it may be read: an open transaction begins there, or the log ends."""
-        limit = self._open.limit()
-        return self._ledger.last_confirmed if limit is None else limit
+        return self._open.limit() or self._ledger.last_confirmed
 
     def limit_of_copies(self) -> Position:
-        limit = self._open.limit_of_copies()
-        return self._ledger.last_confirmed if limit is None else limit
+        return self._open.limit_of_copies() or self._ledger.last_confirmed
 
     def last_visible_position(self, up_to: Position | None = None) -> Position:
         """The newest entry that may be delivered now, or is before `up_to`; entry id -1: none."""
@@ -415,8 +412,8 @@ class LogOrderBuffer:
         stable_moved: Callable[[], None],
         aside: Container[TxnId] = (),
     ) -> "LogOrderBuffer":
-        """`stable_moved` is called whenever `max_read_position` may have moved. `aside` are those
-        that the topic keeps aside: what the log has of them are copies, see `ended_aside`.
+        """`stable_moved` is called whenever `max_read_position` may have moved. `aside`: those that
+        the topic keeps aside, of which the log has copies.
         """
         buffer = cls(ledger, metadata, outcomes, clock, config, stable_moved)
         if SINCE in ledger.properties:
