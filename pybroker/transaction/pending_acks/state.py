@@ -308,12 +308,12 @@ class PendingAckState:
             return
         self._free(txn_id, transaction)
         cursor = self._cursor
-        for ledger_id, first, last in _runs(transaction.whole):
-            if first == last or (ledger_id, first) <= cursor.mark_delete_position:
-                for entry_id in range(first, last + 1):
+        for ledger_id, first, until in _runs(transaction.whole):
+            if first == until or (ledger_id, first) <= cursor.mark_delete_position:
+                for entry_id in range(first, until + 1):
                     cursor.delete(ledger_id, entry_id)
             else:
-                cursor.delete_range(ledger_id, first, last)
+                cursor.delete_range(ledger_id, first, until)
         for position, left in transaction.indexes.items():
             size = transaction.batch_sizes[position]
             cursor.delete_batch_indexes(position, ~acked_bits(left, size), size)
