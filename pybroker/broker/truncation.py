@@ -23,7 +23,7 @@ async def truncate(topic: Topic) -> None:
     if compacted is not None:
         compacted.check_not_running()
     for subscription in topic.each_subscription():
-        await subscription.skip_all()
+        await subscription.skip_to(topic.max_read_position)  # also who reads what is open
     await ledger.roll_over()
     if topic.deduplication is not None:
         await topic.deduplication.catch_up()

@@ -309,3 +309,15 @@ def test_clearing_the_backlog_reaches_what_is_open(
     assert shared_broker.backlog(topic, "sub") == 0
     assert shared_broker.backlog(topic, "committed") == 1
     txn.commit()
+
+
+def test_truncating_leaves_what_is_open(client: Client, shared_broker: Any, topic: str) -> None:
+    uncommitted(client, topic).close()
+    producer = client.create_producer(topic)
+    producer.send(b"gone")
+    txn = client.new_transaction()
+    producer.send(b"open", txn=txn)
+    url = f"{shared_broker.admin_url}/admin/v2/{topic.replace('://', '/')}/truncate"
+    assert httpx.delete(url).status_code == 204
+    assert drain(subscribe(client, topic), 1) == [b"open"]
+    txn.commit()
