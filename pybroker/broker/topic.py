@@ -184,6 +184,7 @@ class Topic(Life[Subscription]):
         except BaseException:
             await self.buffer.stop()
             raise
+        self.buffer.loaded()
         for name, cursor in list(self.ledger.cursors.items()):
             self.subscriptions[name] = await Subscription.open(self, cursor)
 
@@ -200,7 +201,8 @@ class Topic(Life[Subscription]):
         `taken` comes from `deduplication`, where there is one: the run is what it found new.
         """
         if taken is not None:
-            published = self._deduplicated(taken, published)
+            assert self.deduplication is not None
+            published = self.deduplication.noting(taken, published)
         refusal = self._refusal(producer)
         if refusal is not None:
             published(None, refusal)
@@ -273,23 +275,9 @@ class Topic(Life[Subscription]):
             self.config.broker_deduplication_max_number_of_producers,
             self.config.broker_deduplication_entries_interval,
         )
-        await deduplication.recover(lambda: {each.txn_id for each in self.buffer.ongoing()})
+        await deduplication.recover(self.buffer)
         self.deduplication = deduplication
-
-    def _deduplicated(self, taken: Taken, published: Published) -> Published:
-        deduplication = self.deduplication
-        assert deduplication is not None
-
-        def done(position: Position | None, error: Exception | None) -> None:
-            if error is None:
-                taken.stored()
-            else:
-                taken.failed(error)
-                deduplication.failed(taken.txn_id)
-            published(position, error)
-            deduplication.snapshot_if_due()
-
-        return done
+        self.buffer.deduplicated_by(deduplication)
 
     # -- read positions
 

@@ -1,8 +1,9 @@
 """A log in memory whose publishes go through deduplication, and which forgets at a crash."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from dispatch_fakes import SteppedClock
@@ -10,6 +11,7 @@ from dispatch_fakes import SteppedClock
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST
+from managed_ledger.storage.backend import EntryRun
 from managed_ledger.storage.memory import MemoryBackend
 from pybroker.base.names import TxnId
 from pybroker.broker.deduplication import Copy, Deduplication, Duplicate, New, Piece, Taken
@@ -65,7 +67,14 @@ class World:
         await self.recover()
 
     async def recover(self) -> None:
-        await self.deduplication.recover(lambda: self.open_txns)
+        await self.deduplication.recover(self)
+
+    def ongoing(self) -> list[Any]:
+        return [SimpleNamespace(txn_id=txn_id) for txn_id in self.open_txns]
+
+    async def read_aside(self) -> AsyncIterator[EntryRun]:
+        for run in ():  # nothing is kept aside
+            yield run
 
     async def publish_unchecked(
         self, ids: SequenceIds, producer: str = "p", txn_id: TxnId | None = None

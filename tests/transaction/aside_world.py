@@ -31,9 +31,14 @@ class AsideWorld(World):
                     self.config,
                     lambda: self.stable_moves.append(topic),
                 )
+                await self.recovered(topic, buffers[topic])
+                buffers[topic].loaded()
                 buffers[topic].in_commit_order = self.in_commit_order
             buffer: TopicTransactions = buffers[topic]
             return buffer
+
+    async def recovered(self, topic: str, buffer: TopicTransactions) -> None:
+        """Deduplication's turn, where there is any."""
 
     def log_of(self, buffer: Any) -> ManagedLedger:
         ledger: ManagedLedger = buffer._log._ledger

@@ -17,8 +17,8 @@ message: a producer may begin its numbers anew meanwhile, and would be taken for
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterator
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Final, Protocol
 
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.housekeeper import Visit
@@ -33,18 +33,20 @@ from pybroker.broker.deduplication.pieces import (
     New,
     Piece,
     SequencedRun,
+    Taken,
     chunk_of,
     pieces_of,
 )
 from pybroker.broker.deduplication.producer_sequence import Chunk, ProducerSequence
-from pybroker.broker.deduplication.sent import Sent, decode_sent
+from pybroker.broker.deduplication.sent import MAX_TAKEN, Sent, decode_sent, encode_sent
 from pybroker.broker.deduplication.snapshot import (
     decode,
     encode_head,
     encode_producer,
     snapshot_keys,
 )
-from pybroker.transaction.buffer.transactional_entries import UntaggedSpan, told_entries
+from pybroker.broker.publishing import Published
+from pybroker.transaction.buffer.transactional_entries import UntaggedSpan, parse_tag, told_entries
 from pybroker.transaction.txn_status import TxnAction
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
@@ -54,6 +56,23 @@ USUAL_INTERVAL_S: Final = 120.0
 _SCAN_ENTRIES: Final = 250  # parsed in one go: two milliseconds
 _SCAN_BYTES: Final = 4 * 1024 * 1024
 _WRITE_PRODUCERS: Final = 200  # encoded in one go
+
+
+class HasTxnId(Protocol):
+    @property
+    def txn_id(self) -> TxnId: ...
+
+
+class OpenOnTopic(Protocol):
+    """What recovery asks of the topic's transactions."""
+
+    def ongoing(self) -> Iterable[HasTxnId]:
+        """Those that have not ended here."""
+        ...
+
+    def read_aside(self) -> AsyncIterator[EntryRun]:
+        """The entries of those that are kept beside the topic's log, piece by piece."""
+        ...
 
 
 class Deduplication:
@@ -107,6 +126,20 @@ class Deduplication:
         """Call `go_on`, from the loop, once `txn_id` holds nothing here or less than before."""
         self._waiting.setdefault(txn_id, []).append(go_on)
 
+    def noting(self, taken: Taken, published: Published) -> Published:
+        """What to call in its place: whether the messages were stored is noted first."""
+
+        def done(position: Position | None, error: Exception | None) -> None:
+            if error is None:
+                taken.stored()
+            else:
+                taken.failed(error)
+                self.failed(taken.txn_id)
+            published(position, error)
+            self.snapshot_if_due()
+
+        return done
+
     def failed(self, txn_id: TxnId | None) -> None:
         """Some messages that were taken did not reach the log; the log will not tell of that."""
         self._since_snapshot += self._interval
@@ -117,6 +150,26 @@ class Deduplication:
     def refused(self, producer: str, first: int, last: int) -> None:
         """A message came damaged, or may not be stored."""
         self._state(producer).refused(first, last)
+
+    # -- of transactions that are kept aside: what the topic's log tells of them
+
+    def sent_again(self, sent: bytes) -> bytes:
+        """What was given back is told as it is now: some may have come again, and been stored."""
+        producer, chunk, taken, _, _ = decode_sent(sent)
+        state = self._state(producer)
+        return encode_sent(Sent(producer, chunk, taken, list(state.untold), state.floor))
+
+    def given_back(self, txn_id: TxnId) -> list[bytes]:
+        """To be kept where it is aborted, as if its messages stood in the log and not beside it:
+        they may come again, also after a restart.
+        """
+        found = []
+        for producer, state in self._writers.get(txn_id, {}).items():
+            ranges, untold = list(state.open.get(txn_id, ())), list(state.untold)
+            for at in range(0, len(ranges), MAX_TAKEN):
+                some = ranges[at : at + MAX_TAKEN]
+                found.append(encode_sent(Sent(producer, -1, some, untold, state.floor)))
+        return found
 
     def ended(self, txn_id: TxnId, aborted: bool) -> None:
         for state in self._writers.pop(txn_id, {}).values():
@@ -151,8 +204,8 @@ class Deduplication:
 
     # -- recovery
 
-    async def recover(self, open_now: Callable[[], Container[TxnId]]) -> None:
-        """`open_now` tells the transactions that have not ended on this topic."""
+    async def recover(self, buffer: OpenOnTopic) -> None:
+        """`buffer` tells the transactions that have not ended on this topic."""
         stored = self._metadata.get(self._key)
         if stored is not None:
             self._recovered_from, producers = decode(stored.value, self._key)
@@ -161,17 +214,42 @@ class Deduplication:
                 for txn_id in (*state.open, state.chunk_txn):
                     if txn_id is not None:
                         self._writers.setdefault(txn_id, {})[name] = state
+        async for kept in buffer.read_aside():
+            self._replay_returned_aside(kept)
         position, untagged = self._recovered_from, UntaggedSpan.of(self._ledger.properties)
         while run := await self._ledger.read_whole(position, LATEST, _SCAN_ENTRIES, _SCAN_BYTES):
             self._replay(run, untagged)
             position = Position(run.ledger_id, run.first_entry_id + len(run.entries))
             await asyncio.sleep(0)
-        still_open = open_now()
+        async for kept in buffer.read_aside():  # these hold what they took: nobody had it since
+            self._replay_aside(kept)
+        still_open = {each.txn_id for each in buffer.ongoing()}
         for txn_id in [txn_id for txn_id in self._writers if txn_id not in still_open]:
             self._outcome_lost(txn_id)
         self._ledger.kept_from += (lambda: self._recovered_from,)
         if self._since_snapshot:  # or the log would be kept until somebody publishes
             self._visit_later()
+
+    def _replay_returned_aside(self, run: EntryRun) -> None:
+        """What was given back before these came may have been stored in the log since, which is
+        read after this. What is below the snapshot's ids is known.
+        """
+        for _, _, tag in run.tags:
+            if (sent := parse_tag(tag).sent) is not None:
+                told = decode_sent(sent)
+                state = self._state(told.producer)
+                above = [each for each in told.returned if each[0] > state.durable]
+                state.replay_returned(above, told.floor)
+
+    def _replay_aside(self, run: EntryRun) -> None:
+        for first, last, tag in run.tags:
+            txn_id, _, sent = parse_tag(tag)
+            if sent is not None:
+                told = decode_sent(sent)._replace(returned=[])
+                self._replay_sent(told, txn_id, last - first + 1)
+                continue
+            for entry in run.entries[first - run.first_entry_id : last + 1 - run.first_entry_id]:
+                self._replay_message(entry, txn_id, anew=False)
 
     def _outcome_lost(self, txn_id: TxnId) -> None:
         """It ended here, and what said so is no longer in the log, or is damaged. Its end will not
@@ -211,7 +289,7 @@ class Deduplication:
         if txn_id is not None:
             self._writers.setdefault(txn_id, {})[sent.producer] = state
 
-    def _replay_message(self, entry: bytes, txn_id: TxnId | None) -> None:
+    def _replay_message(self, entry: bytes, txn_id: TxnId | None, anew: bool = True) -> None:
         """It was written while deduplication was off, or by a version whose tags do not say who
         sent it: its own metadata counts, and the last of a producer's messages says where it is.
         """
@@ -222,7 +300,8 @@ class Deduplication:
         self._since_snapshot += 1
         state = self._state(metadata.producer_name)
         first = metadata.sequence_id
-        state.began_again(first)
+        if anew:  # else it may have come before what was read before it
+            state.began_again(first)
         chunk = chunk_of(first, metadata.chunk_id, metadata.num_chunks_from_msg)
         if chunk is not None:
             state.replay_chunk(chunk, txn_id)

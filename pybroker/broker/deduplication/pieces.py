@@ -67,7 +67,7 @@ class Taken:
 
     def sent_by(self, producer: str) -> bytes:
         """To be kept with these messages."""
-        self._told = self._state.tell()
+        self._told = self._state.tell(for_good=self.txn_id is None)
         number, ranges = -1, self.ranges
         if self.chunk is not None:
             sequence_id, number = self.chunk
@@ -81,7 +81,8 @@ class Taken:
             self._state.stored(self.ranges)
 
     def failed(self, error: Exception) -> None:
-        self._state.not_told(self._told)
+        if self.txn_id is None:
+            self._state.not_told(self._told)
         if self.chunk is not None:
             self._state.chunk_failed(self.chunk, error)
         else:

@@ -169,10 +169,14 @@ class ProducerSequence:
         if last > self.top:
             self._give_back_untold(max(first, self.top + 1), last)
 
-    def tell(self) -> list[Range]:
-        """What has to be kept with the next messages that go to the log."""
+    def tell(self, for_good: bool) -> list[Range]:
+        """What has to be kept with the next messages that go to the log. Not `for_good`: they may
+        leave it again, so the ones behind them tell the same.
+        """
         if not self.untold:
             return []
+        if not for_good:
+            return list(self.untold)
         told, self.untold = list(self.untold), SequenceRanges()
         return told
 
@@ -233,6 +237,8 @@ class ProducerSequence:
         self.top = max(self.top, last)
         if self.returned:
             self.returned.take_out(first, last)
+        if self.untold:
+            self.untold.take_out(first, last)
         if self.in_transactions.overlaps(first, last):  # written while nobody looked for copies
             for holder in list(self.open):
                 self._let_go(first, last, holder)

@@ -6,7 +6,7 @@ by markers in the topic's own log, whose order is what readers see.
 """
 
 import asyncio
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 
@@ -14,7 +14,7 @@ from managed_ledger.appender import Appended
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
-from managed_ledger.storage.backend import MetadataStore
+from managed_ledger.storage.backend import EntryRun, MetadataStore
 from pybroker.base.config import BrokerConfig
 from pybroker.base.names import TxnId, side_log
 from pybroker.base.runtime import Clock
@@ -101,6 +101,11 @@ class TopicTransactions:
             }
         return transactions
 
+    def loaded(self) -> None:
+        """The topic has recovered: what is left open may be settled now."""
+        if self._aside is not None:
+            self._aside.loaded()
+
     # Publish, end
 
     def append(
@@ -133,6 +138,7 @@ class TopicTransactions:
             )
             self._aside.sequence_ids = self._sequence_ids
             self._aside.serve(self._log)
+            self._aside.loaded()
         return self._aside
 
     def end(
@@ -176,6 +182,12 @@ class TopicTransactions:
         self._sequence_ids = sequence_ids
         if self._aside is not None:
             self._aside.sequence_ids = sequence_ids
+
+    async def read_aside(self) -> AsyncIterator[EntryRun]:
+        """The entries of the transactions that are kept aside, piece by piece."""
+        if self._aside is not None:
+            async for run in self._aside.read_open():
+                yield run
 
     # What may be read
 

@@ -21,7 +21,7 @@ the messages' bytes a second time, and is what any client understands.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -31,6 +31,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
+from managed_ledger.storage.backend import EntryRun
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import (
     InvalidTxnStatus,
@@ -108,7 +109,7 @@ class CommitOrderBuffer:
         self._copying = False  # one that is not copied in one turn
         self._tasks = Tasks(self)
         self._visit: Visit | None = None
-        self._live = True
+        self._live = False
 
     @classmethod
     async def recover(
@@ -140,6 +141,10 @@ class CommitOrderBuffer:
             transaction = self.open.get(txn_id)
             if transaction is not None:
                 transaction.given_up = True
+
+    def loaded(self) -> None:
+        """From now on what was left open is settled."""
+        self._live = True
         if self.open:
             self._visit_later()
 
@@ -413,6 +418,13 @@ class CommitOrderBuffer:
         """Before the log-order part forgets that something ended."""
         if self._side is not None and not self._side.ledger.closed:
             await self._side.flush()
+
+    async def read_open(self) -> AsyncIterator[EntryRun]:
+        """What is kept here, piece by piece; while nothing is added or ended."""
+        for _, transaction in list(self.open.items()):
+            if self._side is not None:
+                async for run in self._side.read(transaction.ranges):
+                    yield run
 
     # For stats
 
