@@ -129,6 +129,7 @@ class BrokerConfig:
     max_open_transaction_bytes_per_principal: int = 0
     max_transaction_timeout_ms: int = 86_400_000
     transaction_abort_on_disconnect: bool = False  # of all whose connection closes
+    transaction_buffer: str = "logOrder"  # of topics whose policies do not say
     transaction_outcome_retention_ms: int = 3_600_000
     transactional_id_expiration_ms: int = 604_800_000  # since the last use
     max_transactional_ids_per_principal: int = 10_000  # 0: no limit

@@ -51,6 +51,7 @@ _CHOICES: Final = {
     "schema_compatibility_strategy": _STRATEGIES,
     "system_topic_schema_compatibility_strategy": _STRATEGIES,
     "log_format": FORMATS,
+    "transaction_buffer": ("logOrder", "commitOrder"),
     "allow_auto_topic_creation_type": ("non-partitioned", "partitioned"),
     "broker_delete_inactive_topics_mode": (
         "delete_when_no_subscriptions",

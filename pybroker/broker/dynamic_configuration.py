@@ -45,6 +45,7 @@ DYNAMIC: Final = (
     "max_open_transaction_messages_per_namespace",
     "max_open_transaction_bytes_per_namespace",
     "transaction_abort_on_disconnect",
+    "transaction_buffer",
     # how fast
     "max_publish_rate_per_topic_in_messages",
     "max_publish_rate_per_topic_in_bytes",

@@ -376,6 +376,7 @@ class Topic(Life[Subscription]):
                     subscription.reader.aborted(first)
         if self.deduplication is not None:
             self.deduplication.ended(txn_id, action is TxnAction.ABORT)
+        self._tell_of_the_end()
 
     # -- life
 
@@ -385,12 +386,13 @@ class Topic(Life[Subscription]):
 
     @property
     def ended(self) -> bool:
-        """Terminated for good: what is being terminated may take messages again."""
-        return self._terminated
+        """Terminated for good, and no commit may yet put behind the rest what is kept aside."""
+        return self._terminated and not self.buffer.has_aside
 
     async def terminate(self) -> Position:
         """Take no more messages; returns the position of the last one, though an open transaction
-        may hold readers back from it. Callers that ask meanwhile share the outcome.
+        may hold readers back from it, and what is kept aside comes behind it when it commits.
+        Callers that ask meanwhile share the outcome.
         """
         if self._terminating is None:
             self._terminating = shared_task(self._terminate())
@@ -411,14 +413,19 @@ class Topic(Life[Subscription]):
             raise
         finally:
             self._terminating = None
-        for subscription in self.subscriptions.values():
-            subscription.topic_ended()
+        self._tell_of_the_end()
         return self.buffer.last_visible_position(self.ledger.last_confirmed.after)
+
+    def _tell_of_the_end(self) -> None:
+        if self.ended:
+            for subscription in self.subscriptions.values():
+                subscription.topic_ended()
 
     @property
     def idle(self) -> bool:
         """Nothing says yet how its messages look: no data, and nobody who knows."""
-        return self.nobody_knows_its_schema and not self.ledger.total_size_bytes
+        stored = self.ledger.total_size_bytes or self.buffer.aside_bytes
+        return self.nobody_knows_its_schema and not stored
 
     @property
     def retention_ms(self) -> int:

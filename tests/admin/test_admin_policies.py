@@ -28,6 +28,7 @@ VALUES: dict[str, Any] = {
     "replication": ["standalone"],
     "shadowTopics": [],
     "transactionCoordinators": [0, 3],
+    "transactionBuffer": "commitOrder",
 }
 
 

@@ -28,6 +28,8 @@ OURS: Final = {
     ("GET", "/admin/namespaces/{}/{}"),
     ("DELETE", "/admin/v2/namespaces/{}/{}/deduplicationSnapshotInterval"),
     *((verb, "/admin/v2/namespaces/{}/{}/transactionLimits") for verb in ("GET", "POST", "DELETE")),
+    *((verb, "/admin/v2/namespaces/{}/{}/transactionBuffer") for verb in ("GET", "POST", "DELETE")),
+    *((verb, "/admin/v2/{}/{}/{}/{}/transactionBuffer") for verb in ("GET", "POST", "DELETE")),
     ("GET", "/admin/v2/namespaces/{}/{}/transactionCoordinators"),
     ("POST", "/admin/v2/namespaces/{}/{}/transactionCoordinators"),
     ("DELETE", "/admin/v2/namespaces/{}/{}/transactionCoordinators"),

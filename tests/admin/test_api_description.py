@@ -55,6 +55,7 @@ OURS = {
     "Policies": {
         "antiAffinityGroup",
         "bookieAffinityGroup",
+        "transaction_buffer",
         "transaction_coordinators",
         "transaction_limits",
     },

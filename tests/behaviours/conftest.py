@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,11 +14,25 @@ from pybroker.client import Client
 _numbers = itertools.count(1)
 
 
+@pytest.fixture(scope="session", params=["logOrder", "commitOrder"])
+def transaction_buffer(request: pytest.FixtureRequest) -> str:
+    """The order in which transactions show, in all brokers of a test."""
+    order: str = request.param
+    return order
+
+
 @pytest.fixture(scope="session")
-def shared_broker() -> Iterator[Any]:
+def shared_broker(transaction_buffer: str) -> Iterator[Any]:
     """One broker for every test that neither restarts nor configures it."""
-    with pybroker.testing.broker(http=True) as broker:
+    with pybroker.testing.broker(http=True, transaction_buffer=transaction_buffer) as broker:
         yield broker
+
+
+@pytest.fixture(autouse=True)
+def own_brokers(transaction_buffer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that tests start by themselves."""
+    broker = partial(pybroker.testing.broker, transaction_buffer=transaction_buffer)
+    monkeypatch.setattr(pybroker.testing, "broker", broker)
 
 
 @pytest.fixture

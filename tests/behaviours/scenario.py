@@ -7,6 +7,12 @@ import pytest
 from pybroker.base.names import TopicName
 from pybroker.client import Client, Consumer, InitialPosition, Timeout
 
+# What an open transaction holds back, or shows to who is read_uncommitted: there are no such things
+# in commit order, whose own facts are in test_txn_shown_by_commits.py.
+IN_LOG_ORDER = pytest.mark.parametrize(
+    "transaction_buffer", ["logOrder"], indirect=True, scope="session"
+)
+
 # Long enough for what must come, short for what must not: a receive that returns nothing is only
 # ever checked behind something that was received later, or after the end of a transaction.
 SOON_MS = 30_000

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from raw_client import RawClient
-from scenario import assert_nothing_more, delete_topic, drain, subscribe
+from scenario import IN_LOG_ORDER, assert_nothing_more, delete_topic, drain, subscribe
 
 import pybroker.testing
 from pybroker.base import errors
@@ -20,6 +20,7 @@ from pybroker.transaction.this_turn import WouldWait
 from pybroker.wire import pulsar_api_pb2 as pb
 
 
+@IN_LOG_ORDER
 def test_a_timeout_aborts_and_a_later_commit_fails(
     client: Client, shared_broker: Any, topic: str
 ) -> None:
@@ -34,6 +35,7 @@ def test_a_timeout_aborts_and_a_later_commit_fails(
     assert_nothing_more(consumer)
 
 
+@IN_LOG_ORDER
 def test_a_raw_transaction_times_out_after_its_milliseconds(
     client: Client, raw: RawClient, topic: str
 ) -> None:
@@ -115,6 +117,7 @@ def test_an_end_is_idempotent_across_a_restart() -> None:
             assert not raw.end(aborted, commit=False).HasField("error")
 
 
+@IN_LOG_ORDER
 @pytest.mark.parametrize("stop", ["restart", "kill_and_restart"])
 def test_an_open_transaction_goes_on_after_a_restart(topic: str, stop: str) -> None:
     with pybroker.testing.broker() as broker:

@@ -2,6 +2,7 @@
 
 import pytest
 from raw_client import RawClient
+from scenario import IN_LOG_ORDER
 
 import pybroker.testing
 from pybroker.base.names import TxnId
@@ -40,6 +41,7 @@ def begin(raw: RawClient, topic: str) -> TxnId:
     return txn_id
 
 
+@IN_LOG_ORDER
 @pytest.mark.parametrize("marker_type", [MARKER_TXN_ABORT, MARKER_TXN_COMMIT])
 def test_a_plain_message_that_claims_to_be_a_marker_ends_nothing(
     topic: str, marker_type: int
@@ -108,6 +110,7 @@ def test_a_claimed_marker_does_not_end_an_open_transaction_over_a_crash(topic: s
         assert messages(broker, topic) == [b"claim"]
 
 
+@IN_LOG_ORDER
 def test_a_claimed_marker_gives_no_sequence_id_back(topic: str) -> None:
     with pybroker.testing.broker(broker_deduplication_enabled=True) as broker:
         with RawClient(broker.service_url) as raw:

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 from scenario import (
+    IN_LOG_ORDER,
     SOON_MS,
     assert_nothing_more,
     drain,
@@ -27,6 +28,7 @@ from pybroker.client import (
 
 UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED
 COMMITTED = IsolationLevel.READ_COMMITTED
+pytestmark = IN_LOG_ORDER
 KINDS = pytest.mark.parametrize("kind", ConsumerType)
 
 

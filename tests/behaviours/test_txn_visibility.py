@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from raw_client import RawClient
 from scenario import (
+    IN_LOG_ORDER,
     SOON_MS,
     assert_nothing_more,
     create_partitioned_topic,
@@ -62,6 +63,7 @@ def test_an_aborted_transaction_is_never_received_and_leaves_no_backlog(
     shared_broker.wait_until(lambda: shared_broker.backlog(topic, "sub") == 0)
 
 
+@IN_LOG_ORDER
 def test_a_plain_message_behind_an_open_transaction_waits_for_its_end(
     client: Client, topic: str
 ) -> None:
@@ -75,6 +77,7 @@ def test_a_plain_message_behind_an_open_transaction_waits_for_its_end(
     assert drain(consumer, 2) == [b"in", b"plain"]
 
 
+@IN_LOG_ORDER
 def test_interleaved_transactions_appear_in_log_order(client: Client, topic: str) -> None:
     consumer = subscribe(client, topic)
     producer = client.create_producer(topic)

@@ -69,6 +69,7 @@ OPTIONS: Final = {
     "--role": "alice",
     "--roles": "alice",
     "--driver": "filesystem",
+    "--order": "commitOrder",
     "--primary-group": "left",
 }
 # What has to be said though each option alone may be left out.

@@ -148,7 +148,7 @@ async def topic_stats(
         "delayedMessageIndexSizeInBytes": total(
             subscriptions.values(), "delayedMessageIndexSizeInBytes"
         ),
-        "storageSize": topic.ledger.total_size_bytes,
+        "storageSize": topic.ledger.total_size_bytes + topic.buffer.aside_bytes,
         "backlogSize": max((s["backlogSize"] for s in subscriptions.values()), default=0),
         "earliestMsgPublishTimeInBacklogs": earliest,
         "oldestBacklogMessageSubscriptionName": whose,

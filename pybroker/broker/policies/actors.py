@@ -21,6 +21,7 @@ from pybroker.broker.policies.retention import KeptMessages
 from pybroker.broker.policies.subscribe_rate import SubscribeLimits
 from pybroker.broker.policies.subscription_expiry import SubscriptionExpiry
 from pybroker.broker.policies.table import DEDUPLICATION_SNAPSHOT_INTERVAL
+from pybroker.broker.policies.transaction_buffers import COMMIT_ORDER, TRANSACTION_BUFFER
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.topic import Topic
 
@@ -47,6 +48,12 @@ class DeduplicationIntervals:
             topic.deduplication.interval_s = interval_s or USUAL_INTERVAL_S
 
 
+class TransactionBuffers:
+    def follow(self, topic: ServedTopic) -> None:
+        if isinstance(topic, Topic):
+            topic.buffer.in_commit_order = topic.policies[TRANSACTION_BUFFER] == COMMIT_ORDER
+
+
 def acting(housekeeper: Housekeeper, clock: Clock, config: BrokerConfig) -> tuple[Actor, ...]:
     return (
         KeptMessages(),
@@ -57,6 +64,7 @@ def acting(housekeeper: Housekeeper, clock: Clock, config: BrokerConfig) -> tupl
         SubscribeLimits(),
         Subscriptions(),
         DeduplicationIntervals(),
+        TransactionBuffers(),
         MessageExpiry(housekeeper, clock, config.message_expiry_check_interval_in_minutes * 60),
         BacklogQuotas(housekeeper, clock, config.backlog_quota_check_interval_in_seconds),
         SubscriptionExpiry(housekeeper, config.subscription_expiry_check_interval_in_minutes * 60),

@@ -38,6 +38,7 @@ from pybroker.broker.policies.shapes import (
     no_contradiction,
     topic_creation,
 )
+from pybroker.broker.policies.transaction_buffers import TRANSACTION_BUFFER
 
 
 def _dispatch_rate(messages: str, size: str) -> Record:
@@ -472,6 +473,7 @@ POLICIES: Final[tuple[Policy[Any], ...]] = (
     SCHEMA_AUTO_UPDATE_STRATEGY,
     SCHEMA_ENFORCED,
     SCHEMA_AUTO_UPDATE,
+    TRANSACTION_BUFFER,
     TRANSACTION_COORDINATORS,
     *KEPT,
 )

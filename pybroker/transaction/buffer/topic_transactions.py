@@ -25,8 +25,8 @@ from pybroker.transaction.buffer.log_order.aborted_txns import HiddenEntries
 from pybroker.transaction.buffer.log_order.log_order_buffer import (
     LogOrderBuffer,
     OnEnded,
-    OngoingTransaction,
 )
+from pybroker.transaction.buffer.ongoing import OngoingTransaction
 from pybroker.transaction.buffer.open_contents import TopicContents, held_in
 from pybroker.transaction.this_turn import WouldWait
 from pybroker.transaction.txn_status import TransactionOutcomes, TxnAction

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from managed_ledger.appender import Appended
 from managed_ledger.errors import ManagedLedgerError
@@ -44,6 +44,7 @@ from pybroker.transaction.buffer.log_order.ledger_mark import LedgerMark
 from pybroker.transaction.buffer.log_order.open_transactions import (
     OpenTransaction,
 )
+from pybroker.transaction.buffer.ongoing import OngoingTransaction
 from pybroker.transaction.buffer.transaction_ranges import TransactionRanges
 from pybroker.transaction.buffer.transactional_entries import (
     SINCE,
@@ -65,14 +66,6 @@ _SETTLED_A_TURN: Final = 1000
 OnEnded = Callable[[TxnId, TxnAction, Position | None], None]  # and where its entries begin
 
 log = logging.getLogger(__name__)
-
-
-class OngoingTransaction(NamedTuple):
-    """For stats: who holds readers back, from where, since when."""
-
-    txn_id: TxnId
-    first_position: Position | None  # None: nothing of it is durable yet
-    opened_at_ms: int
 
 
 class LogOrderBuffer:
