@@ -76,6 +76,7 @@ class Txn:
     began: Turn = None
     commit_asked: Turn = None  # for the first time
     commit_heard: Turn = None  # that it was done
+    abort_heard: Turn = None
     session: Session | None = None
     group: Any = None
 

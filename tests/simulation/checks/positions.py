@@ -3,9 +3,9 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
-from clients.navigator import Epoch, Navigator, Place
+from clients.navigator import Epoch, Held, Navigator, Place
 
-from checks.history import Read
+from checks.history import Read, Txn
 
 Log = list[Read]
 Times = list[tuple[tuple[int, int], int]]
@@ -73,11 +73,11 @@ def _left_out(read: Read, behind: tuple[int, int, int] | None) -> bool:
 def _wrongly_left(epoch: Epoch, log: Log, left: list[Read], times: Times) -> Iterator[str]:
     committed: dict[Read, None] = {}
     perhaps = dict(epoch.acknowledged)
-    for txn, reads in epoch.txns:
-        if txn.committed:
-            committed.update(dict.fromkeys(reads))
-        if not txn.surely_aborted:
-            perhaps.update(dict.fromkeys(reads))
+    for held in epoch.txns:
+        if held.txn.committed:
+            committed.update((r, None) for r in held.reads if not _was_spared(r, held, epoch))
+        if not held.txn.surely_aborted:
+            perhaps.update(dict.fromkeys(held.reads))
     for read in left:
         if read in epoch.surely or (read in committed and not epoch.loose):
             yield f"ACKNOWLEDGEMENT LOST: {read} is delivered again"
@@ -87,3 +87,17 @@ def _wrongly_left(epoch: Epoch, log: Log, left: list[Read], times: Times) -> Ite
     for read in log[max(_starts(epoch, log, times)) :]:
         if read not in perhaps and read not in handed:
             yield f"CURSOR AHEAD: {read} was acknowledged by nobody and is not delivered"
+
+
+def _was_spared(read: Read, by: Held, epoch: Epoch) -> bool:
+    """Perhaps: an acknowledgement up to a message spares what another transaction holds by then."""
+    return not by.singly and any(
+        held.singly and read in held.reads and not _had_aborted(held.txn, by.txn)
+        for held in epoch.txns
+        if held is not by
+    )
+
+
+def _had_aborted(txn: Txn, when_began: Txn) -> bool:
+    heard, began = txn.abort_heard, when_began.began
+    return heard is not None and began is not None and heard < began

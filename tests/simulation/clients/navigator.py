@@ -25,6 +25,15 @@ SOMEWHERE: Final = (-1, -1), (1 << 63, 0)
 
 
 @dataclass(slots=True)
+class Held:
+    """What one transaction has acknowledged, perhaps."""
+
+    txn: Txn
+    reads: list[Read] = field(default_factory=list)
+    singly: bool = True
+
+
+@dataclass(slots=True)
 class Epoch:
     """What was asked of the subscription, and handed out, since it was last moved."""
 
@@ -37,7 +46,7 @@ class Epoch:
     reads: list[Read] = field(default_factory=list)
     acknowledged: dict[Read, None] = field(default_factory=dict)  # perhaps
     surely: dict[Read, None] = field(default_factory=dict)  # and these for certain
-    txns: list[tuple[Txn, list[Read]]] = field(default_factory=list)
+    txns: list[Held] = field(default_factory=list)
 
     @property
     def seen(self) -> list[Read]:
@@ -98,9 +107,9 @@ class Navigator(Transacting):
     def _holds_open(self) -> bool:
         """A transaction of before may still withhold something, or acknowledge it."""
         return any(
-            not txn.ended and self.world.now < self.began_s[txn.name] + LONGEST_TXN_S
+            not held.txn.ended and self.world.now < self.began_s[held.txn.name] + LONGEST_TXN_S
             for epoch in self.epochs
-            for txn, _ in epoch.txns
+            for held in epoch.txns
         )
 
     # -- what it does
@@ -135,15 +144,16 @@ class Navigator(Transacting):
             return
         txn, record = await self.begin(client)
         self.began_s[record.name] = self.world.now
-        held: dict[Read, None] = {}
-        self.epoch.txns.append((record, []))
+        held = Held(record)
+        self.epoch.txns.append(held)
         try:
             if self.rng.random() < 0.3:
-                self._note_all_up_to(messages[0], held)
-                self.epoch.txns[-1] = (record, list(held))
+                covered: dict[Read, None] = {}
+                self._note_all_up_to(messages[0], covered)
+                held.reads, held.singly = list(covered), False
                 await consumer.acknowledge_cumulative(messages[0], txn=txn)
             else:
-                self.epoch.txns[-1] = (record, [read_of(message) for message in messages])
+                held.reads = [read_of(message) for message in messages]
                 for message in messages:
                     await consumer.acknowledge(message, txn=txn)
         except FAILURES as error:
@@ -204,7 +214,7 @@ class Navigator(Transacting):
     async def _finish(self, client: Any, consumer: Any) -> None:
         if self.last is not None:
             await self.settle_the_last(client)
-        withheld = {read for epoch in self.epochs for txn, reads in epoch.txns for read in reads}
+        withheld = {r for epoch in self.epochs for held in epoch.txns for r in held.reads}
         chosen = [message for message in self._some() if read_of(message) not in withheld]
         sessions = {message.entry.session for message in chosen}
         for message in chosen:

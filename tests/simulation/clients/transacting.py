@@ -58,6 +58,8 @@ class Transacting(Process):
     async def abort(self, txn: Any, record: Txn) -> None:
         record.abort = Outcome.UNKNOWN
         record.abort = await self._until_answered(txn.abort, f"abort of {record.name}")
+        if record.abort is Outcome.DONE:
+            record.abort_heard = self.history.turn()
 
     async def _until_answered(self, ask: Any, what: str) -> Outcome:
         while True:
