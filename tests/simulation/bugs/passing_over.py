@@ -5,11 +5,13 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from managed_ledger.position import Position
+from managed_ledger.position import EARLIEST, Position
 from pybroker.broker.dispatch.entry_reader import EntryReader
-from pybroker.broker.dispatch.passed_over import PassedOver
+from pybroker.broker.dispatch.left_out import _Batch
+from pybroker.broker.dispatch.passed_over import LastAcknowledged, PassedOver
 from pybroker.broker.transactional_acks import TransactionalAcks
 from pybroker.transaction.pending_acks import store
+from pybroker.transaction.pending_acks.pending_ack import PendingAcks
 from pybroker.transaction.pending_acks.state import PendingAckState
 
 
@@ -74,8 +76,41 @@ def late_ones_covered_before_they_came() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def given_back_forgotten_by_an_unload() -> Iterator[None]:
+    """What an aborted transaction had held singly is not known after a topic was closed."""
+    right = PendingAcks._apply
+
+    def apply(self: PendingAcks, record: Any) -> None:
+        if not isinstance(record, store.PassedOverRecord):
+            right(self, record)
+
+    with patch.object(PendingAcks, "_apply", apply):
+        yield
+
+
+@contextmanager
+def clients_drop_nothing() -> Iterator[None]:
+    """What comes behind a client's own cumulative acknowledgement counts as seen by it."""
+    with patch.object(LastAcknowledged, "of", lambda self, name: EARLIEST):
+        yield
+
+
+@contextmanager
+def the_whole_is_the_latest() -> Iterator[None]:
+    """Of a batch that came twice an acknowledgement of the whole speaks of what came last."""
+    with (
+        patch.object(_Batch, "is_clear", property(lambda self: True)),
+        patch.object(_Batch, "acknowledged", lambda self: self.left_out),
+    ):
+        yield
+
+
 BUGS = {
+    "batches-that-come-twice-taken-whole": the_whole_is_the_latest,
+    "clients-drop-nothing": clients_drop_nothing,
     "cumulative-ones-kept-from-successors": cumulative_ones_kept_from_successors,
+    "given-back-forgotten-by-an-unload": given_back_forgotten_by_an_unload,
     "late-ones-covered-before-they-came": late_ones_covered_before_they_came,
     "plain-ones-cover-what-is-held": plain_ones_cover_what_is_held,
     "spared-forgotten-by-the-log": spared_forgotten_by_the_log,

@@ -211,7 +211,9 @@ class LiveReader(Process):
         await reader.close()
 
 
-async def subscribe(process: Process, client: Any, topic: str, name: str, kind: str) -> Any:
+async def subscribe(
+    process: Process, client: Any, topic: str, name: str, kind: str, **options: Any
+) -> Any:
     return await client.subscribe(
         topic,
         name,
@@ -220,6 +222,7 @@ async def subscribe(process: Process, client: Any, topic: str, name: str, kind: 
         consumer_name=process.name,
         receiver_queue_size=process.rng.choice((1, 3, 100)),
         negative_ack_redelivery_delay_ms=300,
+        **options,
     )
 
 

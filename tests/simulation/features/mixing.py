@@ -6,11 +6,11 @@ if it commits.
 
 import asyncio
 import random
-from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from checks.history import Logs, Read, Txn
+from clients.official import acknowledge_whole_batches
 from clients.plain import read_of, subscribe
 from clients.transacting import FAILURES, Transacting, TxnProducer
 from sim_scenario import Scenario
@@ -40,10 +40,13 @@ class Mixer(Transacting):
         self.subscription = f"mixed-{kind}"
         self.deeds = deeds
         self.held: list[Any] = []  # messages of this session
+        self.takes_batches_whole = self.world.stream(f"manners {self.name}").random() < 0.5
 
     async def work(self, client: Any) -> None:
         moves = self._receive, self._plainly, self._in_transaction, self._again, self._come_anew
-        weights = 10, 6, 6, 4, 1
+        weights = [10, 6, 6, 4, 1]
+        if self.takes_batches_whole:
+            moves, weights = (*moves, self._cross), [*weights, 8]
         consumer = await self._subscribe(client)
         while not self.stopping:
             (move,) = self.rng.choices(moves, weights)
@@ -51,9 +54,14 @@ class Mixer(Transacting):
             await self.pause(0.2)
         await consumer.close()
 
-    def _subscribe(self, client: Any) -> Awaitable[Any]:
+    async def _subscribe(self, client: Any) -> Any:
         self.held = []
-        return subscribe(self, client, self.topic, self.subscription, self.kind)
+        where = self.topic, self.subscription, self.kind
+        if not self.takes_batches_whole:
+            return await subscribe(self, client, *where)
+        consumer = await subscribe(self, client, *where, batch_index_ack_enabled=False)
+        acknowledge_whole_batches(consumer)
+        return consumer
 
     async def _come_anew(self, client: Any, consumer: Any) -> Any:
         await consumer.close()
@@ -99,6 +107,36 @@ class Mixer(Transacting):
             return
         await self._meanwhile(client, consumer)
         await asyncio.gather(self.end(client, txn, record), self._meanwhile(client, consumer))
+
+    async def _cross(self, client: Any, consumer: Any) -> Any:
+        """It acknowledges what it was given of a batch while the rest is on its way, and goes."""
+        batches = {each.order_key[:2] for each in self.held[-LATELY:] if each.order_key[2] >= 0}
+        if not batches:
+            return None
+        batch = self.rng.choice(sorted(batches))
+        parts = [each for each in self.held if each.order_key[:2] == batch]
+        txn, record = await self.begin(client)
+        held = self.rng.choice(parts)
+        self.deeds.txns.append((record, [read_of(held)]))
+        try:
+            await consumer.acknowledge(held, txn=txn)
+        except FAILURES as error:
+            self.note(f"{record.name} failed: {error!r}")
+            await self.abort(txn, record)
+            return None
+        self.held = []
+        consumer.redeliver_unacknowledged_messages()
+        await self._receive(client, consumer)
+        parts = [each for each in self.held if each.order_key[:2] == batch]
+        await asyncio.gather(self.abort(txn, record), self._soon(consumer, parts))
+        self.history.counts["acknowledged while the rest of a batch came"] += bool(parts)
+        return await self._come_anew(client, consumer)
+
+    async def _soon(self, consumer: Any, messages: list[Any]) -> None:
+        await self.pause(0.05)
+        for message in messages:
+            self.deeds.plainly[read_of(message)] = None
+            await consumer.acknowledge(message)
 
     async def _meanwhile(self, client: Any, consumer: Any) -> None:
         for _ in range(self.rng.randint(0, 2)):

@@ -5,11 +5,14 @@ behind them, to be ended by their timeout while the successor is at work. No mes
 acknowledged on the word of a processor that was never given it.
 """
 
+import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from checks.history import Logs, Outcome, Read, Txn
+from clients.official import Dropping
 from clients.plain import read_of, subscribe
 from clients.transacting import FAILURES, Transacting, TxnProducer
 from sim_scenario import Scenario
@@ -20,6 +23,7 @@ from pybroker.client.errors import Timeout
 
 KINDS: Final = ("Failover", "Exclusive")
 TOPIC: Final = "inherited"
+NAME: Final = TopicName.parse(TOPIC)
 
 
 @dataclass(slots=True)
@@ -38,6 +42,9 @@ class Processor(Transacting):
         self.subscription = f"inherited-{kind}"
         self.deeds = deeds
         self.held: list[Any] = []  # messages since reading began, in the order they came
+        self.is_like_java = self.world.stream(f"manners {self.name}").random() < 0.5
+        self.dropping = Dropping()
+        self.unload: Callable[[], None] | None = None  # where topics are unloaded
 
     async def work(self, client: Any) -> None:
         consumer = await self._take_up(client)
@@ -53,17 +60,22 @@ class Processor(Transacting):
         await consumer.close()
 
     async def _take_up(self, client: Any) -> Any:
-        self.held = []
+        self.held, self.dropping = [], Dropping()
         self.note("subscribes")
         return await subscribe(self, client, self.topic, self.subscription, self.kind)
 
     async def _receive(self, client: Any, consumer: Any) -> None:
         for _ in range(self.rng.randint(1, 6)):
             try:
-                self.held.append(await consumer.receive(timeout_millis=100))
-                self.note(f"received {self.held[-1].order_key}")
+                message = await consumer.receive(timeout_millis=100)
             except Timeout:
                 return
+            if self.is_like_java and self.dropping.drops(message):
+                self.note(f"drops {message.order_key}")
+                self.history.counts["dropped unseen"] += 1
+            else:
+                self.note(f"received {message.order_key}")
+                self.held.append(message)
 
     async def _again(self, client: Any, consumer: Any) -> None:
         self.held = []
@@ -81,13 +93,19 @@ class Processor(Transacting):
             return
         index = self.rng.randrange(len(self.held))
         if self.rng.random() < 0.5:
-            self.deeds.plainly.update(dict.fromkeys(self._covered_by(index)))
-            self.note(f"acknowledges up to {self.held[index].order_key}")
-            await consumer.acknowledge_cumulative(self.held[index])
+            await self._up_to(consumer, index)
         else:
             self.note(f"acknowledges {self.held[index].order_key}")
             self.deeds.plainly[read_of(self.held[index])] = None
             await consumer.acknowledge(self.held[index])
+
+    async def _up_to(self, consumer: Any, index: int) -> None:
+        if self.is_like_java and self.dropping.drops(self.held[index]):
+            return  # nor does it acknowledge less than it has
+        self.deeds.plainly.update(dict.fromkeys(self._covered_by(index)))
+        self.note(f"acknowledges up to {self.held[index].order_key}")
+        self.dropping.acknowledged_up_to(self.held[index])
+        await consumer.acknowledge_cumulative(self.held[index])
 
     async def _in_transaction(self, client: Any, consumer: Any) -> bool:
         """True if it leaves, with the transaction open, or not knowing whether it is."""
@@ -123,7 +141,21 @@ class Processor(Transacting):
         aborted = record.abort is Outcome.DONE
         if aborted and not cumulative:  # these come again by themselves
             self.held = [each for each in self.held if read_of(each) not in reads]
+            await self._acknowledge_over_an_unload(consumer)
         return not (record.committed or aborted)
+
+    async def _acknowledge_over_an_unload(self, consumer: Any) -> None:
+        """All that it has, while it is cut off: before it is given anything again."""
+        if self.unload is None or not self.held or not consumer.is_connected():
+            return
+        self.unload()
+        for _ in range(100):
+            if not consumer.is_connected():
+                self.note("acknowledges what it has, cut off")
+                self.history.counts["acknowledged over an unload"] += 1
+                await self._up_to(consumer, len(self.held) - 1)
+                return
+            await asyncio.sleep(0.003)
 
 
 class Succession(Feature):
@@ -141,14 +173,22 @@ class Succession(Feature):
             Processor(*common, f"processor-{number}", kind=kind, deeds=self.deeds)
             for number in range(1 if kind == "Exclusive" else 2)
         ]
+        if "unloads" in self.simulation.enabled:
+            for processor in self.processors:
+                processor.unload = self._unload
         self.simulation.others += self.processors
         batching = self.simulation.scenario.batching
         self.simulation.producers.append(
             TxnProducer(*common, "inherited", topics=[TOPIC], count=8, batching=batching)
         )
 
+    def _unload(self) -> None:
+        if self.broker.serving and self.broker.topics.serving(NAME) is not None:
+            self.count("unloads")
+            self.broker.begin(self.broker.topics.unload(NAME), f"unload {NAME}")
+
     def _members(self) -> int:
-        found = self.broker.topics.serving(TopicName.parse(TOPIC))
+        found = self.broker.topics.serving(NAME)
         subscription = None
         if found is not None:
             subscription = found.subscriptions.get(self.processors[0].subscription)
