@@ -100,7 +100,10 @@ class TransactionalAcks:
         await asyncio.wait([opening])  # an unload cancels the opening, and nobody who waits for it
         if opening.cancelled():
             raise self._unloaded()
-        return opening.result()
+        try:
+            return opening.result()
+        finally:
+            del opening  # its failure keeps this frame, which must not keep it
 
     def _unloaded(self) -> ServiceNotReady:
         return ServiceNotReady(

@@ -118,10 +118,13 @@ class LocalParticipants:
     async def _load_and_end(self, name: TopicName, end: End) -> None:
         loaded = await self._topics.get(name)
         ending = None if loaded is None else end(loaded)
-        if isinstance(ending, asyncio.Future):
-            await asyncio.shield(ending)  # others may wait for the same
-        elif ending is not None:
-            await ending  # nobody else has it, nor would hear of its failure
+        try:
+            if isinstance(ending, asyncio.Future):
+                await asyncio.shield(ending)  # others may wait for the same
+            elif ending is not None:
+                await ending  # nobody else has it, nor would hear of its failure
+        finally:
+            del ending, loaded  # its failure keeps this frame, which must not keep them
 
 
 def _participant(topic: str) -> TopicName:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import weakref
 from typing import Any
 
 from pybroker.base.errors import PersistenceError
@@ -52,3 +53,39 @@ def test_an_end_that_nobody_waits_for_any_more_leaves_no_failure_behind() -> Non
 
     asyncio.run(scenario())
     assert unheard == []
+
+
+class FullTopic(LateTopic):
+    """Its end is a future, which fails."""
+
+    def end_transaction(self, *_: Any) -> Any:
+        ending = asyncio.get_running_loop().create_future()
+        ending.set_exception(PersistenceError("no room"))
+        return ending
+
+
+def test_the_failure_of_an_end_keeps_no_topic() -> None:
+    async def scenario() -> None:
+        topic: Any = FullTopic()
+        topics: Any = LateTopic()
+        topics.get = lambda name: get()
+
+        async def get() -> FullTopic:
+            return topic
+
+        there = weakref.ref(topic)
+        ending = LocalParticipants(topics).end_on_partition(
+            TxnId(0, 1), "persistent://public/default/full", TxnAction.COMMIT, 0
+        )
+        assert ending is not None
+        (failure,) = await asyncio.gather(ending, return_exceptions=True)
+        assert isinstance(failure, PersistenceError)
+        del topic, ending
+        await asyncio.sleep(0)
+        assert there() is None
+
+    gc.disable()
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.enable()

@@ -1,6 +1,9 @@
 """What open transactions acknowledge: withheld from everybody, delivered again after an abort."""
 
 import asyncio
+import gc
+import logging
+import weakref
 from unittest.mock import patch
 
 import pytest
@@ -107,6 +110,30 @@ def test_what_could_not_be_acknowledged_goes_to_those_who_are_left(kind: Subscri
         assert sink.take() == [1]
 
     with_topic(scenario)
+
+
+def test_the_failure_of_an_opening_that_many_may_wait_for_keeps_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.CRITICAL)  # a record would keep the failure
+
+    async def scenario(topic: FakeTopic) -> None:
+        subscription = await topic.subscribe()
+        with patch.object(topic.factory, "open", side_effect=StorageFull("no space left")):
+            (failure,) = await asyncio.gather(
+                subscription._transactional.open(), return_exceptions=True
+            )
+        assert isinstance(failure, PersistenceError)
+        there = weakref.ref(failure)
+        await topic.settled()
+        del failure
+        assert there() is None
+
+    gc.disable()
+    try:
+        with_topic(scenario)
+    finally:
+        gc.enable()
 
 
 def test_who_consumes_does_not_wait_for_a_log_that_there_was_no_room_to_make() -> None:
