@@ -66,21 +66,21 @@ class FullTopic(LateTopic):
 
 def test_the_failure_of_an_end_keeps_no_topic() -> None:
     async def scenario() -> None:
-        topic: Any = FullTopic()
+        loaded: list[Any] = [FullTopic()]
         topics: Any = LateTopic()
         topics.get = lambda name: get()
 
-        async def get() -> FullTopic:
-            return topic
+        async def get() -> Any:
+            return loaded.pop()
 
-        there = weakref.ref(topic)
+        there = weakref.ref(loaded[0])
         ending = LocalParticipants(topics).end_on_partition(
             TxnId(0, 1), "persistent://public/default/full", TxnAction.COMMIT, 0
         )
         assert ending is not None
         (failure,) = await asyncio.gather(ending, return_exceptions=True)
         assert isinstance(failure, PersistenceError)
-        del topic, ending
+        del ending
         await asyncio.sleep(0)
         assert there() is None
 
