@@ -18,6 +18,7 @@ from pybroker.server.publish_budget import PublishBudget
 from pybroker.server.requests import as_answer
 from pybroker.server.services import Services
 from pybroker.server.session import Session
+from pybroker.transaction.coordinator.joining import Joining
 from pybroker.wire import commands
 from pybroker.wire import pulsar_api_pb2 as pb
 from pybroker.wire.connection_state import ConnectionState
@@ -242,7 +243,7 @@ class StuckTopics:
     """Nothing is answered until `release`."""
 
     def __init__(self) -> None:
-        self.release = asyncio.Event()
+        self.release, self.name = asyncio.Event(), "s"
 
     async def partitions_for_client(self, *_: Any) -> int:
         await self.release.wait()
@@ -291,7 +292,7 @@ class StuckSubscription:
     """Acknowledgements in transactions are not answered until `release`."""
 
     def __init__(self) -> None:
-        self.release = asyncio.Event()
+        self.release, self.name = asyncio.Event(), "s"
 
     async def acknowledge_in_transaction(self, *_: Any) -> None:
         await self.release.wait()
@@ -311,7 +312,10 @@ def test_it_stops_reading_while_long_acknowledgements_in_transactions_are_open(
         connection = Connection()
         connection.receives(CONNECT)
         subscription = StuckSubscription()
-        slot = SimpleNamespace(topic=None, subscription=subscription, consumer=None)
+        topic = SimpleNamespace(name=None)
+        slot = SimpleNamespace(topic=topic, subscription=subscription, consumer=None)
+        joining: Any = SimpleNamespace(joining=Joining({}))  # no coordinator is open
+        connection.session.services.coordinators = joining
         connection.session.consumers[1] = slot  # type: ignore[assignment]
         connection.receives(2 * frame)
         assert connection.transport.reading
