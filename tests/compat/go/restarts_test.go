@@ -2,6 +2,7 @@ package compat
 
 import (
 	"bufio"
+	"context"
 	"os"
 	"os/exec"
 	"regexp"
@@ -98,4 +99,38 @@ func TestTransactionsAreAsTheyWereWhenTheBrokerIsKilled(t *testing.T) {
 	w.nothingMore(consumer)
 	w.commit(open)
 	same(w, valuesOf(w.take(consumer, 2)), []string{"open", "open too"})
+}
+
+// Feature: restarts of the broker, transactions
+func TestANewerSessionOfATransactionalIdFencesTheOlderOne(t *testing.T) {
+	w, broker := aside(t)
+	fenced := pulsar.ProducerOptions{
+		DisableBatching: true,
+		Properties:      map[string]string{"txn.transactional.id": "go"},
+		SendTimeout:     10 * time.Second,
+	}
+	older := w.producer(fenced)
+	txn := w.begin(time.Minute)
+	w.send(older, inside(txn, "in a transaction"))
+	broker.killAndStart()
+	w.sendValues(older, "after the restart")
+	w.commit(txn)
+	open := w.begin(time.Minute)
+	w.send(older, inside(open, "open"))
+
+	options := options()
+	options.URL = broker.url
+	client, err := pulsar.NewClient(options)
+	w.must(err)
+	t.Cleanup(client.Close)
+	newer := &world{t, client, w.topic}
+	newer.sendValues(newer.producer(fenced), "newer")
+	if _, err := older.Send(context.Background(), inside(open, "zombie")); err == nil {
+		t.Error("a fenced producer sent a message")
+	}
+	if err := open.Commit(context.Background()); err == nil {
+		t.Error("a fenced transaction was committed")
+	}
+	seen := valuesOf(newer.take(newer.subscribe(pulsar.ConsumerOptions{}), 3))
+	same(w, seen, []string{"in a transaction", "after the restart", "newer"})
 }
