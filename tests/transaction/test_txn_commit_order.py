@@ -293,6 +293,47 @@ async def test_what_its_coordinator_forgot_is_dropped(world: AsideWorld) -> None
     assert await side_entries(world) == 0
 
 
+@in_aside_world
+async def test_recovery_commits_in_the_order_of_the_decisions(world: AsideWorld) -> None:
+    first, second, third = [await world.begin_on(ORDERS) for _ in range(3)]
+    for txn_id, payload in [(first, "a"), (second, "b"), (third, "c")]:
+        await world.send(txn_id, payload)
+
+    async def unreachable(participant: str) -> None:
+        raise ManagedLedgerError("nobody answers")
+
+    world.before_end = unreachable
+    ends = [asyncio.ensure_future(world.end(each, COMMIT)) for each in (third, first, second)]
+    await soon()
+    world = await world.crashed()
+    await asyncio.sleep(1)
+    assert await world.read() == ["c", "a", "b"]
+    for end in ends:
+        end.cancel()
+
+
+@in_aside_world
+async def test_the_order_of_the_decisions_outlives_a_snapshot(world: AsideWorld) -> None:
+    first, second, third = [await world.begin_on(ORDERS) for _ in range(3)]
+    for txn_id, payload in [(first, "a"), (second, "b"), (third, "c")]:
+        await world.send(txn_id, payload)
+
+    async def unreachable(participant: str) -> None:
+        raise ManagedLedgerError("nobody answers")
+
+    world.before_end = unreachable
+    ends = [asyncio.ensure_future(world.end(each, COMMIT)) for each in (third, first)]
+    await soon()
+    await (await world.coordinators.get(0))._snapshot()
+    ends.append(asyncio.ensure_future(world.end(second, COMMIT)))
+    await soon()
+    world = await world.crashed()
+    await asyncio.sleep(1)
+    assert await world.read() == ["c", "a", "b"]
+    for end in ends:
+        end.cancel()
+
+
 # Both at once
 
 

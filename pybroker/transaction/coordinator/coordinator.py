@@ -350,8 +350,8 @@ class TransactionCoordinator:
         return coordinator
 
     def resume(self) -> None:
-        """Finish what was decided; open transactions keep their original deadlines."""
-        for transaction in self._store.live():
+        """Finish what was decided, in that order; open ones keep their original deadlines."""
+        for transaction in self._store.decided_first():
             local_id = transaction.txn_id.least
             if self.group_ends.resume(transaction):
                 continue

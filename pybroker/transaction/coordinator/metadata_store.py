@@ -145,6 +145,7 @@ class TransactionMetadataStore:
         self._coordinator_id = coordinator_id
         self._limits = limits
         self._live: dict[int, TransactionMetadata] = {}
+        self._decided: dict[int, None] = {}  # COMMITTING or ABORTING, in the order of decisions
         self._live_of: Counter[str] = Counter()  # by owner
         self._bound: dict[TransactionalId, dict[int, None]] = {}
         self._live_in: Counter[str] = Counter()  # by namespace of a participant
@@ -169,6 +170,13 @@ class TransactionMetadataStore:
 
     def live(self) -> list[TransactionMetadata]:
         return list(self._live.values())
+
+    def decided_first(self) -> list[TransactionMetadata]:
+        """Those that are being ended, in the order in which that was decided, then the open ones:
+        topics in commit order are to agree on it, also after a crash.
+        """
+        decided = [self._live[local_id] for local_id in self._decided]
+        return decided + [each for each in self.live() if each.txn_id.least not in self._decided]
 
     def bound_to(self, transactional_id: TransactionalId) -> list[TransactionMetadata]:
         """The live ones that belong to sessions of it."""
@@ -411,11 +419,15 @@ class TransactionMetadataStore:
         transaction = self._live.get(record.local_id)
         if transaction is not None:
             transaction.status, transaction.promised_to = record.status, None
+            # The last word counts: a snapshot may have told it early, the log behind it tells when.
+            self._decided.pop(record.local_id, None)
+            self._decided[record.local_id] = None
 
     def _forget(self, local_id: int) -> None:
         ended = self._live.pop(local_id, None)
         if ended is None:
             return
+        self._decided.pop(local_id, None)
         if ended.owner is not None:
             _one_less(self._live_of, ended.owner)
         for namespace in ended.namespaces:
@@ -438,7 +450,7 @@ class TransactionMetadataStore:
         yield IdsUsed(self._highest_id, self.low_watermark)
         yield from self.outcomes.marks()
         yield from self._reasons_of_ended()
-        for transaction in self.live():
+        for transaction in self.decided_first():
             for record in _records(transaction, self._reasons.get(transaction.txn_id.least)):
                 if transaction.txn_id.least not in self._live:
                     break  # it has ended, and that is in the log

@@ -143,10 +143,9 @@ class CommitOrderBuffer:
                 transaction.given_up = True
 
     def loaded(self) -> None:
-        """From now on what was left open is settled."""
+        """What has ended elsewhere ends here: an abort leaves nothing durable that tells of it."""
         self._live = True
-        if self.open:
-            self._visit_later()
+        self._settle_all(list(self.open))
 
     def __str__(self) -> str:
         return f"The transactions kept aside of {self._topic}"
