@@ -34,7 +34,7 @@ def receipt_before_the_fsync() -> Iterator[None]:
 def marker_skipped() -> Iterator[None]:
     """A topic says that a transaction is over there, and has not written so into its log."""
 
-    async def end(self: LogOrderBuffer, txn_id: Any, action: Any, low_watermark: int) -> None:
+    async def end(self: LogOrderBuffer, *_: Any) -> None:
         return None
 
     with patch.object(LogOrderBuffer, "end", end):
