@@ -59,6 +59,7 @@ class Scenario:
     pending_ack_log_entries: int = 0  # 0: with the other snapshots
     delayed_tick_ms: int = 1000
     delayed_strict: bool = False
+    transaction_buffer: str = "logOrder"
 
     @classmethod
     def draw(cls, rng: random.Random) -> "Scenario":
@@ -89,6 +90,7 @@ class Scenario:
             # A scenario rests for hours, and then looks for what it published before.
             broker_delete_inactive_topics_enabled=False,
             broker_deduplication_enabled=self.deduplication,
+            transaction_buffer=self.transaction_buffer,
             broker_deduplication_entries_interval=5,
             transaction_coordinators=self.coordinators,
             managed_ledger_max_entries_per_ledger=self.max_entries_per_ledger,

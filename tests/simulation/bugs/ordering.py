@@ -1,0 +1,65 @@
+"""Transactions that are kept aside, dealt with wrongly."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+from pybroker.transaction.buffer.commit_order.commit_order_buffer import CommitOrderBuffer
+from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
+
+
+def _hand_on(to: "asyncio.Future[None]", ended: "asyncio.Future[None]") -> None:
+    if (error := ended.exception()) is not None:
+        to.set_exception(error)
+    else:
+        to.set_result(None)
+
+
+@contextmanager
+def side_data_trimmed_early() -> Iterator[None]:
+    """What waits is deleted when its end is asked for, not when its copy is durable."""
+    right = CommitOrderBuffer.end
+
+    def end(self: CommitOrderBuffer, txn_id: Any, action: Any) -> Any:
+        transaction = self.open.get(txn_id)
+        if transaction is None or transaction.ending is not None or self._side is None:
+            return right(self, txn_id, action)
+        loop = asyncio.get_running_loop()
+        ending = transaction.ending = loop.create_future()
+        self._side.delete(transaction.ranges)
+        for cursor in self._side.ledger.cursors.values():
+            cursor.write()
+
+        def go_on() -> None:
+            transaction.ending = None
+            really = right(self, txn_id, action)
+            if really is None:
+                ending.cancel()
+            else:
+                really.add_done_callback(partial(_hand_on, ending))
+
+        loop.call_later(0.02, go_on)
+        return ending
+
+    with patch.object(CommitOrderBuffer, "end", end):
+        yield
+
+
+@contextmanager
+def committed_twice_after_a_crash() -> Iterator[None]:
+    """Recovery does not look in the topic's log for the end of what is still aside."""
+
+    def told(self: LogOrderBuffer) -> Any:
+        return [], self._books.take_aside()[1]
+
+    with patch.object(LogOrderBuffer, "told_of_those_aside", told):
+        yield
+
+
+BUGS = {
+    "side-data-trimmed-early": side_data_trimmed_early,
+    "committed-twice-after-a-crash": committed_twice_after_a_crash,
+}
