@@ -69,7 +69,7 @@ def test_a_pending_acknowledgement_of_a_kind_that_a_later_version_wrote_is_refus
         (AddPartitions(5, ("t", "u")), "010101050201740175"),
         (AddSubscriptions(5, (("t", "s"),)), "010102050101740173"),
         (ChangeStatus(5, TxnStatus.ABORTING, 300), "0101030503ac02"),
-        (ChangeStatus(5, TxnStatus.ABORTING, 300, "no"), "0101140503ac02026e6f"),
+        (ChangeStatus(5, TxnStatus.ABORTING, 300, "no"), "0201140503ac02026e6f"),
         (SpanNamespace(5, "a/b"), "02011e0503612f62"),
         (Promise(5, TxnId(1, 300)), "02011f0502ac02"),
         (Promise(5, None), "02011f050000"),

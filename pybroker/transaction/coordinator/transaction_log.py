@@ -66,12 +66,17 @@ def log_name(coordinator_id: int | str) -> str:
 
 def encode_entry(records: Sequence[Record]) -> bytes:
     out = Writer()
-    has_later = any(isinstance(record, _LATER_KINDS) for record in records)
+    has_later = any(map(_is_of_later_kind, records))
     out.number(_FORMAT_WITH_LATER_KINDS if has_later else _FORMAT)
     out.number(len(records))
     for record in records:
         _encode(record, out)
     return out.getvalue()
+
+
+def _is_of_later_kind(record: Record) -> bool:
+    has_reason = isinstance(record, ChangeStatus) and record.reason != ""
+    return has_reason or isinstance(record, _LATER_KINDS)
 
 
 def _encode(record: Record, out: Writer) -> None:
