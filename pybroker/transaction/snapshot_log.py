@@ -137,11 +137,14 @@ class SnapshotLog(Generic[R]):
         self._timer = None
         self._write_gathered()
 
-    def abandon(self) -> None:
-        """Drop what is not with the storage yet: it was decided on top of what has failed. Nobody
-        is told.
+    def abandon(self, error: Exception) -> None:
+        """Drop what is not with the storage yet, and say so: it was decided on top of what has
+        failed.
         """
+        done = self._gathered_done
         self._gathered, self._gathered_done, self._in_order = [], [], []
+        self._not_later = []
+        self._tell(done, error)
 
     def append_together(self, records: Sequence[R], done: Done) -> None:
         """As `append`, in one entry: durable together or not at all."""
@@ -187,6 +190,9 @@ class SnapshotLog(Generic[R]):
     ) -> None:
         if error is not None:
             self.on_failure(error)
+        self._tell(done, error)
+
+    def _tell(self, done: Sequence[Done], error: Exception | None) -> None:
         for tell in done:
             try:
                 tell(error)

@@ -169,6 +169,22 @@ async def test_who_left_is_no_trouble_to_those_that_still_wait(world: World) -> 
 
 
 @in_world
+async def test_who_asked_in_the_turn_in_which_the_log_fails_is_told(world: World) -> None:
+    coordinator = await world.coordinators.get(0)
+    txn_id = await world.begin()
+    world.storage.holding = True
+    begun = coordinator.new_transaction(60_000, None)
+    await soon()
+    world.storage.full = True
+    world.storage.release()
+    added = coordinator.add_partitions(txn_id, [ORDERS], None)  # with no log yet
+    for asked in (begun, added):
+        with pytest.raises(TransactionCoordinatorNotFound):
+            await asyncio.wait_for(asked, 1.0)
+    world.storage.full = False
+
+
+@in_world
 async def test_a_log_that_fails_while_participants_are_told_fails_who_waits_for_them(
     world: World,
 ) -> None:

@@ -66,6 +66,17 @@ def started(participants: SlowParticipants, count: int) -> tuple[ParticipantEnds
     return ends, followed
 
 
+@pytest.mark.parametrize("count", [198, 398])  # and a subscription
+def test_all_have_followed_once_also_where_a_turn_ends_with_the_last(count: int) -> None:
+    async def scenario() -> None:
+        _, followed = started(SlowParticipants(gone=True), count)
+        for _ in range(5):
+            await soon()
+        assert followed == [True]
+
+    run_virtually(scenario())
+
+
 def test_no_more_than_some_are_asked_at_a_time() -> None:
     async def scenario() -> None:
         participants = SlowParticipants()

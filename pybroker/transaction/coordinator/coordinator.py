@@ -378,7 +378,7 @@ class TransactionCoordinator:
         if not self._closed:
             log.error("Transaction coordinator %s: %s; reopening it", self.coordinator_id, error)
             self._stop()
-            self._log.abandon()
+            self._log.abandon(error)
             self._failed(self)
 
     def _stop(self) -> None:

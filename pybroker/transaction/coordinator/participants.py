@@ -203,8 +203,9 @@ class _EndEverywhere:
                 break
             self._tell_next()
         else:
-            self._has_turn = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            if not self._all_told:
+                self._has_turn = True
+                asyncio.get_running_loop().call_soon(self._turn)
         if self._answering > answering:
             this_turn().write_now()  # what they have gathered goes with the others' markers
         elif self._all_told and not self._answering and not self._retrying:

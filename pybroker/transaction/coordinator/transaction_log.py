@@ -217,9 +217,9 @@ class TransactionLog:
         """As `append`, for what nobody waits for: it is written with the next record."""
         self._log.append_without_hurry(record, done)
 
-    def abandon(self) -> None:
-        """Something has failed: write nothing that was decided on top of it."""
-        self._log.abandon()
+    def abandon(self, error: Exception) -> None:
+        """Something has failed: write nothing that was decided on top of it, and tell who waits."""
+        self._log.abandon(error)
 
     def append_together(self, records: Sequence[Record], done: Done) -> None:
         """As `append`, in one entry: durable together or not at all."""
