@@ -25,6 +25,7 @@ async def truncate(topic: Topic) -> None:
     for subscription in topic.each_subscription():
         await subscription.skip_to(topic.max_read_position)  # also who reads what is open
     await ledger.roll_over()
+    await topic.buffer.forget_ended()
     if topic.deduplication is not None:
         await topic.deduplication.catch_up()
     if (compacted := topic.compacted) is not None:

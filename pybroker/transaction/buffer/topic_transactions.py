@@ -175,6 +175,11 @@ class TopicTransactions:
     def stable_moved(self, stable_moved: Callable[[], None]) -> None:
         self._log.stable_moved = stable_moved
 
+    async def forget_ended(self) -> None:
+        """The topic's log need not tell any more of what has ended. Raises ManagedLedgerError."""
+        if self._aside is not None:
+            await self._aside.forget_ended()
+
     # Deduplication
 
     def deduplicated_by(self, sequence_ids: SequenceIds) -> None:

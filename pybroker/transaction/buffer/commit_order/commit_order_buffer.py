@@ -30,7 +30,7 @@ from managed_ledger.errors import LedgerClosed, ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.housekeeper import Visit
 from managed_ledger.ledger import ManagedLedger
-from managed_ledger.position import Position
+from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.storage.backend import EntryRun
 from pybroker.base.config import BrokerConfig
 from pybroker.base.errors import (
@@ -48,10 +48,7 @@ from pybroker.transaction.buffer.commit_order.aside_transactions import (
 from pybroker.transaction.buffer.commit_order.copying import Copy, SequenceIds
 from pybroker.transaction.buffer.commit_order.side_log import SideLog
 from pybroker.transaction.buffer.log_order.log_order_buffer import LogOrderBuffer
-from pybroker.transaction.buffer.transactional_entries import (
-    marker,
-    with_sent,
-)
+from pybroker.transaction.buffer.transactional_entries import marker, with_sent
 from pybroker.transaction.txn_status import (
     TransactionOutcomes,
     TxnAction,
@@ -73,6 +70,7 @@ class CommitOrderBuffer:
     """One topic's, once there is something to keep aside. Build it with `recover`, or new."""
 
     __slots__ = (
+        "_being_forgotten",
         "_clock",
         "_commits",
         "_config",
@@ -85,6 +83,7 @@ class CommitOrderBuffer:
         "_outcomes",
         "_side",
         "_tasks",
+        "_told_from",
         "_visit",
         "open",
         "sequence_ids",
@@ -107,6 +106,8 @@ class CommitOrderBuffer:
         self._held: list[Held] | None = None  # while the side log is being opened
         self._commits: deque[TxnId] = deque()  # to be copied, in this order
         self._copying = False  # one that is not copied in one turn
+        # In the topic's log: from here on it tells of ends whose deletion may not be durable.
+        self._told_from, self._being_forgotten = LATEST, list[Position]()
         self._tasks = Tasks(self)
         self._visit: Visit | None = None
         self._live = False
@@ -134,8 +135,10 @@ class CommitOrderBuffer:
         """Copy into this one, which knows of itself what recovery has found."""
         self._log = log_order
         log_order.written_first = self._flush
+        log_order.ledger.kept_from += (self._kept_from,)
         ended, given_up = log_order.told_of_those_aside()
         for txn_id in dict.fromkeys(ended):
+            self._told_from = EARLIEST.after
             self._drop(txn_id)
         for txn_id in given_up:
             transaction = self.open.get(txn_id)
@@ -285,6 +288,9 @@ class CommitOrderBuffer:
 
     def _copy_at_once(self, txn_id: TxnId, transaction: AsideTransaction) -> bool:
         """All of it and the marker in one turn, if that is little and in memory."""
+        if not transaction.ranges:  # nothing of it was written; nor may there be a side log
+            self._end_copy(txn_id, transaction, TxnAction.COMMIT)
+            return True
         assert self._side is not None
         if transaction.given_up or transaction.size_bytes > _AT_ONCE_BYTES:
             return False
@@ -366,6 +372,8 @@ class CommitOrderBuffer:
         self, txn_id: TxnId, transaction: AsideTransaction, error: Exception | None
     ) -> None:
         if error is None:
+            first = self.log_order.ranges_of(txn_id).first_position
+            self._told_from = min(self._told_from, first or self._told_from)
             self._over(txn_id, transaction)
         else:
             self._failed(txn_id, transaction, error)
@@ -382,8 +390,7 @@ class CommitOrderBuffer:
     def _over(self, txn_id: TxnId, transaction: AsideTransaction) -> None:
         self._drop(txn_id)
         ending, transaction.ending = transaction.ending, None
-        assert ending is not None
-        if not ending.done():
+        if ending is not None and not ending.done():  # else the topic is being unloaded
             ending.set_result(None)
 
     def _drop(self, txn_id: TxnId) -> None:
@@ -417,6 +424,32 @@ class CommitOrderBuffer:
         """Before the log-order part forgets that something ended."""
         if self._side is not None and not self._side.ledger.closed:
             await self._side.flush()
+
+    def _kept_from(self) -> Position:
+        """Without its marker, what a crash brings back to the side log would be copied again."""
+        needed = min(self._told_from, *self._being_forgotten, LATEST)
+        if needed < LATEST and self._live and not self._being_forgotten:
+            self._tasks.start(self._forget_and_trim(), "the deletion of what has ended")
+        return needed
+
+    async def _forget_and_trim(self) -> None:
+        try:
+            await self.forget_ended()
+        finally:
+            if self._live:
+                self.log_order.ledger.touch()
+
+    async def forget_ended(self) -> None:
+        """The topic's log need not tell of it any more. Raises ManagedLedgerError."""
+        told_from, self._told_from = self._told_from, LATEST
+        self._being_forgotten.append(told_from)
+        try:
+            await self._flush()
+        except BaseException:
+            self._told_from = min(self._told_from, told_from)
+            raise
+        finally:
+            self._being_forgotten.remove(told_from)
 
     async def read_open(self) -> AsyncIterator[EntryRun]:
         """What is kept here, piece by piece; while nothing is added or ended."""

@@ -122,6 +122,10 @@ class LogOrderBuffer:
             self._ledger.on_visit += (self._start_snapshot_if_due,)
 
     @property
+    def ledger(self) -> ManagedLedger:
+        return self._ledger
+
+    @property
     def _topic(self) -> str:
         return str(TopicName.of_ledger(self._ledger.name))
 
