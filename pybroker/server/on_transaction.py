@@ -231,7 +231,7 @@ def add_subscription(
 
 def end_txn(session: Connection, command: pb.CommandEndTxn) -> Awaitable[TxnId]:
     txn_id, action, principal = _txn_id(command), _action(command), session.principal
-    if command.together_with:
+    if command.together_with or command.together_with_most:
         return _commit_together(session, txn_id, action, _together_with(command))
 
     def end(coordinator: TransactionCoordinator) -> Awaitable[TxnId]:

@@ -103,13 +103,14 @@ def test_one_of_another_coordinator_that_was_aborted_keeps_all_from_committing(
     assert drain(consumer, 1) == [b"plain"]
 
 
-def test_names_of_which_half_is_missing_are_refused(raw: RawClient) -> None:
+@pytest.mark.parametrize("least", [[1, 2], []])
+def test_names_of_which_half_is_missing_are_refused(raw: RawClient, least: list[int]) -> None:
     txn_id = raw.new_txn()
     body = pb.CommandEndTxn(
         txnid_most_bits=txn_id.most,
         txnid_least_bits=txn_id.least,
         txn_action=pb.COMMIT,
-        together_with=[1, 2],
+        together_with=least,
         together_with_most=[1],
     )
     raw.start_request(pb.BaseCommand.END_TXN, "endTxn", body)
