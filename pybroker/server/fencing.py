@@ -15,6 +15,7 @@ from pybroker.base.errors import NotAllowed, PulsarError
 from pybroker.base.names import TxnId
 from pybroker.broker.producers import Producer
 from pybroker.server.connection import Connection
+from pybroker.server.transaction_owner import check_owner
 from pybroker.server.transactional_session import TransactionalSession
 from pybroker.server.transactional_sessions import Claim
 from pybroker.transaction.coordinator.coordinator import TransactionCoordinator
@@ -60,7 +61,7 @@ def bound(
     failed. It is shared: let nobody cancel it.
 
     Raises ProducerFenced, InvalidTxnStatus (the transaction is an older session's), NotAllowed (it
-    is one of another id).
+    is one of another id), AuthorizationError (another principal's).
     """
     if joined is None:
         return None
@@ -75,6 +76,7 @@ def bound(
         return None  # its topic refuses it
     if transaction.session == joined.ref:
         return None
+    check_owner(session, txn_id)  # or whoever fences this session would abort what is not its own
     if transaction.session is not None:
         raise _of_another(session, txn_id, transaction.session)
     assert joined.ref is not None

@@ -8,7 +8,7 @@ from credentials import TOKEN_SETTINGS, token
 from raw_client import RawClient
 
 import pybroker.testing
-from pybroker.base.errors import InvalidTxnStatus, ProducerFenced
+from pybroker.base.errors import AuthorizationError, InvalidTxnStatus, ProducerFenced
 from pybroker.base.names import TopicName, TxnId
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -336,3 +336,20 @@ def test_another_principal_s_id_is_another_one() -> None:
             assert epoch(produce(second, topic, "x")) == 2
             assert alice.receive(_T.CLOSE_PRODUCER).producer_id == 1
             assert bob.kinds_before_pong() == []
+
+
+def test_another_principal_s_transaction_is_not_taken_into_a_session() -> None:
+    settings = TOKEN_SETTINGS | {"super_user_roles": ("admin",)}
+    with pybroker.testing.broker(**settings) as broker:
+
+        def login(role: str) -> RawClient:
+            data = token(role).encode()
+            return RawClient(broker.service_url, auth_method_name="token", auth_data=data)
+
+        topic = "persistent://public/default/t"
+        with login("alice") as alice, login("bob") as bob, login("bob") as second:
+            txn_id = alice.new_txn()
+            produce(bob, topic, "x")
+            assert bob.publish(b"1", 0, txn_id).error == AuthorizationError.code
+            produce(second, topic, "x")  # which aborts what sessions before it have open
+            assert not alice.end(txn_id, commit=True).HasField("error")
