@@ -4,6 +4,7 @@ Publish times are the producers' and need not grow from entry to entry; like eve
 this one is only as exact as they are. Damaged entries tell nothing, as markers do.
 """
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Callable
 from itertools import accumulate
@@ -17,6 +18,8 @@ from pybroker.base.runtime import Pace
 from pybroker.wire.message_metadata import BadEntry, parse_metadata
 
 _READS_A_TURN: Final = 200
+_READ_ENTRIES: Final = 250  # parsed in one go: two milliseconds
+_READ_BYTES: Final = 1024 * 1024
 
 
 def _told(run: EntryRun) -> int | None:
@@ -68,6 +71,24 @@ async def first_published_at(
             high = middle
     # What has come meanwhile was not looked at, and is not passed over.
     return ledger.next_position(last) if low == stops[-1] else position_of(low)
+
+
+async def last_published_before(
+    ledger: ManagedLedger, timestamp_ms: int, after: Position, up_to: Position
+) -> Position:
+    """The last entry up to there before the first one behind `after` that was published at
+    `timestamp_ms` or later. It reads all of them: for logs in which old ones come behind young
+    ones, as with transactions in commit order.
+    """
+    position = after.after
+    while run := await ledger.read_whole(position, up_to, _READ_ENTRIES, _READ_BYTES):
+        position = Position(run.ledger_id, run.first_entry_id)
+        for entry, count in zip(run.entries, run.message_counts, strict=True):
+            if count and (published_at(entry) or 0) >= timestamp_ms:
+                return ledger.previous_position(position)
+            position = position.after
+        await asyncio.sleep(0)
+    return up_to
 
 
 def published_at(entry: bytes) -> int | None:

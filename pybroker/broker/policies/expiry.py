@@ -18,7 +18,11 @@ from managed_ledger.position import Position
 from pybroker.base.runtime import Clock
 from pybroker.broker.policies.rounds import Rounds
 from pybroker.broker.policies.table import MESSAGE_TTL
-from pybroker.broker.publish_time import first_published_at, published_at
+from pybroker.broker.publish_time import (
+    first_published_at,
+    last_published_before,
+    published_at,
+)
 from pybroker.broker.served import ServedTopic
 from pybroker.broker.subscription import Subscription
 from pybroker.broker.topic import Topic
@@ -67,7 +71,10 @@ async def _expire(
         return
     mark = subscription.cursor.mark_delete_position
     younger = await first_published_at(topic.ledger, than_ms, after=mark)
-    await drop(topic, subscription, topic.ledger.previous_position(younger), now_ms, holds)
+    up_to = topic.ledger.previous_position(younger)
+    if topic.buffer.keeps_aside:
+        up_to = await last_published_before(topic.ledger, than_ms, mark, up_to)
+    await drop(topic, subscription, up_to, now_ms, holds)
 
 
 async def oldest_waiting_ms(topic: Topic, subscription: Subscription) -> int | None:

@@ -232,6 +232,11 @@ class TopicTransactions:
         return self._aside is not None and bool(self._aside.open)
 
     @property
+    def keeps_aside(self) -> bool:
+        """Or did so: what its log holds need not be in the order in which it was published."""
+        return self._aside is not None
+
+    @property
     def aside_bytes(self) -> int:
         """What the log beside the topic's own takes."""
         return 0 if self._aside is None else self._aside.size_bytes
