@@ -215,7 +215,7 @@ def send(session: Connection, run: SendRun) -> None:
             if run.txn_id is not None:
                 joined = joined or joining(session, slot, run.txn_id)
         except PulsarError as error:
-            refuse(session, run, error)
+            _refuse_in_order(session, slot, run, error)
             return
     if slot.held is not None:
         slot.held.keep(run)
@@ -246,11 +246,7 @@ def _send_within_limits(
     if excess is None:
         return
     rest = run.part(fits, len(run.entries))
-    if slot.held is not None:  # what went before it waits
-        slot.held.keep(rest)
-        return
-    _tell_refused(slot, rest)
-    _in_order(slot, partial(refuse, session, rest, excess))
+    _refuse_in_order(session, slot, rest, excess)
 
 
 def _send_on(session: Connection, slot: ProducerSlot, run: SendRun) -> None:
@@ -275,8 +271,7 @@ def _send_through(session: Connection, slot: ProducerSlot, run: SendRun, gate: G
         if slot.held is not None:
             slot.held.keep(part)
         elif refusal is not None:
-            _tell_refused(slot, part)
-            _in_order(slot, partial(refuse, session, part, refusal))
+            _refuse_in_order(session, slot, part, refusal)
         elif gate.rate is None:
             _send(session, slot, part)
         else:
@@ -315,6 +310,16 @@ def _go_on_at_rate(session: Connection, slot: ProducerSlot, held: HeldRuns) -> N
 
 def _too_slow(session: Connection, slot: ProducerSlot) -> None:
     _start_over(session, slot, "its messages come faster than the publish rate allows")
+
+
+def _refuse_in_order(
+    session: Connection, slot: ProducerSlot, run: SendRun, error: PulsarError
+) -> None:
+    if slot.held is not None:  # what went before it waits: then it is looked at again
+        slot.held.keep(run)
+        return
+    _tell_refused(slot, run)
+    _in_order(slot, partial(refuse, session, run, error))
 
 
 def _tell_refused(slot: ProducerSlot, run: SendRun) -> None:

@@ -8,7 +8,12 @@ from credentials import TOKEN_SETTINGS, token
 from raw_client import RawClient
 
 import pybroker.testing
-from pybroker.base.errors import AuthorizationError, InvalidTxnStatus, ProducerFenced
+from pybroker.base.errors import (
+    AuthorizationError,
+    InvalidTxnStatus,
+    NotAllowed,
+    ProducerFenced,
+)
 from pybroker.base.names import TopicName, TxnId
 from pybroker.testing import RunningBroker
 from pybroker.wire import pulsar_api_pb2 as pb
@@ -318,6 +323,22 @@ def test_ids_of_a_principal_are_bounded() -> None:
             produce(raw, topic, name, number)
         assert "maxTransactionalIdsPerPrincipal" in ask(raw, topic, "c", 3).message
         assert epoch(produce(other, topic, "a")) == 2
+
+
+def test_a_refusal_comes_behind_the_receipts_of_what_was_sent_before(
+    connect: Connect, topic: str, name: str
+) -> None:
+    """Java's client takes no other for one of its message."""
+    raw, other = connect(), connect()
+    produce(other, topic, f"{name}-other")
+    produce(raw, topic, name)
+    txn_id = id_of(begin(other, f"{name}-other"))
+    with raw.in_one_piece():
+        raw.start_publish(b"1", 0)
+        raw.start_publish(b"2", 1, txn_id)
+    answers = [raw.receive(_T.SEND_RECEIPT, _T.SEND_ERROR) for _ in range(2)]
+    assert [answer.sequence_id for answer in answers] == [0, 1]
+    assert answers[1].error == NotAllowed.code
 
 
 def test_another_principal_s_id_is_another_one() -> None:
