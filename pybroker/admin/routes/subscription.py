@@ -191,7 +191,7 @@ class SubscriptionRoutes:
         """All that were published that many seconds ago, or before; a conflict if some stay."""
         _check_nothing_stays(
             [
-                await self._expire(topic, subscription, await self._last_older(topic, request))
+                await self._expire_older(topic, subscription, *await self._older(topic, request))
                 async for topic, subscription in self._each(request)
             ]
         )
@@ -200,9 +200,9 @@ class SubscriptionRoutes:
         """As by age, on each subscription."""
         stay = []
         async for topic in self._each_topic(request):
-            last = await self._last_older(topic, request)
+            younger_ms, last = await self._older(topic, request)
             for subscription in topic.each_subscription():
-                stay.append(await self._expire(topic, subscription, last))
+                stay.append(await self._expire_older(topic, subscription, younger_ms, last))
         _check_nothing_stays(stay)
 
     async def _expire(self, topic: Topic, subscription: Subscription, up_to: Position) -> str:
@@ -215,9 +215,17 @@ class SubscriptionRoutes:
         entries = expiry.waiting_up_to(subscription, up_to)
         return f"{entries} on {subscription.name} of {topic.name}" if entries else ""
 
-    async def _last_older(self, topic: Topic, request: Request) -> Position:
+    async def _expire_older(
+        self, topic: Topic, subscription: Subscription, younger_ms: int, last: Position
+    ) -> str:
+        up_to = await expiry.only_older(topic, subscription, younger_ms, last)
+        return await self._expire(topic, subscription, up_to)
+
+    async def _older(self, topic: Topic, request: Request) -> tuple[int, Position]:
+        """From when on a message is too young, and the last one that is not."""
         younger_ms = self._clock.now_ms() - request.path_params["age_s"] * 1000 + 1
-        return topic.ledger.previous_position(await first_published_at(topic.ledger, younger_ms))
+        younger = await first_published_at(topic.ledger, younger_ms)
+        return younger_ms, topic.ledger.previous_position(younger)
 
     async def reset_to_position(self, request: Request) -> None:
         """{ledgerId, entryId[, batchIndex][, excluded]}: the next message; with excluded the one

@@ -71,10 +71,21 @@ async def _expire(
         return
     mark = subscription.cursor.mark_delete_position
     younger = await first_published_at(topic.ledger, than_ms, after=mark)
-    up_to = topic.ledger.previous_position(younger)
-    if topic.buffer.keeps_aside:
-        up_to = await last_published_before(topic.ledger, than_ms, mark, up_to)
+    found = topic.ledger.previous_position(younger)
+    up_to = await only_older(topic, subscription, than_ms, found)
     await drop(topic, subscription, up_to, now_ms, holds)
+
+
+async def only_older(
+    topic: Topic, subscription: Subscription, than_ms: int, up_to: Position
+) -> Position:
+    """`up_to`, which a search has found, or as far as nothing younger waits before it: a commit in
+    commit order puts old messages behind younger ones.
+    """
+    if not topic.buffer.keeps_aside:
+        return up_to
+    mark = subscription.cursor.mark_delete_position
+    return await last_published_before(topic.ledger, than_ms, mark, up_to)
 
 
 async def oldest_waiting_ms(topic: Topic, subscription: Subscription) -> int | None:
