@@ -182,8 +182,10 @@ class TransactionalSessions:
             session.ref = await ids.begin(session.id, session.name)
         except BaseException:
             self._forget(held)
-            if older is not None and older.connections:
-                self._newest[session.id] = older  # which holds it still
+            if older is not None:
+                older.connections = {each: None for each in older.connections if not each.closed}
+                if older.connections:
+                    self._newest[session.id] = older  # which holds it still
             raise
         finally:
             held.recorded.set_result(None)

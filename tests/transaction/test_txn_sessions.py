@@ -120,6 +120,26 @@ async def test_a_session_that_could_not_begin_leaves_the_older_one_as_it_was(
 
 
 @in_world
+async def test_an_older_one_that_left_while_a_newer_could_not_begin_is_forgotten(
+    world: World,
+) -> None:
+    sessions, older, newer = sessions_of(world), Connection(), Connection()
+    await sessions.join(older, claim())
+    world.storage.holding = True
+    joining = asyncio.ensure_future(sessions.join(newer, claim()))
+    await asyncio.sleep(0.1)
+    older.closed = True
+    sessions.left(older)
+    world.storage.full = True
+    world.storage.release()
+    with pytest.raises(ManagedLedgerError):
+        await joining
+    assert not sessions._newest
+    world.storage.full = False
+    await sessions.close()
+
+
+@in_world
 async def test_who_left_while_it_began_is_forgotten(world: World) -> None:
     sessions, gone = sessions_of(world), Connection()
     world.storage.holding = True
