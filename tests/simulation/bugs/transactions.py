@@ -34,7 +34,7 @@ def receipt_before_the_fsync() -> Iterator[None]:
 def marker_skipped() -> Iterator[None]:
     """A topic says that a transaction is over there, and has not written so into its log."""
 
-    async def end(self: LogOrderBuffer, *_: Any) -> None:
+    def end(self: LogOrderBuffer, *_: Any) -> None:
         return None
 
     with patch.object(LogOrderBuffer, "end", end):
@@ -101,7 +101,7 @@ def left_open_and_not_asked_about() -> Iterator[None]:
     is, it waits for.
     """
 
-    def on_a_loaded_one(self: LocalParticipants, topic: str, end: Any) -> Any:
+    def on_a_loaded_one(self: LocalParticipants, topic: str, end: Any, *_: Any) -> Any:
         serving = self._topics.serving(TopicName.parse(topic))
         return None if serving is None else end(serving)
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from bugs.believing import nothing
+from managed_ledger.position import Position
 from pybroker.broker.deduplication.deduplication import Deduplication
 from pybroker.broker.subscription import Subscription
 
@@ -13,11 +14,11 @@ from pybroker.broker.subscription import Subscription
 def truncation_takes_what_is_open() -> Iterator[None]:
     """What an open transaction wrote goes, and what stands behind that."""
 
-    async def skip_all(self: Subscription) -> None:
+    async def skip_to(self: Subscription, position: Position) -> None:
         self.cursor.mark_delete(self._topic.ledger.last_confirmed)
         await self.cursor.flush()
 
-    with patch.object(Subscription, "skip_all", skip_all):
+    with patch.object(Subscription, "skip_to", skip_to):
         yield
 
 
