@@ -51,7 +51,7 @@ class LineWriter:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: bool(self._lines))
+                self._changed.wait_for(lambda: self._lines or self._left_out)
                 lines, left_out = b"".join(self._lines), self._left_out
                 self._lines.clear()
                 self._left_out = 0
